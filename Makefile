@@ -1,0 +1,66 @@
+# From a clone to a training run: `make demo`. To the test suite: `make test`. Python 3.10 or later, pip and make.
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs clean
+
+VENV ?= .venv
+# Python 3.11 is what is tested with torch; any other from 3.10 on is taken where there is none.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# The version that the README's figures were measured with. Elsewhere than on 3.11 pip chooses.
+TORCH ?= torch==2.13.0
+PHOTOS ?= build/photos
+IMAGES ?= 4000
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+help:
+	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
+	@echo 'make test    the quick tests'
+	@echo 'make lint    ruff, and mypy in its strict mode'
+	@echo 'make docs    the documentation, into build/site'
+	@echo 'make clean   remove what these commands made'
+
+demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
+	$(BIN)/python examples/train_images.py --data $(PHOTOS) $(DEMO_ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf build
+	if [ -e $(VENV)/.made ]; then rm -rf $(VENV); fi
+
+# Debian and its kin ship Python without ensurepip: there the system's own pip fills the environment.
+$(VENV)/.made:
+	@test -n '$(PYTHON)' || { echo 'no Python found: install Python 3.11, or name one: make PYTHON=...'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed, this is " + sys.version) if sys.version_info < (3, 10) else 0'
+	@echo 'making an environment in $(VENV) ...'
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install -qq pip; }
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.made
+	@echo 'installing torch ...'
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then $(PIP) '$(TORCH)'; fi
+	@touch $@
+
+# One environment, to which each command adds what it needs.
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml
+	@echo 'installing stoker[torch,$*] ...'
+	@$(PIP) -e '.[torch,$*]'
+	@touch $@
+
+# The script knows by itself whether the photographs are complete.
+$(PHOTOS)/samples.sqlite: | $(VENV)/.demo
+	$(BIN)/python examples/make_photos.py --data $(PHOTOS) --images $(IMAGES)

@@ -1,0 +1,88 @@
+"""Ctrl-C ends a program within a second: one line says how far it came, and no process stays.
+
+Import it before everything slow. From then on the first Ctrl-C
+
+- ends the program at once while it is still being loaded (inside an import, an interrupt can come out as any error);
+- raises KeyboardInterrupt within `answered`, so that `with` blocks close what is open, and prints what `say` returns.
+  Where that takes too long, or where something swallows the exception, a timer kills what is left.
+
+Later ones change nothing. A worker process inherits this handler, and leaves the answer to the program that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+import psutil
+
+EXIT_CODE = 130  # what shells show for a program that Ctrl-C ended
+SHOW_CURSOR = "\x1b[?25h"  # a progress line hides it
+
+_program = os.getpid()
+_stopped = False
+_say: Callable[[], str] | None = None  # None outside of `answered`
+_patience = 0.0
+
+
+@contextmanager
+def answered(say: Callable[[], str], patience: float = 0.6) -> Iterator[None]:
+    """Runs the body of a program. `say` tells how far it came; `patience` is how many seconds it may take to end."""
+    global _say, _patience
+    _say, _patience = say, patience
+    try:
+        yield
+    except KeyboardInterrupt:
+        _print(say())
+        raise SystemExit(EXIT_CODE) from None
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Keeps Ctrl-C waiting, also for a program that is started meanwhile: importing this module there lets it in."""
+    _let_in(False)
+    try:
+        yield
+    finally:
+        _let_in(True)
+
+
+def _let_in(yes: bool) -> None:
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_UNBLOCK if yes else signal.SIG_BLOCK, [signal.SIGINT])
+
+
+def _on_ctrl_c(number: int, frame: FrameType | None) -> None:
+    global _stopped
+    if _stopped or os.getpid() != _program:
+        return
+    _stopped = True
+    if _say is None:
+        _print("before it had begun")
+        os._exit(EXIT_CODE)
+    timer = threading.Timer(_patience, _give_up, [_say])
+    timer.daemon = True
+    timer.start()
+    raise KeyboardInterrupt
+
+
+def _give_up(say: Callable[[], str]) -> None:
+    for process in psutil.Process().children(recursive=True):  # parents come before their children
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    _print(say())
+    os._exit(EXIT_CODE)
+
+
+def _print(how_far: str) -> None:
+    to_next_line = SHOW_CURSOR + "\n" if sys.stderr.isatty() else ""
+    print(f"{to_next_line}Stopped by Ctrl-C {how_far}.", file=sys.stderr, flush=True)
+
+
+signal.signal(signal.SIGINT, _on_ctrl_c)
+_let_in(True)

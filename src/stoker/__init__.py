@@ -1,0 +1,168 @@
+"""Stoker keeps accelerators fed: data loading for training with the API that PyTorch users know.
+
+    from stoker import DataLoader
+
+Importing this package has no side effects and loads neither torch nor any module below it: each public name is loaded
+when it is first used, because some are subclasses of torch's where torch is installed (see `docs/design`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker import errors
+    from stoker._worker_info import WorkerInfo, get_worker_info
+    from stoker.collate import PadCollator, default_collate, default_convert
+    from stoker.datasets import (
+        ChainDataset,
+        ConcatDataset,
+        Dataset,
+        IterableDataset,
+        StackDataset,
+        Subset,
+        TensorDataset,
+        columns,
+        random_split,
+    )
+    from stoker.errors import (
+        BatchError,
+        CannotSendError,
+        IteratorClosedError,
+        LeafTypeError,
+        LoaderTimeoutError,
+        MemoryLimitError,
+        MissingExtraError,
+        MissingFieldError,
+        SamplerError,
+        ShardingError,
+        SickBirthError,
+        StokerError,
+        StokerWarning,
+        WorkerDiedError,
+        WorkerStartError,
+        WorkerTraceback,
+    )
+    from stoker.freeze import freeze
+    from stoker.loader.dataloader import DataLoader
+    from stoker.samplers import (
+        BatchSampler,
+        DistributedSampler,
+        RandomSampler,
+        Sampler,
+        SequentialSampler,
+        SubsetRandomSampler,
+        WeightedRandomSampler,
+    )
+
+    __version__: str
+
+__all__ = [
+    "BatchError",
+    "BatchSampler",
+    "CannotSendError",
+    "ChainDataset",
+    "ConcatDataset",
+    "DataLoader",
+    "Dataset",
+    "DistributedSampler",
+    "IterableDataset",
+    "IteratorClosedError",
+    "LeafTypeError",
+    "LoaderTimeoutError",
+    "MemoryLimitError",
+    "MissingExtraError",
+    "MissingFieldError",
+    "PadCollator",
+    "RandomSampler",
+    "Sampler",
+    "SamplerError",
+    "SequentialSampler",
+    "ShardingError",
+    "SickBirthError",
+    "StackDataset",
+    "StokerError",
+    "StokerWarning",
+    "Subset",
+    "SubsetRandomSampler",
+    "TensorDataset",
+    "WeightedRandomSampler",
+    "WorkerDiedError",
+    "WorkerInfo",
+    "WorkerStartError",
+    "WorkerTraceback",
+    "__version__",
+    "columns",
+    "default_collate",
+    "default_convert",
+    "errors",
+    "freeze",
+    "get_worker_info",
+    "random_split",
+]
+
+_MODULES = {
+    "stoker._worker_info": ("WorkerInfo", "get_worker_info"),
+    "stoker.collate": ("PadCollator", "default_collate", "default_convert"),
+    "stoker.datasets": (
+        "ChainDataset",
+        "ConcatDataset",
+        "Dataset",
+        "IterableDataset",
+        "StackDataset",
+        "Subset",
+        "TensorDataset",
+        "columns",
+        "random_split",
+    ),
+    "stoker.errors": (
+        "BatchError",
+        "CannotSendError",
+        "IteratorClosedError",
+        "LeafTypeError",
+        "LoaderTimeoutError",
+        "MemoryLimitError",
+        "MissingExtraError",
+        "MissingFieldError",
+        "SamplerError",
+        "ShardingError",
+        "SickBirthError",
+        "StokerError",
+        "StokerWarning",
+        "WorkerDiedError",
+        "WorkerStartError",
+        "WorkerTraceback",
+    ),
+    "stoker.freeze": ("freeze",),
+    "stoker.loader.dataloader": ("DataLoader",),
+    "stoker.samplers": (
+        "BatchSampler",
+        "DistributedSampler",
+        "RandomSampler",
+        "Sampler",
+        "SequentialSampler",
+        "SubsetRandomSampler",
+        "WeightedRandomSampler",
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("stoker.errors")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("stoker")
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,146 @@
+"""The interface of a backend: units in, answers out.
+
+A backend runs a *job* (a callable made by the loader) on workers. It knows nothing of datasets or samplers: a unit is
+an opaque picklable object, and what the job returns is an answer.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from stoker import errors
+
+
+class StreamEnd(Exception):
+    """Raised by a job: this worker has no more batches in this epoch."""
+
+
+class Job(Protocol):
+    """What a worker runs. Made once for each worker, in that worker."""
+
+    def run(self, work: Any, lend: Lender | None = None) -> Any:
+        """Makes the batch of a unit; raises what the user's code raises, or StreamEnd.
+
+        `lend` gives memory in which a collator may write (`stoker.collate.memory`).
+        """
+
+    def take_notes(self) -> list[str]:
+        """Things to tell the user once, since the last call."""
+
+    def failed_index(self) -> Any:
+        """Index of the sample at which the last unit failed, or None."""
+
+
+Lender = Callable[[int], Any]
+
+Recipe = Callable[[int], Job]
+"""Makes the job of the worker with this number; called in the worker."""
+
+
+@dataclass
+class Failure:
+    """An exception on its way from a worker to the user."""
+
+    kind: type[BaseException] | None
+    instance: bytes | None
+    text: str
+    traceback: str
+    where: str
+
+    @classmethod
+    def of(cls, error: BaseException, where: str) -> Failure:
+        """Describes an exception that was just caught; never fails itself."""
+        import pickle
+
+        try:
+            instance = pickle.dumps(error)
+            pickle.loads(instance)
+        except Exception:  # whatever the user's class does: then the class and the text must do
+            instance = None
+        kind: type[BaseException] | None = type(error)
+        try:
+            pickle.dumps(kind)
+        except Exception:
+            kind = None
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+        return cls(kind, instance, text, "".join(traceback.format_exception(error)), where)
+
+    def rebuilt(self) -> BaseException:
+        """The exception for the user: its own type, the worker's traceback in its message and as its cause."""
+        import pickle
+
+        kind = self.kind or RuntimeError
+        name = kind.__name__ if self.kind else self.text.split(":")[0]
+        message = f"Caught {name} {self.where}.\nOriginal {self.traceback}"
+        error: BaseException
+        try:
+            if issubclass(kind, KeyError):
+                error = kind(_Text(message))  # KeyError prints the repr of its argument
+            elif hasattr(kind, "message"):
+                error = kind(message=message)  # type: ignore[call-arg]
+            else:
+                error = kind(message)
+            if message not in str(error):
+                raise TypeError("the class has a message of its own")
+        except Exception:  # a class that is not made from a message: the instance itself, or its story
+            if self.instance is not None:
+                error = pickle.loads(self.instance)
+                if hasattr(error, "add_note"):
+                    error.add_note(message)
+            else:
+                error = RuntimeError(message)
+        error.__cause__ = errors.WorkerTraceback(self.traceback)
+        return error
+
+
+class _Text(str):
+    """A string that prints as itself where Python asks for its repr."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass
+class Answer:
+    """What became of a unit. `value` is the backend's own until `Backend.open`."""
+
+    unit: int
+    kind: Literal["batch", "error", "end"]
+    value: Any
+    worker: int
+    notes: list[str] = field(default_factory=list)
+
+
+class Backend(ABC):
+    """Runs units on workers. Used by one thread at a time.
+
+    Units are numbered upwards by the caller; answers come in any order, one for each unit that is not dropped.
+    """
+
+    @abstractmethod
+    def submit(self, unit: int, work: Any, worker: int | None) -> None:
+        """Queues a unit, for `worker` if it is bound to one. Does not block."""
+
+    @abstractmethod
+    def receive(self, timeout: float | None) -> Answer:
+        """Waits for the next answer; raises LoaderTimeoutError after `timeout` seconds, WorkerDiedError, …"""
+
+    @abstractmethod
+    def open(self, answer: Answer) -> Any:
+        """The batch of an answer. Called once for each answer of kind "batch" that is delivered."""
+
+    @abstractmethod
+    def discard(self, answer: Answer) -> None:
+        """The batch of an answer is not wanted."""
+
+    @abstractmethod
+    def drop(self, before: int) -> None:
+        """Units below `before` are not wanted: `receive` will not return their answers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all workers, within a second. Idempotent. Batches that the user holds stay."""

@@ -1,0 +1,96 @@
+"""Messages over a stream socket: tuples of plain values, framed by their length, never blocking."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from collections import deque
+from typing import Any
+
+_HEADER = struct.Struct("<Q")
+_CHUNK = 1 << 18
+
+Message = tuple[Any, ...]
+
+
+class Channel:
+    """One end of a socket pair. Not thread safe.
+
+    A message begins with its name. It holds only numbers, strings, bytes and tuples, lists and dicts of these: what
+    belongs to the user travels inside as bytes, and is unpickled by whoever needs it.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._out: deque[memoryview] = deque()
+        self._in = bytearray()
+        self.ended = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, *message: Any) -> None:
+        """Queues a message and sends what the kernel takes at once; the rest is sent by `flush`."""
+        data = pickle.dumps(message, 5)
+        self._out.append(memoryview(_HEADER.pack(len(data)) + data))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what the kernel takes at once. A peer that is gone takes nothing, and its end is read elsewhere."""
+        while self._out:
+            try:
+                sent = self._socket.send(self._out[0])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self.ended = True
+                self._out.clear()
+                return
+            if sent < len(self._out[0]):
+                self._out[0] = self._out[0][sent:]
+            else:
+                self._out.popleft()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether `flush` has something left to send."""
+        return bool(self._out)
+
+    def receive(self) -> list[Message]:
+        """The whole messages that have arrived; sets `ended` when the peer is gone."""
+        while True:
+            try:
+                data = self._socket.recv(_CHUNK)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.ended = True
+                break
+            self._in += data
+            if len(data) < _CHUNK:
+                break
+        return self._cut()
+
+    def _cut(self) -> list[Message]:
+        messages, at = [], 0
+        while len(self._in) - at >= _HEADER.size:
+            (size,) = _HEADER.unpack_from(self._in, at)
+            if len(self._in) - at - _HEADER.size < size:
+                break
+            start = at + _HEADER.size
+            messages.append(pickle.loads(memoryview(self._in)[start : start + size]))
+            at = start + size
+        del self._in[:at]
+        return messages
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

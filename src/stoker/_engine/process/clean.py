@@ -1,0 +1,103 @@
+"""A clean birth: starts a fresh interpreter that shares nothing with this one, and sends it what it needs, once.
+
+It is started by fork and exec, so threads and locks of this process do not matter. What it is sent lies in anonymous
+memory: the pickle (freed when it has been read), and the large buffers, which it maps. So a large array exists twice,
+in the trainer and in that mapping, whatever number of workers the new process forks.
+
+What reaches it: the parts; environment variables and working directory as they are now; `sys.path`, `sys.argv`, the
+interpreter's flags (`-W`, `-X`, `-O` ...), multiprocessing's log level and start method; and the main module, imported
+again if it has a main guard. What does not, as with multiprocessing: what ran under the main guard (flags of
+libraries, registered plugins, patched functions), warning filters and signal handlers set by code, and other modules'
+state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import resource_tracker, spawn, util
+from typing import Any
+
+from stoker._engine.process import refusals, sending
+from stoker._engine.process.blocks import Block
+from stoker._engine.process.main_module import names_after_import
+from stoker._engine.process.parcel import Head, Parcel
+
+__all__ = ["Parcel", "start"]
+
+_NAME = "StokerZygote"
+_COMMAND = (
+    "import sys as _sys, pickle as _pickle; _stream = open({stream}, 'rb'); _stream.seek({head}); "
+    "_head = _pickle.load(_stream); _stream.seek(0); _sys.path[:] = _head['preparation']['sys_path']; "
+    "from stoker._engine.process.parcel import wake as _wake; _wake(_stream, _head)"
+)
+"""Only the standard library can be imported before `sys.path` is the trainer's."""
+
+
+def start(entry: str, parts: Mapping[str, Any], fds: Sequence[int]) -> int:
+    """Starts a clean interpreter that calls a function of its own with what it is sent; returns its pid.
+
+    Args:
+        entry: "module:function", called with (`Parcel`, list of `fds`) in the main thread of the new process.
+        parts: what is sent, by the names under which messages speak of them ("dataset", "collate_fn").
+        fds: descriptors that the new process gets, under the same numbers. They stay open here.
+
+    The caller reaps the process. Safe in any thread. Objects of `parts` must not change while this runs.
+
+    Raises:
+        CannotSendError: some part cannot be pickled: named by its path, before anything is started.
+        MemoryLimitError: there is not enough memory for a copy.
+        RuntimeError: called while this process is itself being prepared: the script lacks its main guard.
+    """
+    preparation = spawn.get_preparation_data(_NAME)
+    importable = names_after_import(preparation)
+    if importable is None:
+        preparation.pop("init_main_from_name", None)
+        preparation.pop("init_main_from_path", None)
+    with contextlib.closing(Block()) as stream, contextlib.closing(Block()) as buffers, sending.spawning() as theirs:
+        try:
+            large = sending.write(parts, importable, stream)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise refusals.named(parts, importable, error) from error
+        buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in large))
+        head = Head(
+            entry=entry,
+            fds=list(fds),
+            preparation=preparation,
+            buffers=buffers.fd,
+            places=[(buffers.align(mmap.PAGESIZE), buffers.write(view)) for view in large],
+            tracker=_resource_tracker(),
+        )
+        at = stream.size
+        stream.write(pickle.dumps(head))
+        executable = os.fsencode(spawn.get_executable())
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [executable, *flags, "-c", _COMMAND.format(stream=stream.fd, head=at)]
+        travelling = {*fds, *theirs, stream.fd, buffers.fd}
+        if head["tracker"] is not None:
+            travelling.add(head["tracker"])
+        with _interrupt_held():
+            return util.spawnv_passfds(executable, [os.fsencode(word) for word in command], list(travelling))
+
+
+def _resource_tracker() -> int | None:
+    """multiprocessing's process that removes leaked semaphores, if this program has one: the new process shares it."""
+    tracker: Any = resource_tracker._resource_tracker
+    return resource_tracker.getfd() if tracker._fd is not None else None
+
+
+@contextlib.contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """What is started meanwhile inherits that it does not hear Ctrl-C; this thread hears it after."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,191 @@
+"""Marks objects immortal, so that processes that read them go on sharing their memory after a fork.
+
+Reading a Python object writes its reference count, and the first write to a shared page copies it: forked workers that
+only read a list of tuples end up with a copy each. CPython 3.12 and 3.13 never write the count of an immortal object,
+which is one whose count's lower half is all ones. Setting that half is all that a mark is; what is marked is never
+freed, so `__del__` and callbacks of weak references do not run. Mutation, sorting, pickling, garbage and exceptions
+work as before. What objects cache in themselves (`hash(str)`, `vars(obj)`) is still written.
+
+Objects are found by the garbage collector's own means, in chunks, and their counts are read and written by NumPy with
+addresses as indices. A mark also says that the object has been visited. Frames and suspended generators are left out:
+they hold what is being computed at this moment, our own lists among it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import time
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import compress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MARK = 0xFFFF_FFFF
+_IMMORTAL_FROM = 0x8000_0000
+"""CPython takes every count whose lower half, as a signed number, is negative for immortal."""
+_BASE = 4096
+"""Where the view of the memory begins: no object lies below, and NumPy would allocate for an address of zero."""
+_END = 1 << 56
+_LIST_ITEMS = 24
+"""Offset of the address of a list's items."""
+_CHUNK = 1 << 16
+_WORTH = 1_000_000
+
+_RUNNING = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """How many objects a call marked (one that it met twice in a chunk may count twice), and the seconds it took."""
+
+    objects: int
+    seconds: float
+
+
+def mark_heap() -> Marked | None:
+    """Marks every object of this process immortal that the garbage collector knows or that such an object refers to.
+
+    Also freezes the collector (`gc.freeze`). Meant for a process that leaves by `os._exit` and whose stack below the
+    caller never goes on: a tuple that is being built there could not be finished. Not for several threads at once.
+
+    Returns:
+        What was done, or None, with nothing changed, where `supported()` is False.
+    """
+    if not supported():
+        return None
+    with _collector_off():
+        gc.unfreeze()  # `gc.get_objects` leaves out what is frozen
+        found = gc.get_objects()
+        gc.freeze()
+        return _mark(found, _RUNNING)
+
+
+def mark_reachable(root: object) -> Marked | None:
+    """Marks `root` and what it refers to, directly or not, immortal.
+
+    Modules, types and functions are left out, but not what a function encloses or has as defaults: what a module holds
+    is no part of an object. Other threads may run meanwhile; an object that they use at that moment may stay unmarked.
+
+    Returns:
+        What was done, or None, with nothing changed, where `supported()` is False.
+    """
+    if not supported():
+        return None
+    with _collector_off():
+        return _mark([root], (*_RUNNING, types.FunctionType, *_all_kinds(types.ModuleType), *_all_kinds(type)))
+
+
+def worth_it() -> bool:
+    """Whether the heap is so large that marking it (some 0.15 s for a million objects) pays in shared memory.
+
+    Told from the blocks that Python has allocated, at no cost: more than a million. An interpreter with NumPy holds
+    some 100,000, one with torch half a million. False where marking is not supported, and where Python's own allocator
+    is not in use (`PYTHONMALLOC=malloc`), because nothing is counted there.
+    """
+    return supported() and sys.getallocatedblocks() > _WORTH
+
+
+@lru_cache(maxsize=1)
+def supported() -> bool:
+    """Whether objects of this interpreter can be marked: CPython 3.12 or 3.13 as released, on a 64-bit Linux or macOS.
+
+    `sys.abiflags` is empty there; free-threaded and debug builds, whose counts differ, name themselves in it. The
+    layout is tried on an object that is thrown away (and is then the first that is never freed).
+    """
+    if sys.implementation.name != "cpython" or sys.version_info[:2] not in ((3, 12), (3, 13)):
+        return False
+    if getattr(sys, "abiflags", "none") or sys.maxsize < _END or sys.byteorder != "little":
+        return False
+    probe = object()
+    count, kind = (ctypes.c_uint64.from_address(id(probe) + at) for at in (0, 8))
+    before = count.value
+    more = [probe] * 5
+    if before + 5 != count.value or count.value != sys.getrefcount(probe) - 1 or kind.value != id(object):
+        return False
+    items = ctypes.c_uint64.from_address(id(more) + _LIST_ITEMS)
+    if ctypes.c_uint64.from_address(items.value).value != id(probe):
+        return False
+    ctypes.c_uint32.from_address(id(probe)).value = _MARK
+    more += [probe]
+    more.clear()
+    return count.value == _MARK and sys.getrefcount(probe) == _MARK
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """A collection in the middle of the walk would only visit everything once more."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _mark(pending: list[Any], left_out: Iterable[type]) -> Marked:
+    """Marks the objects of `pending`, which it empties, and what they refer to."""
+    start = time.perf_counter()
+    counts, words = _memory(ctypes.c_uint32), _memory(ctypes.c_int64)
+    skipped, functions, arrays = map(_addresses, (left_out, [types.FunctionType], _all_kinds(np.ndarray)))
+    marked = 0
+    while pending:
+        chunk = pending[-_CHUNK:]
+        del pending[-_CHUNK:]
+        items = (words[(id(chunk) + _LIST_ITEMS - _BASE) >> 3] - _BASE) >> 3
+        at = words[items : items + len(chunk)] - _BASE  # a list is an array of addresses; `id` for each takes longer
+        kinds = words[(at >> 3) + 1]  # the word after the count is the address of the type
+        fresh = counts[at >> 2] < _IMMORTAL_FROM
+        skip = np.isin(kinds, skipped)
+        enclosing = skip & np.isin(kinds, functions)
+        fresh &= ~skip
+        counts[at[fresh] >> 2] = _MARK
+        marked += int(np.count_nonzero(fresh))
+        for function in _those(chunk, enclosing):
+            pending += [function.__closure__, function.__defaults__, function.__kwdefaults__]
+        for array in _those(chunk, fresh & np.isin(kinds, arrays)):
+            pending += _inside(array)
+        pending += gc.get_referents(*_those(chunk, fresh))
+    return Marked(marked, time.perf_counter() - start)
+
+
+def _memory(word: type[Any]) -> NDArray[Any]:
+    """All addresses from `_BASE` on as one array of words; nothing is read before an index asks for it."""
+    return np.ctypeslib.as_array((word * ((_END - _BASE) // ctypes.sizeof(word))).from_address(_BASE))
+
+
+def _those(chunk: list[Any], mask: NDArray[np.bool_]) -> Iterable[Any]:
+    return compress(chunk, mask.tolist()) if mask.any() else ()
+
+
+def _all_kinds(base: type) -> Iterator[type]:
+    """A type and all that inherit from it."""
+    yield base
+    kind: type
+    for kind in type.__subclasses__(base):
+        yield from _all_kinds(kind)
+
+
+def _addresses(kinds: Iterable[type]) -> NDArray[np.int64]:
+    return np.unique(np.fromiter(map(id, kinds), np.int64))
+
+
+def _inside(array: NDArray[Any]) -> list[Any]:
+    """What an array refers to, which the collector does not know: its owner, and objects that are its elements."""
+    return [np.ndarray.base.__get__(array), *_elements(np.asarray(array))]
+
+
+def _elements(array: NDArray[Any]) -> Iterator[Any]:
+    if array.dtype.kind == "O":
+        yield from array.ravel().tolist()
+    elif array.dtype.names is not None and array.dtype.hasobject:
+        for name in array.dtype.names:
+            yield from _elements(array[name])

@@ -1,0 +1,108 @@
+"""What the process backend asks of the kernel beyond Python's `os`: descriptors of processes, death signals, names.
+
+Linux first; where a call does not exist, sockets closing tell of a death instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+_SET_DEATH_SIGNAL = 1
+_SET_NAME = 15
+_FUTEX = {"x86_64": "202", "aarch64": "98"}
+
+
+def process_descriptor(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends, whoever reaps it; None where there is none."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # a kernel before 5.3, or a filter of system calls
+        return None
+
+
+def has_ended(descriptor: int | None) -> bool:
+    """Whether the process behind a descriptor has ended."""
+    if descriptor is None:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def die_with_parent(parent: int) -> None:
+    """The kernel kills this process when the thread that forked it ends. Leaves at once if that happened already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` show for this process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to a process that is ours and not yet reaped; nothing if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def reap(pid: int, seconds: float) -> int | None:
+    """Waits for a child's end; its status, or None if somebody else reaped it or it has not ended in time."""
+    until = time.monotonic() + seconds
+    pause = 0.0005
+    while True:
+        try:
+            done, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if done:
+            return status
+        if time.monotonic() > until:
+            return None
+        time.sleep(pause)
+        pause = min(pause * 2, 0.01)
+
+
+def told(status: int | None) -> str:
+    """How a process ended, in words."""
+    if status is None:
+        return "ended, and its status was taken by somebody else's wait"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"is killed by signal: {signal.strsignal(number) or number}"
+    return f"exited unexpectedly with exit code {os.WEXITSTATUS(status)}"
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """Whether every thread of the process sleeps in a futex. False where the kernel does not say."""
+    number = _FUTEX.get(os.uname().machine)
+    threads = 0
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            if (thread / "syscall").read_text().split()[0] != number:
+                return False
+            threads += 1
+    except OSError:
+        return False
+    return threads > 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that the process has used, in seconds; 0.0 where the kernel does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

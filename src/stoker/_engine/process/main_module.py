@@ -1,0 +1,74 @@
+"""Which names of the main module a clean interpreter has after importing it, and whether it may import it at all.
+
+multiprocessing imports a script again in each new interpreter, under the name `__mp_main__`. That is right for a
+script with a main guard (`if __name__ == "__main__":`), and wrong for one without: everything would run once more
+there. A notebook, a REPL and `python -c` have no file to import. So only a guarded main module is imported; where it is
+not, and for what the guard or a function made, classes and functions travel by value.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def names_after_import(preparation: Mapping[str, Any]) -> frozenset[str] | None:
+    """The names of the main module that importing it binds to what they are bound to here, None where it is not to be.
+
+    Args:
+        preparation: what multiprocessing would send (`multiprocessing.spawn.get_preparation_data`).
+    """
+    module = preparation.get("init_main_from_name", "")
+    if module == "__main__" or module.endswith(".__main__"):
+        return None  # multiprocessing imports no package's or archive's __main__.py: those run unguarded
+    source = _source(getattr(sys.modules["__main__"], "__file__", None))
+    if source is None or not {"init_main_from_name", "init_main_from_path"} & preparation.keys():
+        return None
+    guards = [statement for statement in source.body if _is_guard(statement)]
+    if not guards:
+        return None
+    others = [statement for statement in source.body if statement not in guards]
+    return frozenset(_bound(others)) - frozenset(_bound(guards)) - frozenset(_rebound_by_functions(source))
+
+
+def _source(path: str | None) -> ast.Module | None:
+    """The parsed script, or None where there is no readable source, as in a zip archive."""
+    try:
+        with tokenize.open(path or "") as file:
+            return ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    """Whether it is `if __name__ == "__main__":`, in whatever company (`... and not interactive`)."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.Eq)
+        and {ast.unparse(node.left), ast.unparse(node.comparators[0])} == {"__name__", "'__main__'"}
+        for node in ast.walk(statement.test)
+    )
+
+
+def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that these statements bind themselves, not inside their functions, classes and comprehensions."""
+    for node in nodes:
+        if isinstance(node, _DEFINITIONS):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif not isinstance(node, _SCOPES):
+            yield from _bound(ast.iter_child_nodes(node))
+
+
+def _rebound_by_functions(source: ast.Module) -> Iterator[str]:
+    """The names declared `global` somewhere: what they are bound to depends on what has run."""
+    for node in ast.walk(source):
+        if isinstance(node, ast.Global):
+            yield from node.names

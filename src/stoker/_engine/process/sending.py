@@ -1,0 +1,136 @@
+"""The pickle that a clean interpreter is sent: cloudpickle's, with large buffers beside it and multiprocessing's ways.
+
+What differs from cloudpickle: the main module's classes and functions go by reference where the other end imports it;
+large arrays and tensors go beside the pickle or as files (`arrays`); locks, queues and connections of multiprocessing
+go as they go to a `multiprocessing.Process`; an open text file is refused, where cloudpickle would send its content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import sys
+import types
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import context, popen_spawn_posix, reduction, synchronize
+from typing import Any, Protocol
+
+import cloudpickle
+
+from stoker._engine.process import arrays
+
+
+class Writable(Protocol):
+    """What a pickle is written to."""
+
+    def write(self, data: bytes | memoryview) -> Any: ...
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickles for a clean interpreter that runs the same program.
+
+    Args:
+        file: gets the pickle.
+        buffer: asked for each buffer, as in `pickle`: a true answer keeps it in the pickle.
+        importable: names of the main module that the other end has (`main_module`), or None where it has none.
+    """
+
+    def __init__(
+        self, file: Writable, buffer: Callable[[pickle.PickleBuffer], bool], importable: frozenset[str] | None
+    ) -> None:
+        ways = reduction.ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+        # torch registers there too: it would move tensors to named shared memory
+        shared = {kind: way for kind, way in ways.items() if not way.__module__.startswith("torch.")}
+        own = {io.TextIOWrapper: _reduce_file, **_LOCKS, **arrays.reducers()}
+        self.dispatch_table = ChainMap(own, *cloudpickle.Pickler.dispatch_table.maps, shared)
+        super().__init__(file, protocol=5, buffer_callback=buffer)
+        self._importable = importable or frozenset()
+        self.by_value: dict[str, Any] = {}
+        """Names of the main module whose classes and functions went by value."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Classes and functions: by reference where the other end can find them, else by value."""
+        if isinstance(obj, (type, types.FunctionType)) and obj.__module__ == "__main__":
+            name = obj.__qualname__
+            if _found(name) is obj:
+                if name.partition(".")[0] in self._importable:
+                    return name
+                if "." not in name:
+                    self.by_value[name] = obj
+        return super().reducer_override(obj)
+
+
+def write(parts: Mapping[str, Any], importable: frozenset[str] | None, file: Writable) -> list[memoryview]:
+    """Writes the pickle of `parts` and of the main module's names that went by value; returns the large buffers.
+
+    The buffers show memory of the objects in `parts`: they are to be written before those change.
+    """
+    large: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < arrays.LARGE:
+            return True
+        large.append(view)
+        return False
+
+    pickler = Pickler(file, keep, importable)
+    pickler.dump((dict(parts), pickler.by_value))  # filled while the first is pickled
+    return large
+
+
+@contextlib.contextmanager
+def spawning() -> Iterator[list[int]]:
+    """While this is open, multiprocessing's objects can be pickled; gives the descriptors that must travel with them.
+
+    For this thread alone.
+    """
+    before = context.get_spawning_popen()
+    birth: Any = _Birth()
+    context.set_spawning_popen(birth)
+    try:
+        yield birth.descriptors
+    finally:
+        context.set_spawning_popen(before)
+
+
+class _Birth:
+    """What multiprocessing asks while it pickles for a new process."""
+
+    DupFd = popen_spawn_posix._DupFd
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        self.descriptors.append(descriptor)
+        return descriptor
+
+
+def _found(qualified_name: str) -> Any:
+    found: Any = sys.modules["__main__"]
+    for name in qualified_name.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _reduce_file(file: io.TextIOWrapper) -> Any:
+    if file in (sys.stdin, sys.stdout, sys.stderr):
+        return cloudpickle.Pickler.dispatch_table[io.TextIOWrapper](file)
+    raise TypeError(f"cannot pickle an open file ({file.name})")
+
+
+def _reduce_lock(lock: Any) -> Any:
+    """Python 3.10 sends a lock of the fork context without complaint, though nobody else can open it."""
+    if sys.version_info < (3, 11):
+        semaphore = lock._semlock
+        try:
+            type(semaphore)._rebuild(0, semaphore.kind, semaphore.maxvalue, semaphore.name)
+        except FileNotFoundError as error:
+            raise RuntimeError("a lock of the fork context cannot be shared with a process of another") from error
+    return lock.__reduce_ex__(5)
+
+
+_LOCKS = {getattr(synchronize, name): _reduce_lock for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore")}

@@ -1,0 +1,75 @@
+"""What a process of ours puts in order after its birth, before it does anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+
+from stoker._engine.process import kernel
+
+
+def zygote() -> None:
+    """After the zygote's birth. Nothing of the trainer's may run here: no handler, no finaliser, no collection."""
+    gc.disable()
+    gc.freeze()
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    kernel.name_process("stoker-zygote")
+
+
+def worker(number: int, zygote_pid: int, stacks: int, collecting: bool) -> None:
+    """After a worker's birth."""
+    import faulthandler
+
+    kernel.die_with_parent(zygote_pid)
+    kernel.name_process(f"stoker-{number}")
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    gc.freeze()
+    if collecting:
+        gc.enable()
+    _as_a_child_of_multiprocessing(number)
+    one_thread()
+
+
+STACKS_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 3
+"""Makes a worker write the Python stacks of its threads."""
+
+
+def one_thread() -> None:
+    """Torch's operators run in the worker's own thread, as in torch's workers: the cores are taken by the others."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
+def _as_a_child_of_multiprocessing(number: int) -> None:
+    """Libraries ask multiprocessing who they are: a daemonic child with a name and no children, no standard input."""
+    import multiprocessing.process
+    import multiprocessing.util
+
+    process = multiprocessing.process.current_process()
+    process._config = {**process._config, "daemon": True}  # type: ignore[attr-defined]
+    process._name = f"stoker-worker-{number}"  # type: ignore[attr-defined]
+    multiprocessing.process._children = set()  # type: ignore[attr-defined]
+    multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    with contextlib.suppress(OSError):
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the process
+
+
+def leave(code: int) -> None:
+    """Ends a process of ours: what was printed is written out, nothing else of Python's or the user's runs."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

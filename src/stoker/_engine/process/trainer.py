@@ -1,0 +1,301 @@
+"""The process backend, as the trainer sees it: one socket and one pidfd to the zygote. No thread, no lock."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+from stoker import errors
+from stoker._engine.base import Answer, Backend, Failure
+from stoker._engine.process import birth, kernel
+from stoker._engine.process.birth import Assemble, Birth, Parts
+from stoker._engine.process.channel import Channel, Message, pair
+from stoker._engine.process.deadlines import CLOSE, HUNG, PULSE, REAP, STACKS
+from stoker._machine import memory
+from stoker._transport import leaves, segments
+from stoker._transport.arena import Slot
+from stoker._transport.reader import ForkHold, Reader
+from stoker._transport.writer import Written
+
+SHARE_OF_MEMORY = 0.5
+"""Share of the memory that is free at the start which batches in the user's hands may take before they are copied."""
+
+
+class _Life:
+    """One zygote and all that belongs to it, so that it can be ended without the backend: by garbage, or at exit."""
+
+    def __init__(self, forked: bool, workers: int, parts: Parts, assemble: Assemble) -> None:
+        self.owner = os.getpid()
+        self.arena = segments.create()
+        self.hold = ForkHold()
+        self.workers: list[int] = []
+        ours, theirs = pair()
+        trainer = kernel.process_descriptor(self.owner)
+        try:
+            if forked:
+                self.pid = birth.fork(ours, theirs, trainer, self.arena, workers, assemble(parts), self.hold)
+            else:
+                self.pid = birth.clean(theirs, trainer, self.arena, workers, parts, assemble)
+        except BaseException:
+            ours.close()
+            os.close(self.arena)
+            raise
+        finally:
+            theirs.close()
+            if trainer is not None:
+                os.close(trainer)
+        self.descriptor = kernel.process_descriptor(self.pid)
+        self.channel = Channel(ours)
+        self.status: int | None = None
+        self.ended = False
+
+    def end(self, kill: bool = False) -> None:
+        """Ends the zygote and its workers and gives back all that they held. Idempotent; nothing in a forked child."""
+        if self.ended:
+            return
+        self.ended = True
+        if os.getpid() == self.owner:
+            if kill:
+                kernel.kill(self.pid)
+            else:
+                self.channel.send("close")
+            self._await_end(CLOSE)
+            self._reap_orphans()
+        self.channel.close()
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+        os.close(self.arena)
+        self.hold.release()
+
+    def _await_end(self, seconds: float) -> None:
+        if self.descriptor is not None:
+            poll = select.poll()
+            poll.register(self.descriptor, select.POLLIN)
+            if not poll.poll(seconds * 1000):
+                kernel.kill(self.pid)
+                poll.poll(REAP * 1000)
+            self.status = kernel.reap(self.pid, REAP)
+            return
+        self.status = kernel.reap(self.pid, seconds)
+        if self.status is None:
+            kernel.kill(self.pid)
+            self.status = kernel.reap(self.pid, REAP)
+
+    def _reap_orphans(self) -> None:
+        """Workers whose zygote was killed fall to PID 1, or to a subreaper: if that is us, nobody else reaps them."""
+        for pid in self.workers:
+            kernel.reap(pid, REAP if os.getpid() == 1 else 0.0)
+
+
+class ProcessBackend(Backend):
+    """Runs units in worker processes, through a zygote.
+
+    Args:
+        parts: what the job is made of, by name: these names begin the paths in `CannotSendError`.
+        assemble: makes the recipe from the parts; a function of a module.
+        workers: how many processes.
+        how: which birth.
+    """
+
+    def __init__(self, parts: Parts, assemble: Assemble, workers: int, how: Birth) -> None:
+        self._parts = parts
+        self._assemble = assemble
+        self._workers = workers
+        self._how = how
+        self._units: dict[int, tuple[bytes, int | None]] = {}  # submitted, not answered
+        self._inbox: deque[Answer] = deque()
+        self._dropped_below = 0
+        self._fatal: BaseException | None = None
+        self._stacks: str | None = None
+        self._births = 0
+        self._owner = os.getpid()
+        self._bear()
+
+    def _bear(self) -> None:
+        self._life = _Life(self._how.forked, self._workers, self._parts, self._assemble)
+        self._births += 1
+        self._reader = Reader(self._life.arena, int(memory.available().bytes * SHARE_OF_MEMORY))
+        self._poll = select.poll()
+        self._poll.register(self._life.channel.fileno(), select.POLLIN)
+        if self._life.descriptor is not None:
+            self._poll.register(self._life.descriptor, select.POLLIN)
+        self._finalizer = weakref.finalize(self, self._life.end)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers: the zygote's, then the workers' as far as they are known."""
+        return [self._life.pid, *self._life.workers]
+
+    def submit(self, unit: int, work: Any, worker: int | None) -> None:
+        blob = leaves.dumps(work, lambda leaf: None)
+        self._units[unit] = (blob, worker)
+        self._life.channel.send("unit", unit, worker, blob, self._reader.returned())
+
+    def receive(self, timeout: float | None) -> Answer:
+        if os.getpid() != self._owner:
+            raise errors.IteratorClosedError(
+                f"this iterator belongs to process {self._owner} and was asked for a batch in process {os.getpid()}, "
+                "which was forked from it: make a new one with iter(loader) there"
+            )
+        start = heard = time.monotonic()
+        until = None if timeout is None else start + timeout
+        asked = start
+        while True:
+            self._listen()
+            if self._inbox:
+                return self._inbox.popleft()
+            if self._fatal is not None:
+                raise self._fatal
+            now = time.monotonic()
+            if until is not None and now >= until:
+                raise self._timed_out(timeout)
+            wait = PULSE if until is None else min(PULSE, until - now)
+            if self._poll_for(wait):
+                heard = time.monotonic()
+            elif now - heard > HUNG:
+                self._life.end(kill=True)
+                self._fatal = errors.WorkerDiedError(
+                    f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of life "
+                    f"for {HUNG:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?"
+                )
+            elif time.monotonic() - asked > PULSE:
+                asked = time.monotonic()
+                self._life.channel.send("pulse")
+
+    def _poll_for(self, seconds: float) -> bool:
+        channel = self._life.channel
+        events = select.POLLIN | (select.POLLOUT if channel.unsent else 0)
+        self._poll.modify(channel.fileno(), events)
+        ready = self._poll.poll(seconds * 1000)
+        channel.flush()
+        return bool(ready)
+
+    def _listen(self) -> None:
+        """Takes what has arrived; notices the zygote's end."""
+        if self._life.ended:
+            return
+        gone = kernel.has_ended(self._life.descriptor)  # before reading: what it said last is still there
+        for message in self._life.channel.receive():
+            self._hear(message)
+            if self._life.ended:
+                return
+        if (gone or self._life.channel.ended) and self._fatal is None:
+            self._life.end()
+            self._fatal = errors.WorkerDiedError(
+                f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
+                f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed for "
+                "want of memory (see `dmesg`), or by hand?"
+            )
+
+    def _hear(self, message: Message) -> None:
+        name = message[0]
+        if name == "answer":
+            _, unit, kind, value, slot, worker, notes = message
+            self._units.pop(unit, None)
+            place = None if slot is None else Slot(*slot)
+            answer = Answer(unit, kind, (place, value), worker, notes)
+            if kind == "dropped":
+                return
+            if unit < self._dropped_below:
+                self.discard(answer)
+            else:
+                if kind == "error":
+                    answer.value = pickle.loads(value)
+                self._inbox.append(answer)
+        elif name == "workers":
+            self._life.workers = message[1]
+        elif name == "starved":
+            gc.collect()  # batches in cycles hold slots
+            self._life.channel.send("hungry", self._reader.returned())
+        elif name == "died":
+            self._fatal = _died(*message[1:])
+        elif name == "sick":
+            self._born_sick(message[1])
+        elif name == "stacks":
+            self._stacks = message[1]
+        elif name == "broken":
+            self._fatal = _broken(pickle.loads(message[1]))
+
+    def _born_sick(self, stacks: str) -> None:
+        """All workers wait for locks since birth: another birth, which may find the lock free; after that, an error."""
+        self._life.end(kill=True)
+        self._finalizer.detach()
+        if self._births > 1 or not self._how.forked:
+            self._fatal = errors.SickBirthError(
+                f"all {self._workers} workers wait for locks in their first samples, also after a second birth. A lock "
+                "that another thread of this process holds while it forks stays locked in the workers for ever. Use "
+                "multiprocessing_context='forkserver', or let no other thread hold it while iter(loader) runs.\n"
+                + stacks
+            )
+            return
+        self._bear()
+        for unit, (blob, worker) in sorted(self._units.items()):
+            self._life.channel.send("unit", unit, worker, blob, [])
+
+    def _timed_out(self, timeout: float | None) -> errors.LoaderTimeoutError:
+        stacks = self.stacks()
+        return errors.LoaderTimeoutError(
+            f"DataLoader timed out after {timeout:g} seconds: no batch arrived from {self._workers} worker(s). Raise "
+            f"`timeout`, or see below where they are.\n{stacks}"
+        )
+
+    def stacks(self) -> str:
+        """The Python stacks of the workers now, or what is known instead."""
+        self._stacks = None
+        self._life.channel.send("stacks")
+        until = time.monotonic() + STACKS * (self._workers + 1)
+        while self._stacks is None and time.monotonic() < until and self._fatal is None:
+            self._poll_for(STACKS)
+            self._listen()
+        return self._stacks or "(the workers' stacks could not be read)"
+
+    def open(self, answer: Answer) -> Any:
+        slot, value = answer.value
+        answer.value = None
+        return self._reader.read(slot, Written(*value))
+
+    def discard(self, answer: Answer) -> None:
+        if answer.kind == "batch" and answer.value[0] is not None:
+            self._reader.discard(answer.value[0])
+
+    def drop(self, before: int) -> None:
+        self._dropped_below = before
+        for answer in self._inbox:
+            if answer.unit < before:
+                self.discard(answer)
+        self._inbox = deque(answer for answer in self._inbox if answer.unit >= before)
+        self._units = {unit: item for unit, item in self._units.items() if unit >= before}
+        self._life.channel.send("drop", before)
+
+    def close(self) -> None:
+        self._finalizer()
+        if self._fatal is None:
+            self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+
+
+def _died(number: int, pid: int, status: int | None, units: list[int]) -> errors.WorkerDiedError:
+    how = kernel.told(status)
+    doing = f" while it made batch {units[0]}" if units else " while it was idle"
+    return errors.WorkerDiedError(
+        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {how}. It was worker "
+        f"{number}, and ended{doing}. SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer "
+        "workers or smaller batches. SIGSEGV comes from a library in C: num_workers=0 shows where."
+    )
+
+
+def _broken(failure: Failure) -> BaseException:
+    error = failure.rebuilt()
+    if isinstance(error, errors.StokerError):
+        return error
+    wrapped = errors.WorkerStartError(
+        f"the workers could not be started: {failure.text}. With a clean interpreter (spawn, forkserver) the modules "
+        "that the dataset needs must be importable there."
+    )
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,122 @@
+"""A worker: takes units from the zygote, runs the job, answers. One thread, one socket, until somebody ends."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import sys
+import time
+from typing import Any
+
+from stoker import errors
+from stoker._engine.base import Failure, Job, Recipe, StreamEnd
+from stoker._engine.process import kernel, settle
+from stoker._engine.process.channel import Channel, Message
+from stoker._transport import leaves
+from stoker._transport.arena import Slot
+from stoker._transport.writer import SlotWriter
+
+
+class Worker:
+    """The loop of one worker process."""
+
+    def __init__(self, number: int, channel: Channel, arena: int, zygote: int, trainer: int | None) -> None:
+        self._number = number
+        self._channel = channel
+        self._zygote = zygote
+        self._trainer = trainer
+        self._writer = SlotWriter(arena, self._ask)
+        self._inbox: list[Message] = []
+        self._poll = select.poll()
+        self._poll.register(channel.fileno(), select.POLLIN)
+        if trainer is not None:
+            self._poll.register(trainer, select.POLLIN)
+        self._unit = -1
+
+    def run(self, recipe: Recipe) -> None:
+        """Works until the zygote or the trainer ends."""
+        where = f"in DataLoader worker process {self._number}"
+        job: Job | None = None
+        sick: Failure | None = None
+        try:
+            job = recipe(self._number)
+        except Exception as error:
+            sick = Failure.of(error, where)
+        while True:
+            _, self._unit, blob, slot = self._next("unit")
+            start = time.perf_counter()
+            self._writer.begin(None if slot is None else Slot(*slot))
+            if job is None:
+                self._answer("error", _dumps(sick), start, [])
+            else:
+                self._do(job, blob, start, where)
+            del blob
+
+    def _do(self, job: Job, blob: bytes, start: float, where: str) -> None:
+        settle.one_thread()
+        try:
+            batch = job.run(pickle.loads(blob), self._writer.lend)
+            written = self._writer.finish(batch)
+        except StreamEnd:
+            self._answer("end", b"", start, job.take_notes())
+        except Exception as error:
+            index = job.failed_index()
+            at = where if index is None else f"{where}, at sample {index!r}"
+            self._answer("error", _dumps(Failure.of(error, at)), start, job.take_notes())
+        else:
+            self._answer("batch", tuple(written), start, job.take_notes())
+
+    def _answer(self, kind: str, value: Any, start: float, notes: list[str]) -> None:
+        held = self._writer.slot
+        seconds = time.perf_counter() - start
+        number = None if held is None else held.number
+        self._channel.send("answer", self._unit, kind, value, number, seconds, notes)
+        while self._channel.unsent:
+            ready = select.select([self._trainer] if self._trainer is not None else [], [self._channel], [])
+            if ready[0]:
+                self._end()
+            self._channel.flush()
+
+    def _ask(self, size: int) -> Slot:
+        """Exchanges the slot held for one of at least `size` bytes. The zygote answers or ends, and so do we."""
+        held = self._writer.slot
+        self._channel.send("ask", self._unit, size, None if held is None else held.number)
+        name, given = self._next("slot")
+        if isinstance(given, str):
+            raise errors.MemoryLimitError(given)
+        return Slot(*given)
+
+    def _next(self, name: str) -> Message:
+        """The next message of this name; units that arrive meanwhile wait."""
+        while True:
+            for place, message in enumerate(self._inbox):
+                if message[0] == name:
+                    return self._inbox.pop(place)
+            self._poll.poll()
+            if kernel.has_ended(self._trainer):
+                self._end()
+            self._inbox += self._channel.receive()
+            if self._channel.ended:
+                settle.leave(0)
+
+    def _end(self) -> None:
+        """The trainer is gone. The zygote ends by itself, unless it is stopped: so we see to it, and to the others."""
+        kernel.kill(self._zygote)
+        settle.leave(0)
+
+
+def _dumps(failure: Failure | None) -> bytes:
+    return leaves.dumps(failure, lambda leaf: None)
+
+
+def main(number: int, channel: Channel, arena: int, trainer: int | None, recipe: Recipe) -> None:
+    """The worker's whole life; does not return."""
+    code = 1
+    try:
+        Worker(number, channel, arena, os.getppid(), trainer).run(recipe)
+    except SystemExit as left:  # sys.exit() in the user's code ends the worker, as in any process
+        code = left.code if isinstance(left.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    settle.leave(code)

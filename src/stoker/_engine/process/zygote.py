@@ -1,0 +1,401 @@
+"""The zygote: forks the workers, hands units to whoever is free, owns the arena, watches, reaps. One thread.
+
+It is idle by nature: everything here answers in microseconds, except forking. It has nothing that a new one could not
+have again: units are kept by the trainer until they are delivered.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from stoker import errors
+from stoker._engine.base import Failure, Recipe
+from stoker._engine.process import immortal, kernel, settle, worker
+from stoker._engine.process.channel import Channel, Message, pair
+from stoker._engine.process.deadlines import LEAVE, REAP, SICK_AFTER, STACKS
+from stoker._machine import memory
+from stoker._supervision.dispatch import Dispatch
+from stoker._transport import leaves, segments
+from stoker._transport.arena import Arena, Slot
+
+if TYPE_CHECKING:
+    from stoker._engine.process.clean import Parcel
+
+SPARE_SLOTS = 3
+"""Idle slots kept beyond the units under way: a training loop holds one batch while it asks for the next, wrappers that
+look ahead hold two."""
+
+
+class _Child:
+    """One worker, as the zygote sees it."""
+
+    def __init__(self, pid: int, channel: Channel) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.descriptor = kernel.process_descriptor(pid)
+        self.cpu = 0.0
+
+
+class _Ask(tuple[int, int, int]):
+    """(unit, worker, size): a worker that waits for a slot."""
+
+
+class Zygote:
+    """The loop of the zygote.
+
+    Args:
+        trainer: channel to the trainer.
+        trainer_descriptor: pidfd of the trainer, or None.
+        arena: descriptor of the arena's shared file.
+        workers: how many to fork.
+        recipe: makes the job in each worker.
+        collecting: whether workers run Python's garbage collector, as the trainer does.
+    """
+
+    def __init__(
+        self,
+        trainer: Channel,
+        trainer_descriptor: int | None,
+        arena: int,
+        workers: int,
+        recipe: Recipe,
+        collecting: bool,
+    ) -> None:
+        self._trainer = trainer
+        self._trainer_descriptor = trainer_descriptor
+        self._arena = Arena(arena)
+        self._recipe = recipe
+        self._collecting = collecting
+        self._dispatch = Dispatch(workers)
+        self._children: dict[int, _Child] = {}
+        self._work: dict[int, bytes] = {}
+        self._slots: dict[int, int] = {}  # unit → slot that its worker writes
+        self._asks: list[_Ask] = []
+        self._usual_size = 0
+        self._dropped_below = 0
+        self._answered = 0
+        self._born = time.monotonic()
+        self._sick_since: float | None = None
+        self._stacks = segments.create()
+        self._selector = selectors.DefaultSelector()
+        self._workers = workers
+
+    def run(self) -> None:
+        """Until the trainer or its iterator ends; does not return."""
+        if immortal.worth_it():
+            immortal.mark_heap()
+        self._watch(self._trainer.fileno(), self._from_trainer)
+        if self._trainer_descriptor is not None:
+            self._watch(self._trainer_descriptor, self._end)
+        for number in range(self._workers):
+            self._fork(number)
+            self._from_trainer()  # the first unit does not wait for the last worker
+        self._trainer.send("workers", [child.pid for child in self._children.values()])
+        while True:
+            for key, _ in self._selector.select(self._next_look()):
+                key.data()
+            self._look_for_sickness()
+            self._flush()
+
+    def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, call)
+
+    def _flush(self) -> None:
+        """Sends what is queued, and asks to be woken where the peer was not ready."""
+        for channel in (self._trainer, *(child.channel for child in self._children.values())):
+            if channel.unsent:
+                channel.flush()
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
+            key = self._selector.get_key(channel.fileno())
+            if key.events != events:
+                self._selector.modify(channel.fileno(), events, key.data)
+
+    # Births and deaths
+
+    def _fork(self, number: int) -> None:
+        ours, theirs = pair()
+        me = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._trainer.send("broken", _dumped(errors.WorkerStartError(
+                f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
+                "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
+            )))
+            self._end()
+        if pid == 0:
+            settle.worker(number, me, self._stacks, self._collecting)
+            self._selector.close()
+            self._trainer.close()
+            ours.close()
+            for child in self._children.values():
+                child.channel.close()
+                if child.descriptor is not None:
+                    os.close(child.descriptor)
+            worker.main(number, Channel(theirs), self._arena.descriptor, self._trainer_descriptor, self._recipe)
+        theirs.close()
+        child = self._children[number] = _Child(pid, Channel(ours))
+        self._watch(child.channel.fileno(), lambda: self._from_worker(number))
+        if child.descriptor is not None:
+            self._watch(child.descriptor, lambda: self._from_worker(number))
+        self._dispatch.joined(number)
+
+    def _bury(self, number: int) -> None:
+        """The worker has ended: its units are named to the trainer, its slots are free."""
+        child = self._children.pop(number)
+        self._selector.unregister(child.channel.fileno())
+        if child.descriptor is not None:
+            self._selector.unregister(child.descriptor)
+            os.close(child.descriptor)
+        child.channel.close()
+        kernel.kill(child.pid)  # its socket may have closed before it ended
+        status = kernel.reap(child.pid, REAP)
+        lost = self._dispatch.died(number)
+        self._asks = [ask for ask in self._asks if ask[1] != number]
+        for unit in lost:
+            self._free(self._slots.pop(unit, None))
+            self._work.pop(unit, None)
+        self._trainer.send("died", number, child.pid, status, lost)
+
+    def _end(self) -> None:
+        """Ends the workers and this process: the idle at once, the busy after a moment."""
+        for child in self._children.values():
+            child.channel.close()
+        until = time.monotonic() + LEAVE
+        if kernel.has_ended(self._trainer_descriptor):
+            until = 0.0
+        for child in self._children.values():
+            if kernel.reap(child.pid, max(0.0, until - time.monotonic())) is None:
+                kernel.kill(child.pid)
+        for child in self._children.values():
+            kernel.reap(child.pid, REAP)
+        settle.leave(0)
+
+    # Messages
+
+    def _from_trainer(self) -> None:
+        for message in self._trainer.receive():
+            name = message[0]
+            if name == "unit":
+                _, unit, number, blob, freed = message
+                self._put_back(freed)
+                self._work[unit] = blob
+                self._dispatch.submitted(unit, number)
+            elif name == "freed":
+                self._put_back(message[1])
+            elif name == "hungry":
+                self._put_back(message[1])
+                self._grant(hungry=True)
+            elif name == "drop":
+                self._drop(message[1])
+            elif name == "pulse":
+                self._trainer.send("alive")
+            elif name == "stacks":
+                self._trainer.send("stacks", self._read_stacks())
+            elif name == "close":
+                self._end()
+        if self._trainer.ended:
+            self._end()
+        self._hand_out()
+
+    def _from_worker(self, number: int) -> None:
+        child = self._children.get(number)
+        if child is None:
+            return
+        for message in child.channel.receive():
+            if message[0] == "answer":
+                self._take_answer(number, message)
+            else:
+                _, unit, size, held = message
+                self._free(held)
+                self._slots.pop(unit, None)
+                self._asks.append(_Ask((unit, number, size)))
+                self._grant()
+        if child.channel.ended or kernel.has_ended(child.descriptor):
+            self._bury(number)
+        self._hand_out()
+
+    def _take_answer(self, number: int, message: Message) -> None:
+        _, unit, kind, value, held, seconds, notes = message
+        self._answered += 1
+        self._dispatch.answered(number, unit, seconds)
+        self._slots.pop(unit, None)
+        slot = None
+        if kind == "batch" and value[0] is not None:
+            slot = self._arena.slot(value[0])
+            self._usual_size = value[1]
+        elif held is not None:
+            self._free(held)
+        if kind == "batch" and slot is None:
+            self._usual_size = 0
+        if unit < self._dropped_below:
+            self._free(None if slot is None else slot.number)
+            kind, value, slot = "dropped", None, None
+        self._trainer.send("answer", unit, kind, value, slot and tuple(slot), number, notes)
+
+    def _drop(self, before: int) -> None:
+        self._dropped_below = before
+        for unit in self._dispatch.dropped(before):
+            self._work.pop(unit, None)
+
+    def _hand_out(self) -> None:
+        for number, unit in self._dispatch.hand_out():
+            slot = self._offer(unit)
+            if slot is not None:
+                self._slots[unit] = slot.number
+            self._children[number].channel.send("unit", unit, self._work.pop(unit), slot and tuple(slot))
+
+    # The arena
+
+    def _offer(self, unit: int) -> Slot | None:
+        """A slot of the usual size, if one is to be had without taking it from an earlier unit."""
+        if not self._usual_size or self._asks:
+            return None
+        try:
+            return self._arena.take(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
+        except errors.MemoryLimitError:
+            return None  # the worker will ask when it knows what it needs
+
+    def _leaves_room(self, unit: int, size: int) -> bool:
+        """Whether earlier units without a slot could still get one: else a later one must not take the memory.
+
+        Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
+        """
+        earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
+        return self._arena.free > earlier or memory.available().bytes > (earlier + 1) * size
+
+    def _grant(self, hungry: bool = False) -> None:
+        """Gives waiting workers their slots, earliest unit first; tells the trainer when the earliest must wait.
+
+        Args:
+            hungry: the trainer waits for a batch and has given back what it could: who cannot be served now never will.
+        """
+        self._asks.sort()
+        while self._asks:
+            unit, number, size = self._asks[0]
+            try:
+                if not self._leaves_room(unit, size):
+                    return
+                slot = self._arena.take(size)
+            except errors.MemoryLimitError as error:
+                if not hungry:
+                    self._trainer.send("starved")
+                    return
+                self._children[number].channel.send("slot", str(error))
+            else:
+                self._slots[unit] = slot.number
+                self._children[number].channel.send("slot", tuple(slot))
+            del self._asks[0]
+
+    def _free(self, number: int | None) -> None:
+        if number is not None:
+            self._put_back([number])
+
+    def _put_back(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._arena.put_back(number)
+        if numbers:
+            self._arena.trim(len(self._dispatch.outstanding) + SPARE_SLOTS)
+            if self._asks:
+                self._grant()
+
+    # Sick births
+
+    def _next_look(self) -> float | None:
+        """Seconds until the next look at workers that have not yet answered anything; None when there is no need."""
+        watching = not self._answered and any(self._dispatch.held(number) for number in self._children)
+        return SICK_AFTER / 5 if watching else None
+
+    def _look_for_sickness(self) -> None:
+        """All workers wait for locks since birth, and use no CPU: somebody held a lock when the zygote was forked."""
+        if self._answered or self._sick_since == 0.0:
+            return
+        busy = [child for number, child in self._children.items() if self._dispatch.held(number)]
+        idle = bool(busy)
+        for child in busy:
+            used = kernel.cpu_seconds(child.pid)
+            if used != child.cpu or not kernel.waits_for_a_lock(child.pid):
+                idle = False
+            child.cpu = used
+        if not idle:
+            self._sick_since = None
+        elif self._sick_since is None:
+            self._sick_since = time.monotonic()
+        elif time.monotonic() - self._sick_since > SICK_AFTER:
+            self._sick_since = 0.0
+            self._trainer.send("sick", self._read_stacks())
+
+    def _read_stacks(self) -> str:
+        """The Python stacks of all workers, as they write them on a signal."""
+        out = []
+        for number, child in self._children.items():
+            start = os.fstat(self._stacks).st_size
+            os.kill(child.pid, settle.STACKS_SIGNAL)
+            text = self._new_text(start)
+            out.append(f"Worker {number} (pid {child.pid}):\n{text}")
+        return "\n".join(out)
+
+    def _new_text(self, start: int) -> str:
+        """What a worker has written behind `start`, once it has come to rest."""
+        until = time.monotonic() + STACKS
+        size = start
+        while time.monotonic() < until:
+            time.sleep(0.01)
+            before, size = size, os.fstat(self._stacks).st_size
+            if size == before > start:
+                break
+        return os.pread(self._stacks, size - start, start).decode(errors="replace")
+
+
+def _dumped(error: BaseException) -> bytes:
+    return leaves.dumps(Failure.of(error, "in the zygote"), lambda leaf: None)
+
+
+def main(
+    end: socket.socket,
+    trainer: int | None,
+    arena: int,
+    make: Callable[[], tuple[Recipe, int, bool]],
+    signals: set[signal.Signals | int] | None = None,
+) -> None:
+    """The zygote's whole life, in the process that was born for it; does not return.
+
+    Args:
+        end: socket to the trainer.
+        trainer: pidfd of the trainer, or None.
+        arena: descriptor of the arena's shared file.
+        make: gives the recipe, the number of workers, and whether they run Python's garbage collector.
+        signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
+    """
+    channel = Channel(end)
+    try:
+        settle.zygote()
+        if signals is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        recipe, workers, collecting = make()
+        Zygote(channel, trainer, arena, workers, recipe, collecting).run()
+    except BaseException as error:
+        channel.send("broken", _dumped(error))
+        until = time.monotonic() + REAP
+        while channel.unsent and time.monotonic() < until:
+            time.sleep(0.001)
+            channel.flush()
+    settle.leave(1)
+
+
+def run_clean(parcel: Parcel, descriptors: Sequence[int]) -> None:
+    """Entry of a clean interpreter: what was sent is opened here, so that what goes wrong can be reported."""
+    end, arena, *trainer = descriptors
+
+    def make() -> tuple[Recipe, int, bool]:
+        parts = parcel.open()
+        assemble, workers = parts.pop("assemble"), parts.pop("workers")
+        return assemble(parts), workers, True
+
+    main(socket.socket(fileno=end), trainer[0] if trainer else None, arena, make)

@@ -1,0 +1,41 @@
+"""The serial backend: units run where their answers are asked for. The model that every other backend must match."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from stoker._engine.base import Answer, Backend, Recipe, StreamEnd
+
+
+class SerialBackend(Backend):
+    """Runs each unit in the caller's thread, when its answer is asked for. Exceptions are raised as they are."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._job = recipe(0)
+        self._waiting: deque[tuple[int, Any]] = deque()
+
+    def submit(self, unit: int, work: Any, worker: int | None) -> None:
+        self._waiting.append((unit, work))
+
+    def receive(self, timeout: float | None) -> Answer:
+        unit, work = self._waiting.popleft()
+        try:
+            value = self._job.run(work)
+        except StreamEnd:
+            return Answer(unit, "end", None, 0, self._job.take_notes())
+        except Exception as error:
+            return Answer(unit, "error", error, 0, self._job.take_notes())
+        return Answer(unit, "batch", value, 0, self._job.take_notes())
+
+    def open(self, answer: Answer) -> Any:
+        return answer.value
+
+    def discard(self, answer: Answer) -> None:
+        pass
+
+    def drop(self, before: int) -> None:
+        self._waiting = deque(item for item in self._waiting if item[0] >= before)
+
+    def close(self) -> None:
+        self._waiting.clear()

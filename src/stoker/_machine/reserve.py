@@ -1,0 +1,135 @@
+"""Reserves shared memory so that a lack of it is an exception, and gives it back.
+
+Inside a memory cgroup the kernel answers a reservation beyond the limit by killing some process, not by an error. So
+the first fence asks what is left and refuses with the numbers. Between asking and taking others may take too: a large
+reservation is therefore made by a throw-away child, which offers itself to the kernel as the one to kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+from stoker._machine.memory import Available, available
+from stoker.errors import MemoryLimitError
+
+_MIB = 1 << 20
+_FENCED_SHARE = 4
+"""A reservation of more than this part (a quarter) of what is available is made by a throw-away child."""
+_DEADLINE = 10.0
+"""Seconds that the child may take, beside those for the memory itself at `_SLOWEST` bytes a second."""
+_SLOWEST = 100 * _MIB
+_PR_SET_PDEATHSIG = 1
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def reserve(fd: int, offset: int, size: int) -> None:
+    """Reserves `size` bytes of a memory file from `offset` on, and makes the file that long where it is shorter.
+
+    Afterwards the range can be touched without fear of SIGBUS. What is reserved already costs nothing again, but is
+    counted as needed. A twentieth of the limit stays free, at least 64 MiB and at most 1 GiB, in small containers a
+    quarter (`kept_free`).
+
+    Forks where the reservation takes more than a quarter of what is available, if the process has one thread; with
+    more threads the first fence stands alone. On systems without `posix_fallocate` only the asking is done.
+
+    Raises:
+        MemoryLimitError: there is not enough; nothing new is reserved then.
+        OSError: the descriptor takes no reservation.
+    """
+    memory = available()
+    if size > memory.bytes - kept_free(memory.limit):
+        raise _refusal(size, memory, f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed")
+    if not hasattr(os, "posix_fallocate"):
+        return
+    fenced = _libc is not None and size > memory.bytes // _FENCED_SHARE and threading.active_count() == 1
+    failure = _reserve_in_child(fd, offset, size) if fenced else _reserve_here(fd, offset, size)
+    if failure in (errno.ENOSPC, errno.ENOMEM):
+        raise _refusal(size, memory, f"but the system refused it: {os.strerror(failure)}")
+    if failure == errno.EINTR:
+        raise _refusal(size, memory, "but something else took it meanwhile and the kernel stopped the reservation")
+    if failure:
+        raise OSError(failure, os.strerror(failure))
+
+
+def punch(fd: int, offset: int, size: int) -> None:
+    """Gives the memory of a range back to the system; the file keeps its length, and the range reads as zeros.
+
+    The range must be reserved again before it is written to. Whole pages are given back, parts of pages are zeroed.
+    On systems other than Linux nothing happens.
+
+    Raises:
+        OSError: the descriptor is not that of a memory file.
+    """
+    if _libc is None:
+        return
+    where = ctypes.c_int64(offset), ctypes.c_int64(size)
+    if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, *where):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def kept_free(limit: int) -> int:
+    """How many bytes of a limit a reservation leaves alone, for everything else that the processes still need."""
+    return min(max(64 * _MIB, limit // 20), limit // 4, 1024 * _MIB)
+
+
+def _reserve_here(fd: int, offset: int, size: int) -> int:
+    try:
+        os.posix_fallocate(fd, offset, size)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+def _reserve_in_child(fd: int, offset: int, size: int) -> int:
+    """Returns 0, the child's errno, or EINTR where it was killed or took too long; nothing is reserved by it then."""
+    hear, say = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _be_the_first_to_die(fd, offset, size, say)
+    os.close(say)
+    end = select.poll()
+    end.register(hear, select.POLLIN)
+    answer = b""
+    try:
+        if end.poll(1000 * (_DEADLINE + size / _SLOWEST)):
+            answer = os.read(hear, 1)
+    finally:
+        os.close(hear)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # this process may reap whatever ends
+            if not answer:
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return answer[0] if answer else errno.EINTR
+
+
+def _be_the_first_to_die(fd: int, offset: int, size: int, say: int) -> NoReturn:
+    try:
+        assert _libc is not None
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+        os.write(say, bytes([_reserve_here(fd, offset, size)]))
+    finally:
+        os._exit(0)
+
+
+def _refusal(size: int, memory: Available, why: str) -> MemoryLimitError:
+    return MemoryLimitError(
+        f"cannot reserve {_text(size)} of memory for batches: {_text(memory.bytes)} are available of "
+        f"{_text(memory.limit)} (limited by {memory.source}), {why}. Use a smaller batch_size, fewer workers or a "
+        "smaller prefetch_factor, let go of batches that are kept, or give the container more memory."
+    )
+
+
+def _text(size: int) -> str:
+    return f"{size / _MIB:,.1f} MiB"

@@ -1,0 +1,90 @@
+"""The arena's owner: which slots exist, which are free, what is reserved and given back. Runs in the zygote."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stoker._machine import reserve
+from stoker._transport import segments
+from stoker.errors import MemoryLimitError
+
+
+class Slot(NamedTuple):
+    """A range of the arena: whole pages, of one place and size for ever. `number` is its name in messages."""
+
+    number: int
+    offset: int
+    capacity: int
+
+
+def rounded(size: int) -> int:
+    """`size` rounded up to an eighth of a power of two, and to whole pages, so that uneven batches share slots."""
+    step = max(segments.PAGE, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
+
+
+class Arena:
+    """Slots in one shared file. Not thread safe; one process only, the one that forks the workers."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._slots: list[Slot] = []
+        self._free: set[int] = set()  # reserved, and nobody's
+        self._holes: set[int] = set()  # given back to the system, and nobody's
+        self._end = 0
+
+    def slot(self, number: int) -> Slot:
+        return self._slots[number]
+
+    @property
+    def free(self) -> int:
+        """How many slots are reserved and nobody's."""
+        return len(self._free)
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(slot.capacity for slot in self._slots if slot.number not in self._holes)
+
+    def take(self, size: int) -> Slot:
+        """A slot of at least `size` bytes, reserved; raises MemoryLimitError if the memory cannot hold it."""
+        fits = self._best(self._free, size)
+        if fits is not None:
+            self._free.discard(fits.number)
+            return fits
+        slot = self._best(self._holes, size)
+        if slot is None:
+            slot = Slot(len(self._slots), self._end, rounded(size))
+        while True:
+            try:
+                reserve.reserve(self.descriptor, slot.offset, slot.capacity)
+                break
+            except MemoryLimitError:
+                if not self._free:
+                    raise
+                self._give_back(max(self._free, key=lambda number: self._slots[number].capacity))
+        if slot.number == len(self._slots):
+            self._slots.append(slot)
+            self._end += slot.capacity
+        self._holes.discard(slot.number)
+        return slot
+
+    def put_back(self, number: int) -> None:
+        """The slot is nobody's again."""
+        self._free.add(number)
+
+    def trim(self, keep: int) -> None:
+        """Gives memory back to the system until at most `keep` slots lie idle, the largest first."""
+        while len(self._free) > keep:
+            self._give_back(max(self._free, key=lambda number: self._slots[number].capacity))
+
+    def _best(self, numbers: set[int], size: int) -> Slot | None:
+        """The smallest that holds `size` without wasting more than half of itself."""
+        most = 2 * rounded(size)
+        fitting = [self._slots[n] for n in numbers if size <= self._slots[n].capacity <= most]
+        return min(fitting, key=lambda slot: slot.capacity, default=None)
+
+    def _give_back(self, number: int) -> None:
+        slot = self._slots[number]
+        self._free.discard(number)
+        self._holes.add(number)
+        reserve.punch(self.descriptor, slot.offset, slot.capacity)

@@ -1,0 +1,200 @@
+"""The trainer's side of the transport: batches as leases on slots.
+
+Each large leaf of a delivered batch gets an exporter, a ctypes array over its part of the slot, under its array or
+tensor. NumPy and torch keep the exporter alive through views of views, `.numpy()`, DLPack, storages and autograd. When
+the last exporter of a slot is gone, the slot's number appears in `returned()` and may be written again.
+
+Weak references' callbacks run anywhere, at any time, in any thread: they only append to a deque.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from stoker._transport import leaves
+from stoker._transport.arena import Slot
+from stoker._transport.leaves import Leaf
+from stoker._transport.segments import Mapping
+from stoker._transport.writer import Written
+
+_open: set[Lease] = set()  # leases whose exporters live; also beyond the loader's end
+_born_by: list[ForkHold] = []  # set while a fork of ours is under way
+
+
+class Lease:
+    """A slot in the user's hands: which of its exporters live, and whether it may ever be written again."""
+
+    def __init__(self, slot: Slot, mapping: Mapping, gone: deque[Lease]) -> None:
+        self.slot = slot
+        self.mapping = mapping
+        self.holds = 0
+        self.retired = False
+        self.settled = False
+        self._gone = gone
+        self._tokens: list[None] = []  # one for each living exporter; `pop` is atomic
+        self._references: list[Any] = []
+        self._storages: dict[Any, Any] = {}
+
+    @property
+    def is_out(self) -> bool:
+        """Whether an exporter lives."""
+        return bool(self._tokens)
+
+    def export(self, offset: int, size: int) -> Any:
+        """A buffer over part of the slot, counted until it is gone."""
+        exporter = self.mapping.part(offset, size)
+        self._tokens.append(None)
+        self._references.append(weakref.ref(exporter, self._exporter_gone))
+        _open.add(self)
+        return exporter
+
+    def watch_storage(self, storage: Any) -> None:
+        """Retires the slot if `storage`, made over the newest exporter, outlives it.
+
+        `share_memory_()` and multiprocessing queues move a storage to other memory while an earlier NumPy view of the
+        tensor still points here; exactly then the storage survives its exporter.
+        """
+        self._storages[id(self._references[-1])] = (storage._weak_ref(), type(storage))
+
+    def hold_released(self) -> None:
+        """A zygote that could see the slot has ended."""
+        self.holds -= 1
+        self._gone.append(self)
+
+    def _exporter_gone(self, reference: Any) -> None:
+        held = self._storages.pop(id(reference), None)
+        if held is not None and not sys.is_finalizing():
+            weak, kind = held
+            if not kind._expired(weak):
+                self.retired = True
+            kind._free_weak_ref(weak)
+        self._tokens.pop()
+        if not self._tokens:
+            _open.discard(self)
+            self._gone.append(self)
+
+
+class ForkHold:
+    """What one forked zygote can see: the leases that were out when it was born. Released when it has ended."""
+
+    def __init__(self) -> None:
+        self.leases: list[Lease] = []
+
+    def release(self) -> None:
+        for lease in self.leases:
+            lease.hold_released()
+        self.leases = []
+
+
+@contextlib.contextmanager
+def forking(hold: ForkHold) -> Iterator[None]:
+    """A fork within is ours: `hold` keeps the slots that are leased now, instead of retiring them for ever."""
+    _born_by.append(hold)
+    try:
+        yield
+    finally:
+        _born_by.pop()
+
+
+def _after_fork_in_parent() -> None:
+    for lease in list(_open):
+        if _born_by:
+            lease.holds += 1
+            _born_by[-1].leases.append(lease)
+        else:
+            lease.retired = True
+
+
+def _after_fork_in_child() -> None:
+    _born_by.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+class Reader:
+    """Rebuilds batches from slots. One thread at a time; leases may end in any thread.
+
+    Args:
+        descriptor: the arena's shared file; the reader does not close it.
+        budget: bytes of leased slots above which batches are copied out of their slots.
+    """
+
+    def __init__(self, descriptor: int, budget: int) -> None:
+        self._descriptor = descriptor
+        self._budget = budget
+        self._mappings: dict[int, Mapping] = {}
+        self._gone: deque[Lease] = deque()
+        self._returned: list[int] = []
+        self.leased_bytes = 0
+        self.copied_batches = 0
+
+    def read(self, slot: Slot | None, written: Written) -> Any:
+        """The batch. Large leaves are views of the slot, which is leased until they are gone."""
+        if slot is None or written.slot is None:
+            return leaves.loads(written.pickle, ())
+        mapping = self._mappings.get(slot.number)
+        if mapping is None:
+            mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
+        self._settle()
+        copies = self.leased_bytes + slot.capacity > self._budget
+        lease = Lease(slot, mapping, self._gone)
+
+        def buffer(leaf: Leaf) -> Any:
+            if copies:
+                return bytearray(mapping.part(leaf.offset, leaf.size))
+            return lease.export(leaf.offset, leaf.size)
+
+        makers = [_maker(leaf, buffer, None if copies else lease) for leaf in written.leaves]
+        where = written.pickle
+        data = where if isinstance(where, bytes) else bytes(mapping.part(*where))
+        batch = leaves.loads(data, makers)
+        if lease.is_out:
+            self.leased_bytes += slot.capacity
+        else:
+            self._returned.append(slot.number)
+            self.copied_batches += copies
+        return batch
+
+    def discard(self, slot: Slot) -> None:
+        """The batch in the slot is not wanted."""
+        self._returned.append(slot.number)
+
+    def returned(self) -> list[int]:
+        """Numbers of the slots that came back since the last call."""
+        self._settle()
+        numbers, self._returned = self._returned, []
+        return numbers
+
+    def _settle(self) -> None:
+        while self._gone:
+            lease = self._gone.popleft()
+            if not lease.holds and not lease.is_out and not lease.settled:
+                lease.settled = True
+                self.leased_bytes -= lease.slot.capacity
+                if not lease.retired:
+                    self._returned.append(lease.slot.number)
+
+
+def _maker(leaf: Leaf, buffer: Callable[[Leaf], Any], lease: Lease | None) -> Callable[[], Any]:
+    def make() -> Any:
+        if not leaf.tensor:
+            return np.frombuffer(buffer(leaf), leaf.dtype).reshape(leaf.shape)
+        import torch
+
+        flat = torch.frombuffer(buffer(leaf), dtype=getattr(torch, leaf.dtype))
+        if lease is not None:
+            lease.watch_storage(flat.untyped_storage())
+        tensor = flat.view(leaf.shape) if leaf.strides is None else flat.as_strided(leaf.shape, leaf.strides)
+        return tensor.requires_grad_() if leaf.requires_grad else tensor
+
+    return make

@@ -1,0 +1,66 @@
+"""Anonymous shared memory: the only file that knows how a platform makes and maps it.
+
+Linux has `memfd_create`. Elsewhere an unlinked temporary file stands in: it has no name either, and is gone with its
+last descriptor and mapping. Ranges are mapped by libc's `mmap`, because Python's `mmap` object duplicates the
+descriptor for each mapping before Python 3.13.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import tempfile
+
+PAGE = mmap.PAGESIZE
+NAME = "stoker"
+
+_MAP_SHARED = 0x01
+_MAP_POPULATE = 0x8000 if sys.platform == "linux" else 0  # page tables at once: a fault each costs more than the copy
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def create() -> int:
+    """A new, empty, anonymous shared file; returns its descriptor, which is not inherited by exec."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(NAME, os.MFD_CLOEXEC)
+    descriptor, path = tempfile.mkstemp(prefix=NAME)
+    os.unlink(path)
+    return descriptor
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t) + (ctypes.c_int,) * 3 + (ctypes.c_int64,)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return libc
+
+
+_loaded: list[ctypes.CDLL] = []
+
+
+class Mapping:
+    """A range of a shared file in this process's memory, readable and writable, until the object is gone."""
+
+    def __init__(self, descriptor: int, offset: int, size: int) -> None:
+        if not _loaded:
+            _loaded.append(_libc())
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        address = _loaded[0].mmap(None, size, protection, _MAP_SHARED | _MAP_POPULATE, descriptor, offset)
+        if address == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, f"could not map {size} bytes of shared memory: {os.strerror(number)}")
+        self.address: int = address
+        self.size = size
+        self._unmap = _loaded[0].munmap
+
+    def part(self, offset: int, size: int) -> ctypes.Array[ctypes.c_char]:
+        """The bytes from `offset` on, as a buffer. It does not keep the mapping: the caller does."""
+        return (ctypes.c_char * size).from_address(self.address + offset)
+
+    def __del__(self) -> None:
+        # At the interpreter's end arrays of the user may still look here; the kernel unmaps it all soon.
+        if not sys.is_finalizing() and hasattr(self, "address"):
+            self._unmap(self.address, self.size)

@@ -1,0 +1,172 @@
+"""The worker's side of the transport: a batch is collated into a slot, and what lies elsewhere is copied in once."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoker._transport import leaves
+from stoker._transport.arena import Slot
+from stoker._transport.leaves import SMALL, Leaf
+from stoker._transport.segments import Mapping
+
+ALIGNMENT = 64
+IN_MESSAGE = 16 * 1024
+"""A pickle below this many bytes travels in the message, a larger one in the slot."""
+
+
+class Written(NamedTuple):
+    """A batch on its way: in `slot` (its number, or None), with its leaves, and its pickle here or at a place there."""
+
+    slot: int | None
+    used: int
+    leaves: list[Leaf]
+    pickle: bytes | tuple[int, int]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class SlotWriter:
+    """Writes batches into slots of one arena, one after the other. Single threaded.
+
+    Args:
+        descriptor: the arena's shared file.
+        ask: gives a slot of at least so many bytes in exchange for the one held; raises MemoryLimitError.
+    """
+
+    def __init__(self, descriptor: int, ask: Callable[[int], Slot]) -> None:
+        self._descriptor = descriptor
+        self._ask = ask
+        self._mappings: dict[int, Mapping] = {}
+        self._slot: Slot | None = None
+        self._mapping: Mapping | None = None
+        self._used = 0
+
+    def begin(self, slot: Slot | None) -> None:
+        """The next batch is written into `slot`."""
+        self._slot = slot
+        self._used = 0
+        self._mapping = None if slot is None else self._map(slot)
+
+    def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
+        """Memory of the slot for a collator, or None: too small to be worth it, or more than is left."""
+        if size < SMALL or self._slot is None or self._used + size > self._slot.capacity:
+            return None
+        assert self._mapping is not None
+        at, self._used = self._used, _aligned(self._used + size)
+        return self._mapping.part(at, size)
+
+    def finish(self, batch: Any) -> Written:
+        """Pickles the batch, its large leaves taken out and into the slot."""
+        outside: list[Any] = []  # leaves that lie elsewhere, kept alive until they are copied
+        placed: list[tuple[Any, Leaf]] = []
+
+        def place(thing: Any) -> int | None:
+            described = _describe(thing)
+            if described is None:
+                return None
+            source, address, leaf = described
+            inside = self._offset_of(address, leaf.size)
+            if inside is None:
+                outside.append(source)
+            placed.append((None if inside is not None else source, leaf._replace(offset=inside or 0)))
+            return len(placed) - 1
+
+        data = leaves.dumps(batch, place)
+        in_slot = len(data) >= IN_MESSAGE
+        extra = sum(_aligned(leaf.size) for source, leaf in placed if source is not None)
+        extra += _aligned(len(data)) if in_slot else 0
+        if extra:
+            self._make_room(extra)
+        out: list[Leaf] = []
+        for source, leaf in placed:
+            out.append(leaf if source is None else leaf._replace(offset=self._copy(source, leaf.size)))
+        where: bytes | tuple[int, int] = data
+        if in_slot:
+            where = (self._copy(np.frombuffer(data, np.uint8), len(data)), len(data))
+        used = bool(out) or in_slot
+        return Written(self._slot.number if used and self._slot else None, self._used if used else 0, out, where)
+
+    @property
+    def slot(self) -> Slot | None:
+        """The slot held, written or not."""
+        return self._slot
+
+    def _make_room(self, extra: int) -> None:
+        """Exchanges the slot for a larger one where `extra` bytes do not fit, and takes along what is written."""
+        if self._slot is not None and self._used + extra <= self._slot.capacity:
+            return
+        kept = None
+        if self._mapping is not None and self._used:
+            kept = bytes(self._mapping.part(0, self._used))
+        self._slot = self._ask(self._used + extra)
+        self._mapping = self._map(self._slot)
+        if kept is not None:
+            ctypes.memmove(self._mapping.address, kept, len(kept))
+
+    def _copy(self, source: Any, size: int) -> int:
+        assert self._mapping is not None and self._slot is not None
+        at, self._used = self._used, _aligned(self._used + size)
+        target = self._mapping.part(at, size)
+        if isinstance(source, np.ndarray):
+            ctypes.memmove(target, source.ctypes.data, size)
+        else:
+            torch = sys.modules["torch"]
+            flat = torch.frombuffer(target, dtype=source.dtype)
+            flat.as_strided(source.shape, source.stride()).copy_(source)
+        return at
+
+    def _offset_of(self, address: int, size: int) -> int | None:
+        if self._mapping is None:
+            return None
+        at = address - self._mapping.address
+        return at if 0 <= at and at + size <= self._used else None
+
+    def _map(self, slot: Slot) -> Mapping:
+        mapping = self._mappings.get(slot.number)
+        if mapping is None:
+            mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
+        return mapping
+
+
+def _describe(thing: Any) -> tuple[Any, int, Leaf] | None:
+    """(what to copy from, its address, what it is), or None for what stays in the pickle."""
+    if isinstance(thing, np.ndarray):
+        if thing.nbytes < SMALL or thing.dtype.hasobject or not thing.size:
+            return None
+        tensor = type(thing) is not np.ndarray
+        array = np.ascontiguousarray(thing)
+        dtype = array.dtype.name if tensor else array.dtype
+        return array, array.ctypes.data, Leaf(0, array.nbytes, tensor, dtype, array.shape, None, False)
+    torch = sys.modules["torch"]
+    if thing.layout is not torch.strided or thing.is_nested or thing.is_quantized or thing.device.type != "cpu":
+        return None
+    size = thing.numel() * thing.element_size()
+    if size < SMALL or (thing.requires_grad and not thing.is_leaf):
+        return None
+    source = thing.detach()
+    if source.is_conj() or source.is_neg():
+        source = source.resolve_conj().resolve_neg()
+    if not _is_dense(source.shape, source.stride()):
+        source = source.contiguous()
+    strides = None if source.is_contiguous() else tuple(source.stride())
+    name = str(source.dtype).removeprefix("torch.")
+    leaf = Leaf(0, size, True, name, tuple(source.shape), strides, thing.requires_grad)
+    return source, source.data_ptr(), leaf
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether some order of the axes is contiguous: such a layout (channels last, a transpose) is kept."""
+    expected = 1
+    for stride, side in sorted(zip(strides, shape, strict=True)):
+        if side != 1:
+            if stride != expected:
+                return False
+            expected *= side
+    return True

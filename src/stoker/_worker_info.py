@@ -1,0 +1,68 @@
+"""What a dataset can learn about the worker that it runs in: `get_worker_info()`."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RNG(Protocol):
+    """Generators of one worker, seeded for each sample. Fields are those of torch's thread workers."""
+
+    @property
+    def random_generator(self) -> random.Random:
+        """A `random.Random`."""
+
+    @property
+    def torch_generator(self) -> Any:
+        """A CPU `torch.Generator`, or None while torch is not imported."""
+
+    @property
+    def numpy_generator(self) -> np.random.Generator:
+        """A `numpy.random.Generator`."""
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """The worker that runs the caller.
+
+    Attributes:
+        id: number of the worker, from 0 to `num_workers - 1`.
+        num_workers: how many workers the loader has (1 while a loader without workers fetches a sample).
+        seed: seed of this worker in this epoch.
+        dataset: the dataset as this worker holds it.
+        rng: generators that are seeded for each sample, whatever the backend; the promise with threads.
+        worker_method: `"multiprocessing"`, `"thread"` or `"serial"`.
+    """
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+    rng: RNG | None = None
+    worker_method: str | None = "multiprocessing"
+
+
+class _Current(threading.local):
+    info: WorkerInfo | None = None
+    asked: bool = False
+
+
+current = _Current()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Returns what is known about the worker that calls, or None in the trainer.
+
+    Safe in any thread and process. While a loader with `num_workers=0` fetches a sample, the answer is worker 0 of 1
+    with `worker_method="serial"`, so that `get_worker_info().rng` works on every backend; torch's own
+    `get_worker_info()` stays None there, as today.
+    """
+    current.asked = True
+    return current.info

@@ -1,0 +1,91 @@
+"""The default collation: samples of one structure to one batch of that structure.
+
+| samples                                    | batch of n                                                      |
+|--------------------------------------------|-----------------------------------------------------------------|
+| tensors, NumPy arrays, of shape `s`        | one leaf, shape `(n, *s)`, dtype as torch promotes              |
+| NumPy scalars                              | one leaf, shape `(n,)`, their dtype                             |
+| float; int; bool                           | one leaf, shape `(n,)`, float64; int64; bool                    |
+| str, bytes                                 | unchanged: the sequence of them                                 |
+| mappings                                   | the same type, each value collated                              |
+| named tuples, dataclasses                  | the same type, each field collated                              |
+| tuples                                     | a list, each place collated                                     |
+| other sequences                            | the same type, each place collated                              |
+| types in a `default_collate_fn_map`        | what the function registered there returns                      |
+
+Leaves lie in fresh memory, or in a worker process in that of the batch, written once. The functions keep no state:
+they may be called from any thread and process. Samples are not changed, and the batch shares no memory with them.
+
+Raises:
+    BatchError: samples differ in shape, length, keys or structure. It is a RuntimeError, and where torch raises
+        TypeError or KeyError it is that too. The message names the field, the samples by their position in the batch,
+        and what each has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import mismatch, registry, structure
+
+
+def default_collate(batch: Sequence[Any]) -> Any:
+    """Collates samples into a batch: leaves are torch tensors where torch is installed, else NumPy arrays.
+
+    Args:
+        batch: samples of one structure, at least one.
+
+    Returns:
+        One structure like the first sample's, each leaf with a new first dimension of `len(batch)`.
+    """
+    return _collated(batch, registry.functions(registry.leaves_for(None)))
+
+
+def numpy_collate(batch: Sequence[Any]) -> Any:
+    """Collates as `default_collate` does, with NumPy arrays for leaves; samples that are tensors are converted.
+
+    Arrays may have any dtype here, those of strings, dates and objects too. What registered functions return is left
+    as it is.
+    """
+    return _collated(batch, registry.functions(registry.leaves_for("numpy")))
+
+
+def deferred_collate(batch: Sequence[Any]) -> Any:
+    """`default_collate` for a worker that has not imported torch: each leaf that is to be a tensor is a `TensorLeaf`.
+
+    Where torch is loaded, by the dataset for instance, leaves are tensors.
+    """
+    return _collated(batch, registry.functions(registry.leaves_for("deferred")))
+
+
+def collate(batch: Sequence[Any], *, collate_fn_map: Mapping[registry.Key, registry.CollateFn] | None = None) -> Any:
+    """Collates samples with the given functions for leaves, and with no others.
+
+    Args:
+        batch: samples of one structure, at least one.
+        collate_fn_map: from the type of a leaf, or a tuple of types, to `fn(batch, *, collate_fn_map)`. The exact type
+            is looked up first; then the first key counts that the leaf is an instance of.
+
+    Raises:
+        LeafTypeError: a leaf has none of these types and is no structure.
+    """
+    return _collated(batch, registry.in_place(collate_fn_map or {}))
+
+
+def one_level(
+    batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn], field: structure.Field
+) -> Any:
+    """Collates by the function for the samples' type, or else as a structure whose fields `field` collates."""
+    fn = registry.function_for(batch[0], fn_map)
+    if fn is not None:
+        return fn(batch, collate_fn_map=fn_map)
+    whole = structure.collated(batch, field)
+    if whole is structure.NOT_A_STRUCTURE:
+        whole = structure.collated_dataclass(batch, field)
+    if whole is structure.NOT_A_STRUCTURE:
+        raise mismatch.unequal_types(batch)
+    return whole
+
+
+def _collated(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn]) -> Any:
+    return one_level(batch, fn_map, lambda values, _key: _collated(values, fn_map))

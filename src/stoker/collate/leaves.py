@@ -1,0 +1,175 @@
+"""How the samples' leaves become a leaf of the batch, as NumPy arrays: one array each, written where it will travel.
+
+Each method collates one kind of leaf and is what a `collate_fn_map` holds. A kind of output is a subclass that says
+which dtypes it accepts and what it makes of the finished array, so that all kinds of output follow the same rules:
+those of torch's default collation, promotion of dtypes included, whether torch is there or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from ..errors import LeafTypeError
+from . import memory, mismatch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Map = Mapping[Any, Any] | None
+
+_dtype_of = attrgetter("dtype")
+_shape_of = attrgetter("shape")
+_INT64 = np.dtype(np.int64)
+_FLOAT64 = np.dtype(np.float64)
+_BOOL = np.dtype(np.bool_)
+_NUMBERS = ((bool, _BOOL), (int, _INT64), (float, np.dtype(np.float32)), (complex, np.dtype(np.complex64)))
+"""The dtypes that torch gives to Python's numbers among others."""
+
+
+class NumpyLeaves:
+    """Leaves are NumPy arrays of any dtype."""
+
+    def leaf(self, array: Array) -> Any:
+        """What the batch holds for a finished array."""
+        return array
+
+    def of_array(self, array: Array | np.generic) -> Any:
+        """A leaf over the memory of a sample's array."""
+        return self.leaf(np.asarray(array))
+
+    def of_tensor(self, tensor: Any) -> Any:
+        """A leaf over the memory of a sample's tensor."""
+        from .tensors import as_array
+
+        return self.leaf(as_array(tensor))
+
+    def accept(self, dtype: np.dtype[Any]) -> None:
+        """Raises LeafTypeError for a dtype that this kind of output cannot hold."""
+
+    def tensors(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
+        """Tensors of one shape: one leaf, shape (batch, *shape)."""
+        from .tensors import TENSORS
+
+        return self.of_tensor(TENSORS.tensors(batch))
+
+    def arrays(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
+        """NumPy arrays or scalars of one shape: one leaf, shape (batch, *shape)."""
+        if not all(issubclass(kind, (np.ndarray, np.generic)) for kind in set(map(type, batch))):
+            return self.mixed_arrays(batch, collate_fn_map)
+        return self._stacked(batch)
+
+    def scalars(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
+        """NumPy scalars: one leaf, shape (batch,)."""
+        if not all(issubclass(kind, np.generic) for kind in set(map(type, batch))):
+            return self.mixed_numbers(batch)
+        return self._stacked(batch)
+
+    def floats(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
+        """Python numbers, the first of them a float: one leaf, shape (batch,), float64."""
+        if not {float, int, bool}.issuperset(map(type, batch)):
+            return self.mixed_numbers(batch, _FLOAT64)
+        return self._filled(batch, _FLOAT64)
+
+    def ints(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
+        """Python numbers, the first of them an int or a bool: one leaf, shape (batch,), int64 or bool."""
+        kinds = set(map(type, batch))
+        if not kinds <= {int, bool}:
+            return self.mixed_numbers(batch)
+        return self._filled(batch, _INT64 if int in kinds else _BOOL)
+
+    def strings(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
+        """Strings and bytes stay what they are, in the sequence that they came in."""
+        return batch
+
+    def mixed_arrays(self, batch: Sequence[Any], collate_fn_map: Map) -> Any:
+        """Arrays, and in other samples tensors or numbers."""
+        return self._stacked([_as_array(value, batch) for value in batch])
+
+    def mixed_numbers(self, batch: Sequence[Any], dtype: np.dtype[Any] | None = None) -> Any:
+        """Numbers of several kinds."""
+        arrays = [_as_array(value, batch) for value in batch]
+        if any(array.shape for array in arrays):
+            raise mismatch.unequal_types(batch)
+        if dtype is not None and not all(np.can_cast(array.dtype, dtype, "same_kind") for array in arrays):
+            raise mismatch.unequal_types(batch)
+        return self._stacked(arrays, dtype)
+
+    def _stacked(self, batch: Sequence[Any], dtype: np.dtype[Any] | None = None) -> Any:
+        dtypes = set(map(_dtype_of, batch))
+        for each in dtypes:
+            self.accept(each)
+        if len(set(map(_shape_of, batch))) > 1:
+            raise mismatch.unequal_shapes(batch)
+        return self._filled(batch, dtype or common_dtype(dtypes, batch), batch[0].shape)
+
+    def _filled(self, batch: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
+        out = memory.empty((len(batch), *shape), dtype)
+        try:
+            # One assignment is the fastest way for rows of any size. (A tuple would be a record to structured dtypes.)
+            out[...] = batch if type(batch) is list else list(batch)
+        except OverflowError as cause:
+            raise mismatch.overflow(batch) from cause
+        return self.leaf(out)
+
+
+class TensorLeaf(np.ndarray[Any, np.dtype[Any]]):
+    """An array that is to be a tensor: what a worker makes that does not import torch only for this."""
+
+
+class DeferredLeaves(NumpyLeaves):
+    """Leaves are arrays that become tensors in another process, so they have dtypes that torch knows."""
+
+    def leaf(self, array: Array) -> Any:
+        """The same memory, marked."""
+        return array.view(TensorLeaf)
+
+    def accept(self, dtype: np.dtype[Any]) -> None:
+        """Refuses what torch refuses, in its words."""
+        if dtype.kind in "SUO":
+            raise LeafTypeError(
+                f"{mismatch.FOUND}{dtype}. An array of strings or objects is no tensor: leave it out, or make it a "
+                "list or a number in the dataset."
+            )
+        if dtype.char not in "?bBhHiIlLqQefdFD":
+            raise LeafTypeError(
+                f"can't convert np.ndarray of type {dtype.type.__module__}.{dtype.type.__name__}. The only supported "
+                "types are: float64, float32, float16, complex64, complex128, int64, int32, int16, int8, uint64, "
+                'uint32, uint16, uint8, and bool. Convert it in the dataset, or choose output="numpy".'
+            )
+
+
+def common_dtype(dtypes: set[np.dtype[Any]], batch: Sequence[Any]) -> np.dtype[Any]:
+    """The dtype that torch promotes these to, in native byte order.
+
+    Other than in NumPy the kind decides first: int64 and float32 give float32.
+    """
+    if len(dtypes) == 1:
+        return next(iter(dtypes)).newbyteorder("=")
+    kinds = {dtype.kind for dtype in dtypes}
+    if not kinds <= set("buifc"):
+        return np.result_type(*dtypes)
+    if "f" not in kinds and any(d.kind == "u" and d.itemsize > 1 for d in dtypes):
+        raise mismatch.unequal_dtypes(batch, "Promotion for uint16, uint32, uint64 types is not supported")
+    if "c" in kinds:
+        return np.result_type(*[d for d in dtypes if d.kind in "fc"])
+    top = "f" if "f" in kinds else "iu"
+    return np.result_type(*[d for d in dtypes if d.kind in top])
+
+
+def _as_array(value: Any, batch: Sequence[Any]) -> Array:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        from .tensors import as_array
+
+        return as_array(value)
+    for kind, dtype in _NUMBERS:
+        if isinstance(value, kind):
+            return np.asarray(value, dtype)
+    raise mismatch.unequal_types(batch)
+
+
+NUMPY = NumpyLeaves()
+DEFERRED = DeferredLeaves()

@@ -1,0 +1,60 @@
+"""Where a collator's output is allocated: the batch's own memory while a worker collates, else fresh memory.
+
+A worker of a process backend lends the collator the memory in which the batch will travel, so that it is written once.
+Collators ask `empty()` or `empty_tensor()` and need not know. Thread safe: each thread has its own lender.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+Lender = Callable[[int], Any]
+"""Takes a number of bytes; gives a writable buffer of at least that size, aligned to 64 bytes, or None."""
+
+
+class _Lending(threading.local):
+    lender: Lender | None = None
+
+
+_lending = _Lending()
+
+
+@contextmanager
+def lent_by(lender: Lender) -> Iterator[None]:
+    """Within this context, `empty()` and `empty_tensor()` of this thread ask `lender` first."""
+    before, _lending.lender = _lending.lender, lender
+    try:
+        yield
+    finally:
+        _lending.lender = before
+
+
+def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+    """An uninitialised array, contiguous, in lent memory where there is some."""
+    count = math.prod(shape)
+    if _lending.lender is not None and count and dtype.itemsize and not dtype.hasobject:
+        buffer = _lending.lender(count * dtype.itemsize)
+        if buffer is not None:
+            return np.frombuffer(buffer, dtype, count).reshape(shape)
+    return np.empty(shape, dtype)
+
+
+def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """An uninitialised CPU tensor, contiguous, in lent memory where there is some."""
+    import torch
+
+    count = math.prod(shape)
+    if _lending.lender is not None and count:
+        buffer = _lending.lender(count * dtype.itemsize)
+        if buffer is not None:
+            return torch.frombuffer(buffer, dtype=dtype, count=count).view(*shape)
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")

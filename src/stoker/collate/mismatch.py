@@ -1,0 +1,107 @@
+"""What to say about samples that do not make a batch: which samples differ, in what, and what helps.
+
+Positions are those in the batch. The path to the field is added on the way up, by `structure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from ..errors import BatchError, LeafTypeError, MissingFieldError
+
+FOUND = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
+"""torch's wording, which programs look for."""
+
+_SHOWN = 8
+
+
+def unequal_shapes(batch: Sequence[Any]) -> BatchError:
+    """Arrays or tensors of different shapes, with the padding collator that would take them."""
+    shapes = [tuple(leaf.shape) for leaf in batch]
+    if len({len(shape) for shape in shapes}) == 1:
+        dims = tuple(dim for dim, sizes in enumerate(zip(*shapes, strict=True)) if len(set(sizes)) > 1)
+        padding = "stoker.PadCollator()" if dims == (0,) else f"stoker.PadCollator(dims={dims})"
+        advice = f"Make them one size in the dataset, or pad them: collate_fn={padding}."
+    else:
+        advice = "They differ in their number of dimensions, which no padding cures: look at the dataset."
+    return BatchError(f"stack expects each tensor to be equal size, but got {_by(shapes)} of the batch. {advice}")
+
+
+def unequal_lengths(batch: Sequence[Any]) -> BatchError:
+    """Lists or tuples of different lengths."""
+    return BatchError(
+        f"each element in list of batch should be of equal size, but got {_by(list(map(len, batch)), 'length {}')} of "
+        "the batch. If it is a list of numbers, collate_fn=stoker.PadCollator() pads it; a list of anything else needs "
+        "a collate_fn that says what to do."
+    )
+
+
+def unequal_types(batch: Sequence[Any]) -> LeafTypeError:
+    """Leaves that no collator knows, or of types that do not go together."""
+    types = list(map(type, batch))
+    if type(None) in types:
+        advice = (
+            "A dataset returns None where it forgets to return, or to skip a sample: return a value for every sample, "
+            "or give a collate_fn that leaves None out."
+        )
+    elif len(set(types)) > 1:
+        advice = "Return the same type for every sample."
+    else:
+        advice = "Convert it in the dataset, register its type in default_collate_fn_map, or give a collate_fn."
+    return LeafTypeError(f"{FOUND}{_by(types)} of the batch. {advice}")
+
+
+def missing_key(batch: Sequence[Any], key: Hashable) -> BatchError:
+    """A sample without a key of the first one, or that has no keys at all."""
+    if not all(hasattr(sample, "keys") for sample in batch):
+        return unequal_types(batch)
+    without = [place for place, sample in enumerate(batch) if key not in sample]
+    return MissingFieldError(
+        f"key {key!r} is in sample 0 of the batch, but not in {_places(without)}, which has "
+        f"{list(batch[without[0]].keys()) if without else 'refused it'}. Give every sample the same keys, or give a "
+        "collate_fn that fills in what is missing."
+    )
+
+
+def unequal_dtypes(batch: Sequence[Any], cause: object) -> BatchError:
+    """Dtypes without a common one."""
+    return BatchError(f"{cause}: {_by([leaf.dtype for leaf in batch])} of the batch. Convert them in the dataset.")
+
+
+def overflow(batch: Sequence[int]) -> BatchError:
+    """Integers of more than 64 bits."""
+    large = [place for place, value in enumerate(batch) if not -(2**63) <= value < 2**63]
+    return BatchError(
+        f"Overflow when unpacking long long: {batch[large[0]]} in {_places(large[:1])} of the batch is no 64 bit "
+        "integer. Give it as a string or as a float."
+    )
+
+
+def _by(values: Sequence[Any], wording: str = "{}") -> str:
+    """Who has which value: `(3, 4) in samples 0-6 and (3, 5) in sample 7`."""
+    places: dict[Any, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value, []).append(place)
+    said = [f"{wording.format(value)} in {_places(at)}" for value, at in list(places.items())[:_SHOWN]]
+    if len(places) > _SHOWN:
+        said.append(f"{len(places) - _SHOWN} more")
+    return _joined(said)
+
+
+def _places(places: Sequence[int]) -> str:
+    """`sample 3`, or `samples 0-2 and 5`."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1][1:] = [place]
+        else:
+            runs.append([place])
+    said = ["-".join(map(str, run)) for run in runs[:_SHOWN]]
+    if len(runs) > _SHOWN:
+        said.append("others")
+    return f"sample{'s' if len(places) > 1 else ''} {_joined(said)}"
+
+
+def _joined(said: Sequence[str]) -> str:
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)

@@ -1,0 +1,155 @@
+"""Samples of different lengths: padded to one length, with a mask of what is real."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from ..errors import BatchError
+from . import memory, mismatch, registry, structure
+from .default import one_level
+from .leaves import Array, NumpyLeaves, common_dtype
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Padded(NamedTuple):
+    """A padded field where there is no mapping to put its mask into.
+
+    Attributes:
+        values: shape (batch, *padded shape), the dtype of the samples.
+        mask: shape (batch, *padded sizes of `dims`), bool, True where the value is a sample's own.
+    """
+
+    values: Any
+    mask: Any
+
+
+@dataclass(frozen=True)
+class PadCollator:
+    """A `collate_fn` that pads arrays, tensors and lists of numbers to the longest of the batch.
+
+    With one `padding_value`, every tensor, array and list of numbers that has the dimensions `dims` is padded, and gets
+    a mask in every batch, also when its samples happen to be of one size. With a mapping, only the fields that it names
+    are padded. All else follows the rules of `default_collate`.
+
+    In samples that are mappings, the mask of field `"ids"` is the field `"ids_mask"` beside it. Elsewhere (a sample
+    that is the array itself, a place in a tuple, an attribute) the field becomes `Padded(values, mask)`.
+
+        PadCollator()                                       # waveforms, token lists: padded at the end with 0
+        PadCollator({"input_ids": 0, "labels": -100}, side="left", multiple_of=8)
+        PadCollator({("target", "boxes"): 0.0})             # sample["target"]["boxes"], shape (any number, 4)
+        PadCollator({0: 0}, dims=(1, 2))                    # (image, label), image of shape (3, any, any)
+
+    Lists of ints become int64, lists of floats float64, an empty one int64 where no other says more. Tensors that
+    autograd follows or that live on a device stay so. Everything else is written once, in a worker process into the
+    memory of the batch. Keeps no state: may be called from any thread and process, and pickled.
+
+    Attributes:
+        padding_value: the value, or a mapping from field to value. A field is a key, a position, the name of an
+            attribute, or a tuple of them that leads into nested structures.
+        side: where the padding goes, "right" (the end) or "left" (the start).
+        multiple_of: padded sizes are rounded up to a multiple of it.
+        max_length: sizes above it are cut to it first, on the side where padding would go: with "right" the first
+            elements stay, with "left" the last ones.
+        dims: the dimensions of a sample that may differ; all others have to be equal.
+        mask: what is appended to a key to name its mask; None makes no masks, and no `Padded`.
+        output: "torch" or "numpy"; None is what `default_collate` gives here.
+
+    Raises:
+        BatchError: on call, if samples differ in more than `dims`, a named field is missing or cannot be padded, or the
+            padding value does not fit its dtype.
+        ValueError: on construction, if an argument is out of range.
+    """
+
+    padding_value: float | Mapping[Hashable, float] = 0
+    _: KW_ONLY
+    side: Literal["right", "left"] = "right"
+    multiple_of: int = 1
+    max_length: int | None = None
+    dims: Sequence[int] = field(default=(0,))
+    mask: str | None = "_mask"
+    output: registry.Output | None = None
+
+    def __post_init__(self) -> None:
+        if self.side not in ("right", "left"):
+            raise ValueError(f"side is 'right' or 'left', not {self.side!r}")
+        for name, size in (("multiple_of", self.multiple_of), ("max_length", self.max_length)):
+            if size is not None and (not isinstance(size, int) or size < 1):
+                raise ValueError(f"{name} is a positive integer, not {size!r}")
+        if not self.dims or list(self.dims) != sorted(set(self.dims)) or min(self.dims) < 0:
+            raise ValueError(f"dims are dimensions of a sample from 0, ascending, not {self.dims!r}")
+
+    def for_output(self, output: registry.Output) -> PadCollator:
+        """The same collator with another kind of leaves."""
+        return replace(self, output=output)
+
+    def __call__(self, batch: Sequence[Any]) -> Any:
+        """Collates samples into a batch."""
+        padding = _Padding(self)
+        collated = padding.collated(batch, ())
+        if padding.named is not None and len(padding.met) < len(padding.named):
+            absent = [path[0] if len(path) == 1 else path for path in padding.named if path not in padding.met]
+            raise BatchError(f"PadCollator is to pad {absent}, which the samples do not have: correct padding_value.")
+        return collated
+
+
+class _Padding:
+    """One batch being collated."""
+
+    def __init__(self, options: PadCollator) -> None:
+        self.options = options
+        self.leaves = registry.leaves_for(options.output)
+        self.functions = registry.functions(self.leaves)
+        self.named: dict[tuple[Hashable, ...], float] | None = None
+        if isinstance(options.padding_value, Mapping):
+            values = options.padding_value.items()
+            self.named = {path if isinstance(path, tuple) else (path,): value for path, value in values}
+        self.met: set[tuple[Hashable, ...]] = set()
+
+    def collated(self, batch: Sequence[Any], path: tuple[Hashable, ...]) -> Any:
+        if self._is_padded(batch, path):
+            self.met.add(path)
+            values, mask = self._padded(batch, self.named[path] if self.named else self.options.padding_value)
+            return values if self.options.mask is None else Padded(values, mask)
+
+        def field(values: Sequence[Any], key: Any) -> Any:
+            return self.collated(values, (*path, key))
+
+        if isinstance(batch[0], Mapping) and registry.function_for(batch[0], self.functions) is None:
+            return structure.rebuilt_mapping(batch[0], self._with_masks(structure.mapping_fields(batch, field)))
+        return one_level(batch, self.functions, field)
+
+    def _with_masks(self, fields: dict[Any, Any]) -> dict[Any, Any]:
+        beside = dict(fields)
+        for key, value in fields.items():
+            if isinstance(value, Padded):
+                name = f"{key}{self.options.mask}"
+                if name in fields:
+                    raise BatchError(f'the mask of "{key}" would replace the field "{name}": choose another mask=')
+                beside[key], beside[name] = value
+        return beside
+
+    def _is_padded(self, batch: Sequence[Any], path: tuple[Hashable, ...]) -> bool:
+        if self.named is not None:
+            return path in self.named
+        elem = batch[0]
+        if isinstance(elem, list):
+            some = next((sample for sample in batch if len(sample)), None)
+            return self.options.dims == (0,) and (some is None or isinstance(some[0], (int, float, np.number)))
+        if registry.function_for(elem, self.functions) not in (self.leaves.tensors, self.leaves.arrays):
+            return False
+        return elem.ndim > self.options.dims[-1] and getattr(elem.dtype, "kind", "f") in "biufc"
+
+    def _padded(self, batch: Sequence[Any], value: Any) -> tuple[Any, Any]:
+        """The padded leaf and its mask."""
+        rows = [_as_row(sample, batch) for sample in batch]
+        sizes = self._sizes(rows)
+        shape = tuple(sizes.get(dim, size) for dim, size in enumerate(rows[0].shape))
+        out = self._filled(rows, shape, value)
+        kept = np.array([[min(row.shape[dim], size) for dim, size in sizes.items()] for row in rows])
+        return out, self._mask(kept, tuple(sizes.values()))

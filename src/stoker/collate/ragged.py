@@ -1,0 +1,112 @@
+"""Rows of different sizes, written into one leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import BatchError
+from . import memory, mismatch
+from .leaves import Array, NumpyLeaves, common_dtype
+
+Side = Literal["right", "left"]
+
+
+def rows_of(batch: Sequence[Any], dims: Sequence[int]) -> list[Any]:
+    """Arrays over the samples' memory, or tensors where one is none that NumPy can hold; equal but for `dims`.
+
+    An empty list says nothing about its dtype and its other dimensions: it gets those of a row that does.
+    """
+    rows = [None if isinstance(sample, list) and not sample else _row(sample, batch) for sample in batch]
+    some = next((row for row in rows if row is not None), np.empty(0, np.int64))
+    nothing = some[tuple(slice(0 if dim in dims else None) for dim in range(some.ndim))]
+    rows = [nothing if row is None else row for row in rows]
+    if not all(isinstance(row, np.ndarray) for row in rows):
+        from .tensors import as_tensor
+
+        rows = [as_tensor(row) for row in rows]
+    if some.ndim <= dims[-1]:
+        raise BatchError(f"there is no dimension {dims[-1]} to pad in shape {tuple(some.shape)}: correct dims=")
+    if len({tuple(size for dim, size in enumerate(row.shape) if dim not in dims) for row in rows}) > 1:
+        raise mismatch.unequal_shapes(rows)
+    return rows
+
+
+def padded(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, value: Any, leaves: NumpyLeaves) -> Any:
+    """One leaf of the rows, shape (rows, *row with `sizes` for its dimensions): cut or padded on that side."""
+    shape = tuple(sizes.get(dim, size) for dim, size in enumerate(rows[0].shape))
+    out = _empty(rows, shape, value, leaves)
+    for into, row in zip(out, rows, strict=True):
+        if row.shape == shape:
+            into[...] = row
+            continue
+        kept = [min(size, had) for size, had in zip(shape, row.shape, strict=True)]
+        into[...] = value
+        into[_corner(shape, kept, side)] = row[_corner(row.shape, kept, side)]
+    return leaves.leaf(out) if isinstance(out, np.ndarray) else leaves.of_tensor(out)
+
+
+def mask(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, leaves: NumpyLeaves) -> Any:
+    """Which places of `padded` are the rows' own: bool, shape (rows, *sizes)."""
+    real = memory.empty((len(rows), *sizes.values()), np.dtype(np.bool_))
+    real[...] = True
+    for axis, (dim, size) in enumerate(sizes.items(), start=1):
+        had = np.array([[row.shape[dim]] for row in rows])
+        along = np.arange(size) < had if side == "right" else np.arange(size) >= size - had
+        real &= along.reshape([len(rows), *[size if at == axis else 1 for at in range(1, real.ndim)]])
+    whole = leaves.leaf(real)
+    return whole if isinstance(rows[0], np.ndarray) or isinstance(whole, np.ndarray) else whole.to(rows[0].device)
+
+
+def _corner(shape: Sequence[int], kept: Sequence[int], side: Side) -> tuple[slice, ...]:
+    """The part of `shape` at the side where data stays."""
+    if side == "right":
+        return tuple(slice(size) for size in kept)
+    return tuple(slice(whole - size, None) for whole, size in zip(shape, kept, strict=True))
+
+
+def _row(sample: Any, batch: Sequence[Any]) -> Any:
+    if hasattr(sample, "__dlpack__") and not isinstance(sample, np.ndarray):
+        import torch
+
+        try:
+            return sample.numpy() if type(sample) is torch.Tensor else sample
+        except (RuntimeError, TypeError):
+            return sample  # followed by autograd, on a device, or of a dtype that NumPy lacks
+    try:
+        row = np.asarray(sample)
+    except ValueError as cause:
+        raise mismatch.unequal_lengths(sample) from cause
+    if row.dtype.kind not in "biufc":
+        raise mismatch.unequal_types(batch)
+    return row
+
+
+def _empty(rows: Sequence[Any], shape: Sequence[int], value: Any, leaves: NumpyLeaves) -> Any:
+    """What the rows are written into; a value that it cannot hold is refused."""
+    if isinstance(rows[0], np.ndarray):
+        dtype = common_dtype({row.dtype for row in rows}, rows)
+        leaves.accept(dtype)
+        _check(value, dtype.type)
+        return memory.empty((len(rows), *shape), dtype)
+    import torch
+
+    common = reduce(torch.promote_types, (row.dtype for row in rows))
+    _check(value, lambda number: torch.tensor(number, dtype=common).item())
+    if any(row.requires_grad or row.device.type != "cpu" for row in rows):
+        return torch.empty((len(rows), *shape), dtype=common, device=rows[0].device)
+    return memory.empty_tensor((len(rows), *shape), common)
+
+
+def _check(value: Any, held_as: Any) -> None:
+    """Refuses an integer or a NaN that wraps or overflows in the rows' dtype; floats may be rounded."""
+    try:
+        held = held_as(value)
+        if held == value or held != held or (isinstance(value, float) and not isinstance(held, int | np.integer)):
+            return
+    except (OverflowError, ValueError, RuntimeError):
+        pass
+    raise BatchError(f"padding value {value!r} does not fit the samples' dtype: choose another padding_value=")

@@ -1,0 +1,126 @@
+"""Which function collates a leaf: Stoker's own, or one that the user registered, here or in torch's registry.
+
+Where torch is loaded, its `default_collate_fn_map` is read anew for each batch, so that types registered there and
+entries replaced there are obeyed. Functions that are torch's own are answered by ours of the same meaning.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import FunctionType
+from typing import Any, Literal
+
+import numpy as np
+
+from .leaves import DEFERRED, NUMPY, NumpyLeaves
+from .tensors import TENSORS
+
+Key = type | tuple[type, ...]
+CollateFn = Callable[..., Any]
+Output = Literal["torch", "numpy", "deferred"]
+
+default_collate_fn_map: dict[Key, CollateFn] = {
+    np.ndarray: NUMPY.arrays,
+    (np.bool_, np.number, np.object_): NUMPY.scalars,
+    float: NUMPY.floats,
+    int: NUMPY.ints,
+    str: NUMPY.strings,
+    bytes: NUMPY.strings,
+}
+"""From the type of a leaf to the function that collates it, `fn(batch, *, collate_fn_map)`.
+
+Add a type to have it collated by your function, wherever `default_collate` meets it; an entry that you replace holds
+for every output. What is registered in torch's map of the same name is obeyed as well, and need not be repeated.
+"""
+
+_OURS_FOR = {
+    "collate_tensor_fn": "tensors",
+    "collate_numpy_array_fn": "arrays",
+    "collate_numpy_scalar_fn": "scalars",
+    "collate_float_fn": "floats",
+    "collate_int_fn": "ints",
+    "collate_str_fn": "strings",
+}
+
+
+def leaves_for(output: Output | None) -> NumpyLeaves:
+    """The leaves of a kind of output; None is what a plain `default_collate` gives.
+
+    That is tensors where torch is installed, also in a worker that has not imported it: only code of the user's calls
+    `default_collate` there, and it expects what it would get in the trainer. "deferred" is tensors where torch is
+    loaded.
+    """
+    if output == "numpy":
+        return NUMPY
+    if output == "deferred":
+        return TENSORS if sys.modules.get("torch") is not None else DEFERRED
+    if output is None and not _torch_is_usable():
+        return NUMPY
+    return TENSORS
+
+
+def functions(leaves: NumpyLeaves) -> dict[Key, CollateFn]:
+    """The functions in force now, those that are nobody's but ours or torch's given by `leaves`."""
+    live: dict[Key, CollateFn] = {}
+    theirs = torch_collation()
+    if theirs is not None:
+        live = {key: _given_by(leaves, fn) for key, fn in theirs.default_collate_fn_map.items()}
+    for key, fn in default_collate_fn_map.items():
+        if theirs is None or _kind(fn) is None:
+            live[key] = _given_by(leaves, fn)
+    return live
+
+
+def in_place(fn_map: Mapping[Key, CollateFn]) -> dict[Key, CollateFn]:
+    """The same functions, but for torch's own those of ours that write in place."""
+    return {key: _given_by(TENSORS, fn) if is_torchs(fn) else fn for key, fn in fn_map.items()}
+
+
+def function_for(elem: object, fn_map: Mapping[Key, CollateFn]) -> CollateFn | None:
+    """The function for a leaf: by its exact type, else the first that it is an instance of."""
+    fn = fn_map.get(type(elem))
+    if fn is None:
+        for key, candidate in fn_map.items():
+            if isinstance(elem, key):
+                return candidate
+    return fn
+
+
+def is_torchs(fn: CollateFn) -> bool:
+    """Whether the function is one that torch itself registers, however it is wrapped or named elsewhere."""
+    theirs = torch_collation()
+    return theirs is not None and isinstance(fn, FunctionType) and fn.__globals__ is vars(theirs)
+
+
+def torch_collation() -> Any:
+    """torch's module of collate functions, where it is loaded."""
+    return sys.modules.get("torch.utils.data._utils.collate")
+
+
+def _given_by(leaves: NumpyLeaves, fn: CollateFn) -> CollateFn:
+    kind = _kind(fn)
+    return fn if kind is None else getattr(leaves, kind)
+
+
+def _kind(fn: CollateFn) -> str | None:
+    """The name of our method that `fn` is, or stands for; None for a function of the user's."""
+    if isinstance(getattr(fn, "__self__", None), NumpyLeaves):
+        return fn.__name__
+    return _OURS_FOR.get(fn.__code__.co_name) if is_torchs(fn) else None
+
+
+def _torch_is_usable() -> bool:
+    if os.environ.get("STOKER_TORCH") == "0":
+        return False
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    return _torch_is_installed()
+
+
+@cache
+def _torch_is_installed() -> bool:
+    return importlib.util.find_spec("torch") is not None

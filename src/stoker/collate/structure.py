@@ -1,0 +1,113 @@
+"""Mappings, named tuples, sequences and dataclasses: taken apart into fields, and put together again.
+
+The rules are those of torch's default collation. A caller gives `field(values, key)`, which makes one field of the
+result from that field's value in each sample, where `key` is its key, position or name; what it raises as `BatchError`
+leaves with the field's path.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence, Set
+from typing import Any
+
+from ..errors import BatchError
+from . import mismatch
+
+Field = Callable[[Sequence[Any], Any], Any]
+
+NOT_A_STRUCTURE = object()
+"""The answer for what has no fields."""
+
+
+def collated(batch: Sequence[Any], field: Field) -> Any:
+    """One structure like the first sample's, or `NOT_A_STRUCTURE`.
+
+    Mappings keep their type and what else they carry, named tuples their type, tuples become lists, sequences keep
+    their type where it can be built.
+    """
+    elem = batch[0]
+    if isinstance(elem, Mapping):
+        return rebuilt_mapping(elem, mapping_fields(batch, field))
+    if isinstance(elem, Sequence) and not isinstance(elem, (str, bytes)):
+        return _collated_sequence(batch, field)
+    return NOT_A_STRUCTURE
+
+
+def mapping_fields(batch: Sequence[Any], field: Field) -> dict[Any, Any]:
+    """The fields of samples that are mappings, by the keys of the first."""
+    fields = {}
+    for key in batch[0]:
+        try:
+            values = [sample[key] for sample in batch]
+        except (KeyError, TypeError) as cause:
+            raise mismatch.missing_key(batch, key) from cause
+        fields[key] = _at(f'["{key}"]' if isinstance(key, str) else f"[{key!r}]", field, values, key)
+    return fields
+
+
+def rebuilt_mapping(elem: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
+    """A mapping of the sample's type with these fields, or a dict where the type cannot be built so."""
+    try:
+        if isinstance(elem, MutableMapping):
+            clone = copy.copy(elem)  # keeps attributes beside the items
+            clone.update(fields)
+            return clone
+        return type(elem)(fields)  # type: ignore[call-arg]
+    except TypeError:
+        return fields
+
+
+def collated_dataclass(batch: Sequence[Any], field: Field) -> Any:
+    """The same dataclass with collated fields, or `NOT_A_STRUCTURE`.
+
+    The constructor is not called, because its checks are written for one sample.
+    """
+    elem = batch[0]
+    if not dataclasses.is_dataclass(elem) or isinstance(elem, type):
+        return NOT_A_STRUCTURE
+    clone = copy.copy(elem)
+    for name in (f.name for f in dataclasses.fields(elem) if hasattr(elem, f.name)):
+        try:
+            values = [getattr(sample, name) for sample in batch]
+        except AttributeError as cause:
+            raise mismatch.unequal_types(batch) from cause
+        object.__setattr__(clone, name, _at(f".{name}", field, values, name))  # frozen ones too
+    return clone
+
+
+def _collated_sequence(batch: Sequence[Any], field: Field) -> Any:
+    elem = batch[0]
+    if len(set(map(type, batch))) > 1 and any(isinstance(s, (str, bytes, Mapping, Set)) for s in batch):
+        raise mismatch.unequal_types(batch)
+    try:
+        lengths = set(map(len, batch))
+    except TypeError as cause:
+        raise mismatch.unequal_types(batch) from cause
+    if len(lengths) > 1:
+        raise mismatch.unequal_lengths(batch)
+    columns = zip(*batch, strict=True)
+    if isinstance(elem, tuple):
+        if hasattr(elem, "_fields"):
+            named = zip(elem._fields, columns, strict=True)
+            return type(elem)(*[_at(f".{name}", field, values, name) for name, values in named])
+        return [_at(f"[{at}]", field, values, at) for at, values in enumerate(columns)]
+    fields = [_at(f"[{at}]", field, values, at) for at, values in enumerate(columns)]
+    try:
+        if not isinstance(elem, MutableSequence):
+            return type(elem)(fields)
+        clone = copy.copy(elem)
+        for at, value in enumerate(fields):
+            clone[at] = value
+        return clone
+    except TypeError:
+        return fields
+
+
+def _at(step: str, field: Field, values: Sequence[Any], key: Any) -> Any:
+    try:
+        return field(values, key)
+    except BatchError as error:
+        error.path = step + (error.path or "")
+        raise

@@ -1,0 +1,75 @@
+"""Datasets side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from stoker import _nominal
+from stoker.datasets.base import Dataset
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class StackDataset(Dataset[T_co], _nominal.base("StackDataset")):  # type: ignore[misc]
+    """Sample i is the tuple, or the dict, of what each dataset holds at i.
+
+    Lengths are compared once, when it is built.
+
+    Args:
+        *args: datasets of equal length; a sample is then a tuple.
+        **kwargs: datasets of equal length by name; a sample is then a dict. Not together with `args`.
+
+    Attributes:
+        datasets: `args` or `kwargs`.
+
+    Raises:
+        ValueError: lengths differ, both kinds of arguments are given, or none.
+    """
+
+    datasets: tuple[Any, ...] | dict[str, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args and kwargs:
+            raise ValueError(
+                "Supported either ``tuple``- (via ``args``) or"
+                "``dict``- (via ``kwargs``) like input/output, but both types are given."
+            )
+        lengths = [len(dataset) for dataset in args or kwargs.values()]
+        if not lengths:
+            raise ValueError("At least one dataset should be passed")
+        if lengths.count(lengths[0]) != len(lengths):
+            raise ValueError("Size mismatch between datasets")
+        self._length = lengths[0]
+        self.datasets = args or kwargs
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns the samples of all datasets at `index`."""
+        if isinstance(self.datasets, dict):
+            return {name: dataset[index] for name, dataset in self.datasets.items()}
+        return tuple(dataset[index] for dataset in self.datasets)
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        """Returns the samples at `indices`, in that order; a dataset with `__getitems__` is asked once.
+
+        Raises:
+            ValueError: a dataset gave another number of samples than it was asked for.
+        """
+        if isinstance(self.datasets, dict):
+            names = self.datasets.keys()
+            columns = [_fetch(dataset, indices) for dataset in self.datasets.values()]
+            return [dict(zip(names, sample, strict=True)) for sample in zip(*columns, strict=True)]
+        return list(zip(*(_fetch(dataset, indices) for dataset in self.datasets), strict=True))
+
+    def __len__(self) -> int:
+        """Returns the length that all datasets had when this one was built."""
+        return self._length
+
+
+def _fetch(dataset: Any, indices: Sequence[Any]) -> Any:
+    if not callable(getattr(dataset, "__getitems__", None)):
+        return [dataset[index] for index in indices]
+    samples = dataset.__getitems__(indices)
+    if len(samples) != len(indices):
+        raise ValueError(f"Nested dataset's output size mismatch. Expected {len(indices)}, got {len(samples)}")
+    return samples

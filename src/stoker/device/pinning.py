@@ -1,0 +1,72 @@
+"""`pin_memory=True`: batches in page-locked memory of torch's caching allocator, as today."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+
+def can_pin(pin_memory: bool, pin_memory_device: str) -> bool:
+    """Whether batches are to be pinned; warns, as torch does, where that was asked for and cannot be."""
+    if not pin_memory:
+        return False
+    import torch
+
+    if pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device, "
+            f"ignore pin_memory_device='{pin_memory_device}'.",
+            stacklevel=4,
+        )
+    if not torch.accelerator.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+        return False
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and accelerator.type == "mps":
+        warnings.warn(
+            "'pin_memory' argument is set as true but not supported on MPS now, device pinned memory won't be used.",
+            stacklevel=4,
+        )
+        return False
+    return True
+
+
+def pin(batch: Any) -> Any:
+    """The batch with its tensors in pinned memory; custom batch types by their own `pin_memory()`.
+
+    Containers keep their types; what is neither a tensor nor a container, nor has `pin_memory()`, stays as it is.
+    """
+    if hasattr(batch, "pin_memory"):
+        return batch.pin_memory()
+    if isinstance(batch, (str, bytes)):
+        return batch
+    if isinstance(batch, Mapping):
+        pinned = {key: pin(value) for key, value in batch.items()}
+        try:
+            if isinstance(batch, MutableMapping):
+                clone = copy.copy(batch)  # may have more attributes than its constructor takes
+                clone.update(pinned)
+                return clone
+            return type(batch)(pinned)  # type: ignore[call-arg]
+        except TypeError:
+            return pinned
+    if isinstance(batch, tuple):
+        items = [pin(item) for item in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
+    if isinstance(batch, Sequence):
+        items = [pin(item) for item in batch]
+        try:
+            if isinstance(batch, MutableSequence):
+                changed = copy.copy(batch)
+                for place, item in enumerate(items):
+                    changed[place] = item
+                return changed
+            return type(batch)(items)  # type: ignore[call-arg]
+        except TypeError:
+            return items
+    return batch

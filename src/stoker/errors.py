@@ -1,0 +1,100 @@
+"""Every exception and warning of Stoker.
+
+    StokerError
+    ├── BatchError (RuntimeError)              samples that do not make a batch
+    │   ├── LeafTypeError (TypeError)          a leaf that no collator knows, or of another type than its fellows
+    │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
+    ├── CannotSendError (TypeError)            an object that a clean worker cannot be sent
+    ├── IteratorClosedError (RuntimeError)     a batch asked of an iterator that was closed
+    ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
+    ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
+    ├── MissingExtraError (ImportError)        an optional package that is not installed
+    ├── SamplerError (ValueError)              a sampler that yields what is no index
+    ├── ShardingError (RuntimeError)           a stream that began to shard itself too late
+    ├── SickBirthError (RuntimeError)          workers that stall from birth, twice
+    ├── WorkerDiedError (RuntimeError)         a worker that was killed or left
+    └── WorkerStartError (RuntimeError)        a worker that could not be started
+
+Each is also a subclass of what users catch today. A message says what happened (worker, sample, numbers), the likely
+cause, and what to change. `WorkerTraceback` is the `__cause__` of an exception that came from a worker.
+"""
+
+from __future__ import annotations
+
+
+class StokerError(Exception):
+    """Root of all errors that Stoker itself raises."""
+
+
+class BatchError(StokerError, RuntimeError):
+    """Samples do not make a batch: the message names the field, the samples and their shapes, dtypes or keys.
+
+    Attributes:
+        path: where in a sample, as one would write it: `["image"]`, `[1].boxes`; None for the sample itself.
+    """
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.path is None else f"sample{self.path}: {self.args[0]}"
+
+
+class LeafTypeError(BatchError, TypeError):
+    """A leaf has a type that no collator knows, or another type than in the other samples."""
+
+
+class MissingFieldError(BatchError, KeyError):
+    """A sample lacks a key that the first sample of the batch has."""
+
+
+class CannotSendError(StokerError, TypeError):
+    """An object cannot be sent to a clean interpreter: the message names it by its path."""
+
+
+class IteratorClosedError(StokerError, RuntimeError):
+    """A batch was asked of an iterator after it was closed."""
+
+
+class LoaderTimeoutError(StokerError, RuntimeError):
+    """No batch arrived within the loader's `timeout`."""
+
+
+class MemoryLimitError(StokerError, MemoryError, RuntimeError):
+    """The machine's or the container's memory cannot hold what was asked for: needed, available and limit are named."""
+
+
+class MissingExtraError(StokerError, ImportError):
+    """An optional package is missing: the message names the extra that brings it."""
+
+
+class SamplerError(StokerError, ValueError):
+    """A sampler yielded what is no index of the dataset, or what is no batch."""
+
+
+class ShardingError(StokerError, RuntimeError):
+    """A stream asked for its share of the workers after the loader had begun to share it out."""
+
+
+class SickBirthError(StokerError, RuntimeError):
+    """Workers stalled from their first sample on, also after a second birth."""
+
+
+class WorkerDiedError(StokerError, RuntimeError):
+    """A worker process was killed by a signal or left by itself."""
+
+
+class WorkerStartError(StokerError, RuntimeError):
+    """A worker process could not be started, or could not read what it was sent."""
+
+
+class WorkerTraceback(StokerError):
+    """The traceback of a worker, as the `__cause__` of the exception that it raised."""
+
+    def __str__(self) -> str:
+        return "\n" + "".join(map(str, self.args))
+
+
+class StokerWarning(UserWarning):
+    """Root of the warnings that Stoker itself gives."""

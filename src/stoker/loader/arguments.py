@@ -1,0 +1,108 @@
+"""The checks of the loader's arguments, with torch's types and wording where torch has them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.context
+from typing import Any
+
+METHODS = ("process", "thread")
+SEEDINGS = ("auto", "sample", "worker")
+SHARDS = ("auto", "none")
+OUTPUTS = ("torch", "numpy")
+
+
+def check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
+    """Numbers of workers, batches ahead and seconds."""
+    if isinstance(num_workers, bool) or not isinstance(num_workers, int):
+        raise TypeError(f"num_workers should be an integer or 'auto', but got num_workers={num_workers!r}")
+    if num_workers < 0:
+        raise ValueError(
+            "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
+        )
+    if timeout < 0:
+        raise ValueError("timeout option should be non-negative")
+    if num_workers == 0 and prefetch_factor is not None:
+        raise ValueError(
+            "prefetch_factor option could only be specified in multiprocessing."
+            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+        )
+    if prefetch_factor is not None and prefetch_factor < 0:
+        raise ValueError("prefetch_factor option should be non-negative")
+    if persistent_workers and num_workers == 0:
+        raise ValueError("persistent_workers option needs num_workers > 0")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}, but got {name}={value!r}")
+
+
+def check_dataset(dataset: Any, iterable: bool) -> None:
+    """Something that samples can be fetched from."""
+    if iterable or hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"):
+        return
+    hint = ""
+    if hasattr(dataset, "__iter__"):
+        hint = " It can be iterated over: let its class inherit from stoker.IterableDataset."
+    raise TypeError(
+        f"dataset should have __getitem__ (and __len__), or be an IterableDataset, but got "
+        f"{type(dataset).__name__}.{hint}"
+    )
+
+
+def check_stream(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
+    """What makes no sense with an IterableDataset."""
+    if shuffle not in {False, None}:
+        raise ValueError(
+            f"DataLoader with IterableDataset: expected unspecified shuffle option, but got shuffle={shuffle}"
+        )
+    if sampler is not None:
+        raise ValueError(
+            f"DataLoader with IterableDataset: expected unspecified sampler option, but got sampler={sampler}"
+        )
+    if batch_sampler is not None:
+        raise ValueError(
+            "DataLoader with IterableDataset: expected unspecified "
+            f"batch_sampler option, but got batch_sampler={batch_sampler}"
+        )
+
+
+def check_batching(batch_size: Any, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:
+    """Arguments that exclude each other."""
+    if sampler is not None and shuffle:
+        raise ValueError("sampler option is mutually exclusive with shuffle")
+    if batch_sampler is not None:
+        if batch_size != 1 or shuffle or sampler is not None or drop_last:
+            raise ValueError(
+                "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
+            )
+    elif batch_size is None and drop_last:
+        raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+
+
+def context_of(multiprocessing_context: Any, num_workers: int) -> Any:
+    """The context object for a `multiprocessing_context` argument, or None."""
+    if multiprocessing_context is None:
+        return None
+    if num_workers == 0:
+        raise ValueError(
+            "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
+            f"num_workers={num_workers}"
+        )
+    if isinstance(multiprocessing_context, str):
+        methods = multiprocessing.get_all_start_methods()
+        if multiprocessing_context not in methods:
+            raise ValueError(
+                "multiprocessing_context option "
+                f"should specify a valid start method in {methods!r}, but got "
+                f"multiprocessing_context={multiprocessing_context!r}"
+            )
+        multiprocessing_context = multiprocessing.get_context(multiprocessing_context)
+    if not isinstance(multiprocessing_context, multiprocessing.context.BaseContext):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying the start method, "
+            f"but got multiprocessing_context={multiprocessing_context}"
+        )
+    return multiprocessing_context

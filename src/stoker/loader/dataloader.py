@@ -1,0 +1,403 @@
+"""`DataLoader`: torch's arguments and meanings, on Stoker's engine."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from stoker import _nominal, collate, errors
+from stoker._engine.base import Backend
+from stoker._engine.serial import SerialBackend
+from stoker._machine import cpus, memory
+from stoker.datasets import IterableDataset
+from stoker.loader import arguments, seeding
+from stoker.loader.iterator import LoaderIterator
+from stoker.loader.job import Settings, assemble
+from stoker.loader.plan import ComputedPlan, Plan, StreamedPlan, TurnPlan
+from stoker.samplers import BatchSampler, RandomSampler, Sampler, SequentialSampler
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+T_co = TypeVar("T_co", covariant=True)
+
+if TYPE_CHECKING:
+    _Base = Generic
+else:
+    _Base = _nominal.base("DataLoader")
+
+MEMORY_OF_A_WORKER = 512 << 20
+"""Bytes that `num_workers="auto"` reckons with for each worker: an interpreter with torch, and its batches."""
+
+_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
+class _Endless(Sampler[None]):
+    """The sampler of an IterableDataset: None for ever, since there is nothing to choose."""
+
+    def __iter__(self) -> Iterator[None]:
+        return itertools.repeat(None)
+
+
+class DataLoader(_Base[T_co]):
+    """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
+
+    The first thirteen arguments, and those up to `in_order`, are torch's, with torch's meanings, defaults and errors.
+
+    Args:
+        dataset: map-style (`__getitem__`, `__len__`; `__getitems__` for a batch at once) or an `IterableDataset`.
+        batch_size: samples in a batch; None turns batching off.
+        shuffle: a new order each epoch, by a keyed permutation: constant time and memory for any number of samples.
+        sampler: any iterable of indices. An explicit one is walked, so `RandomSampler(generator=g)` gives torch's order.
+        batch_sampler: any iterable of lists of indices.
+        num_workers: workers beside the trainer; 0 fetches in the trainer itself. `"auto"` takes what affinity, cgroup
+            and memory allow, and the attribute is then that number.
+        collate_fn: makes a batch of a list of samples, in the worker. The default and `PadCollator` write straight into
+            the memory in which the batch travels; what any other returns is copied once.
+        pin_memory: batches in page-locked memory. Costs a copy in the trainer's thread.
+        drop_last: leaves out a last, smaller batch.
+        timeout: seconds to wait for a batch, 0 for any time. Needs workers.
+        worker_init_fn: called in each worker with its number, before its first unit. With it, batch k is made by worker
+            k mod n, so it may keep state; without it work goes to whoever is free.
+        multiprocessing_context: a start method or context. "fork" forks; "spawn" and "forkserver" start a clean
+            interpreter, which is sent the dataset once. None takes multiprocessing's default.
+        generator: where the epoch's seed is drawn from (`torch.Generator`, or `numpy.random.Generator`).
+        prefetch_factor: batches ahead for each worker (default 2). Each costs its memory.
+        persistent_workers: workers, and their copy of the dataset, live as long as the loader.
+        pin_memory_device: deprecated by torch, and ignored.
+        in_order: False delivers batches as they come.
+        worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One copy
+            of the dataset, no transport; randomness comes from `get_worker_info().rng`.
+        seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample, from
+            the epoch's seed and the sample's position, some 10 us; "auto" does so only for those who draw; "worker" seeds
+            once for each worker, as torch does, and results then depend on the number of workers.
+        shard: "auto" shares a stream that does not shard itself out among the workers, and says so once; "none" does not.
+        seed: fixes all epochs: epoch e is a function of (seed, e). Without it each epoch's seed is drawn at the first
+            `next()`, from `generator` or the global generator.
+        output: "torch" (where it is installed) or "numpy" leaves.
+
+    Raises:
+        ValueError, TypeError: contradictory or impossible arguments, as torch words them.
+        CannotSendError: at `iter()`, with a clean interpreter: what cannot be sent, by its path.
+
+    A batch belongs to the user and is never overwritten. The same seed gives the same batches in the same order with
+    any number of workers and any backend (map-style datasets).
+    """
+
+    dataset: Any
+    batch_size: int | None
+    num_workers: int
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    sampler: Any
+    batch_sampler: Any
+    collate_fn: Callable[[Any], Any]
+    worker_init_fn: Callable[[int], None] | None
+    generator: Any
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    multiprocessing_context: Any = None  # hides torch's property: ours is a plain attribute
+
+    _initialized = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[Any] | Iterable[Any] | None = None,
+        num_workers: int | Literal["auto"] = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        worker_method: Literal["process", "thread"] = "process",
+        seeding: Literal["auto", "sample", "worker"] = "auto",
+        shard: Literal["auto", "none"] = "auto",
+        seed: int | None = None,
+        output: Literal["torch", "numpy"] | None = None,
+    ) -> None:
+        number = _automatic_workers() if num_workers == "auto" else num_workers
+        arguments.check_workers(number, timeout, prefetch_factor, persistent_workers)
+        if number > 0 and prefetch_factor is None:
+            prefetch_factor = 2
+        if output is None:
+            output = "torch" if _nominal.torch_is_wanted() else "numpy"
+        arguments.check_choice("worker_method", worker_method, arguments.METHODS)
+        arguments.check_choice("seeding", seeding, arguments.SEEDINGS)
+        arguments.check_choice("shard", shard, arguments.SHARDS)
+        arguments.check_choice("output", output, arguments.OUTPUTS)
+        self.dataset = dataset
+        self.num_workers = number
+        self.prefetch_factor = prefetch_factor
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = arguments.context_of(multiprocessing_context, number)
+        self.in_order = in_order
+        self.worker_method = worker_method
+        self.seeding = seeding
+        self.shard = shard
+        self.seed = seed
+        self.output = output
+
+        self._is_stream = _is_iterable(dataset)
+        arguments.check_dataset(dataset, self._is_stream)
+        if self._is_stream:
+            arguments.check_stream(shuffle, sampler, batch_sampler)
+        else:
+            shuffle = bool(shuffle)
+        arguments.check_batching(batch_size, bool(shuffle), sampler, batch_sampler, drop_last)
+        self._own_order = sampler is None and batch_sampler is None and not self._is_stream
+        if batch_sampler is not None:
+            batch_size, drop_last = None, False
+        if sampler is None:
+            sampler = self._default_sampler(bool(shuffle), generator)
+        if batch_size is not None and batch_sampler is None:
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+        self.shuffle = shuffle
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.generator = generator
+        if collate_fn is None:
+            collate_fn = collate.default_collate if self._auto_collation else collate.default_convert
+        self.collate_fn = collate_fn
+        self.persistent_workers = persistent_workers
+        self._IterableDataset_len_called: int | None = None
+        self._iterator: LoaderIterator | None = None
+        self._epoch = 0
+        self._told: set[str] = set()
+        self._initialized = True
+        self.check_worker_number_rationality()
+
+    def _default_sampler(self, shuffle: bool, generator: Any) -> Any:
+        if self._is_stream:
+            return _Endless()
+        return RandomSampler(self.dataset, generator=generator) if shuffle else SequentialSampler(self.dataset)
+
+    @classmethod
+    def from_torch(cls, loader: Any, **changes: Any) -> Self:
+        """A loader with the settings of one of torch's, on Stoker's engine.
+
+        Args:
+            loader: a `torch.utils.data.DataLoader`.
+            **changes: arguments that take other values, such as `num_workers=4`.
+
+        A loader that shuffles by torch's default sampler shuffles here as well, by a permutation of ours; any other
+        sampler is taken over as it is.
+        """
+        names = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator")
+        names += ("multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")
+        settings = {name: getattr(loader, name) for name in names}
+        if _is_iterable(loader.dataset):
+            settings |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        elif loader.batch_size is None and loader.batch_sampler is not None:
+            settings["batch_sampler"] = loader.batch_sampler
+        else:
+            settings |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last, **_order_of(loader)}
+        return cls(**{**settings, **changes})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._initialized and name in _FIXED:
+            raise ValueError(
+                f"{name} attribute should not be set after {type(self).__name__} is initialized"
+            )
+        object.__setattr__(self, name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begins an epoch: workers are started now, the first batch is waited for at the first `next()`.
+
+        Iterators are independent of each other. With `persistent_workers` there is one, started anew by each call.
+        """
+        if self.persistent_workers and self.num_workers > 0:
+            if self._iterator is not None and self._iterator.is_open:
+                self._iterator._reset(self)
+            else:
+                self._iterator = self._get_iterator()
+            return self._iterator
+        return self._get_iterator()
+
+    def __len__(self) -> int:
+        """Batches in an epoch; for an IterableDataset with a length, the best guess from it."""
+        if not self._is_stream:
+            return len(self._index_sampler)
+        length = self._IterableDataset_len_called = len(self.dataset)
+        if self.batch_size is None:
+            return length
+        return length // self.batch_size if self.drop_last else math.ceil(length / self.batch_size)
+
+    def close(self) -> None:
+        """Ends persistent workers now. Batches that were delivered stay; the loader can be iterated over again."""
+        if self._iterator is not None:
+            self._iterator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None}
+
+    def describe(self) -> str:
+        """What will run, how many, with which memory, and why: one screen of text. Starts nothing."""
+        from stoker.loader.description import describe
+
+        return describe(self)
+
+    # What frameworks look at, under torch's names
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.batch_sampler if self._auto_collation else self.sampler
+
+    @property
+    def _dataset_kind(self) -> int:
+        return int(self._is_stream)
+
+    def _get_iterator(self) -> LoaderIterator:
+        return LoaderIterator(self)
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns, once for each loader, of more workers than CPUs that this process may use."""
+        if self.num_workers == 0:
+            return
+        usable = cpus.cpus()
+        if self.num_workers > usable.number and self.worker_method == "process":
+            self._tell_once(
+                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of "
+                f"worker in current system is {usable.number} ({usable.source}), which is smaller than what this "
+                "DataLoader is going to create. Please be aware that excessive worker creation might get DataLoader "
+                "running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary."
+            )
+
+    # What the iterator needs
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            warnings.warn(text, errors.StokerWarning, stacklevel=4)
+
+    def _forget(self, iterator: LoaderIterator) -> None:
+        if self._iterator is iterator:
+            self._iterator = None
+
+    @property
+    def _method(self) -> Literal["serial", "thread", "process"]:
+        return self.worker_method if self.num_workers else "serial"
+
+    def _settings(self) -> Settings:
+        return Settings(
+            iterable=self._is_stream,
+            batched=self._auto_collation,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            num_workers=self.num_workers,
+            method=self._method,
+            seeding=self.seeding,
+            output=self.output,
+            shard=self.shard,
+        )
+
+    def _new_backend(self) -> Backend:
+        parts = {
+            "dataset": self.dataset,
+            "collate_fn": self.collate_fn,
+            "worker_init_fn": self.worker_init_fn,
+            "settings": self._settings(),
+        }
+        if self._method == "serial":
+            if self.timeout != 0:
+                raise AssertionError("a timeout needs workers: num_workers=0 requires timeout == 0")
+            return SerialBackend(assemble(parts))
+        if self._method == "thread":
+            from stoker._engine.thread import ThreadBackend
+
+            return ThreadBackend(assemble(parts), self.num_workers)
+        from stoker._engine.process.birth import choose
+        from stoker._engine.process.trainer import ProcessBackend
+
+        return ProcessBackend(parts, assemble, self.num_workers, choose(self.multiprocessing_context))
+
+    def _new_sampler_iterator(self) -> Iterator[Any] | None:
+        """The user's sampler at its start, or None where the loader's own order or a stream is walked."""
+        return None if self._own_order or self._is_stream else iter(self._index_sampler)
+
+    def _begin_epoch(self, sampler: Iterator[Any] | None) -> tuple[int, int, Plan]:
+        """Number, seed and plan of a new epoch."""
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        seed = self._draw_seed() if self.seed is None else seeding.mix(self.seed, epoch) >> 1
+        bound_to = self.num_workers if self.worker_init_fn is not None and self.num_workers else None
+        if self._is_stream:
+            return epoch, seed, TurnPlan(max(1, self.num_workers))
+        if sampler is not None:
+            return epoch, seed, StreamedPlan(sampler, self._auto_collation, bound_to)
+        key = seeding.mix(seed) if self.shuffle else None
+        return epoch, seed, ComputedPlan(len(self.dataset), self.batch_size, self.drop_last, key, bound_to)
+
+    def _draw_seed(self) -> int:
+        """63 bits from `generator`, else from torch's global generator where torch is in use, else from NumPy's."""
+        import numpy as np
+
+        if isinstance(self.generator, np.random.Generator):
+            return int(self.generator.integers(2**63 - 1))
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return int(np.random.randint(2**63 - 1, dtype=np.int64))
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+
+
+def _is_iterable(dataset: Any) -> bool:
+    """Whether it is an IterableDataset, ours or torch's."""
+    if isinstance(dataset, IterableDataset):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
+
+
+def _order_of(loader: Any) -> dict[str, Any]:
+    """`shuffle=` where torch's loader made its sampler itself, else `sampler=`."""
+    import torch.utils.data as theirs
+
+    sampler = loader.sampler
+    if type(loader.batch_sampler) not in (theirs.BatchSampler, type(None)):
+        return {"batch_sampler": loader.batch_sampler, "batch_size": 1, "drop_last": False}
+    if type(sampler) is theirs.SequentialSampler and sampler.data_source is loader.dataset:
+        return {"shuffle": False}
+    plain = type(sampler) is theirs.RandomSampler and not sampler.replacement and sampler._num_samples is None
+    if plain and sampler.generator is loader.generator and sampler.data_source is loader.dataset:
+        return {"shuffle": True}
+    return {"sampler": sampler}
+
+
+def _automatic_workers() -> int:
+    """As many workers as there are CPUs for this process, if the memory holds them."""
+    return max(1, min(cpus.cpus().number, memory.available().bytes // MEMORY_OF_A_WORKER))

@@ -1,0 +1,235 @@
+"""Random generators of every kind behind one small interface: read the state, put it back, seed it from 64 bits.
+
+Seeding happens before each sample, so it is written for speed. Two generators need more than their `seed` functions:
+NumPy's legacy one takes 64 bits only by a slow way (11 us), and torch's ignores all but the lowest 32, with which two
+of some 65,000 samples would share their numbers. Both are Mersenne twisters, whose words can be written directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import numpy as np
+
+_MASK = 2**64 - 1
+_TWISTER_WORDS = 624
+
+
+def mix(*words: int) -> int:
+    """A 64-bit hash of integers (each taken modulo 2**64). Pure; its values never change between versions."""
+    key = 0
+    for word in words:
+        key = step(key, word)
+    return key
+
+
+def step(key: int, word: int) -> int:
+    """`mix(*words, word)`, given `key = mix(*words)`."""
+    key = ((key ^ word) + 0x9E3779B97F4A7C15) & _MASK
+    key = ((key ^ key >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    key = ((key ^ key >> 27) * 0x94D049BB133111EB) & _MASK
+    return key ^ key >> 31
+
+
+class Stream(Protocol):
+    """A random generator. Not thread safe, as no generator is.
+
+    `state()` gives a value that stays equal as long as nothing is drawn, and that `restore()` puts back. `seed()` takes
+    any 64-bit key; streams of the same kind but another `salt` give other numbers for the same key.
+    """
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def restore(self) -> Any: ...
+
+    def seed(self, key: int) -> None: ...
+
+
+def salt_of(state: object) -> int:
+    """A salt from a generator's own state, so that generators with different initial seeds stay different."""
+    return int.from_bytes(blake2b(repr(state).encode(), digest_size=8).digest(), "little")
+
+
+class PythonStream:
+    """A `random.Random`, the module's own one included."""
+
+    def __init__(self, generator: random.Random, salt: int | None = None) -> None:
+        self.state = generator.getstate
+        self.restore = generator.setstate
+        self._seed = generator.seed
+        self._salt = salt_of(self.state()) if salt is None else salt
+
+    def seed(self, key: int) -> None:
+        self._seed(key ^ self._salt)
+
+
+class LegacyStream:
+    """A `np.random.RandomState` over a Mersenne twister, NumPy's global one included.
+
+    NumPy's public calls copy the words one by one (50 us), so they are read and written where NumPy says that they lie
+    (`BitGenerator.ctypes`). The second of a pair of normal numbers, which the generator may hold back, lies elsewhere;
+    it can't appear without a draw, so it is asked for only after one, and seeding drops it.
+    """
+
+    def __init__(self, generator: np.random.RandomState, salt: int | None = None) -> None:
+        self._generator = generator
+        public = self._public()
+        memory = _memory(generator._bit_generator.ctypes.state_address)
+        self._direct = memory.tolist() == [*public["state"]["key"], public["state"]["pos"]]
+        self._memory = memory if self._direct else memory.copy()
+        self._words = self._memory[:_TWISTER_WORDS]
+        self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
+        self._seen = self._read()
+        self._salt = salt_of(self.state()) if salt is None else salt
+
+    def state(self) -> tuple[bytes, float | None]:
+        seen = self._read()
+        if seen != self._seen or self._held_back is not None:
+            public = self._public()
+            self._seen, self._held_back = seen, public["gauss"] if public["has_gauss"] else None
+        return seen, self._held_back
+
+    def restore(self, state: tuple[bytes, float | None]) -> None:
+        self._generator.seed(0)  # the one cheap call that drops what is held back
+        self._memory[:] = np.frombuffer(state[0], np.uint32)
+        self._seen, self._held_back = state
+        if self._held_back is not None or not self._direct:
+            self._publish()
+
+    def seed(self, key: int) -> None:
+        key ^= self._salt
+        self._generator.seed(key & 0xFFFFFFFF)
+        if not self._direct:
+            self._read()
+        self._words *= np.uint32(key >> 32 | 1)
+        self._seen, self._held_back = self._memory.tobytes(), None
+        if not self._direct:
+            self._publish()
+
+    def _read(self) -> bytes:
+        if not self._direct:
+            inner = self._public()["state"]
+            self._words[:], self._memory[_TWISTER_WORDS] = inner["key"], inner["pos"]
+        return self._memory.tobytes()
+
+    def _public(self) -> dict[str, Any]:
+        state: Any = self._generator.get_state(legacy=False)
+        return dict(state)
+
+    def _publish(self) -> None:
+        inner = {"key": self._words.copy(), "pos": int(self._memory[_TWISTER_WORDS])}
+        held_back = {"has_gauss": int(self._held_back is not None), "gauss": self._held_back or 0.0}
+        self._generator.set_state({"bit_generator": "MT19937", "state": inner, **held_back})
+
+
+def _memory(address: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """NumPy's Mersenne twister: its words, then how many of them are used up."""
+    return np.frombuffer((ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address), np.uint32)
+
+
+class NumpyStream:
+    """A bit generator of NumPy: that of a `np.random.Generator`, or of a `RandomState` that is no Mersenne twister."""
+
+    def __init__(self, bits: Any, salt: int | None = None) -> None:
+        self._bits = bits
+        first = self.state()
+        self._salt = salt_of(first) if salt is None else salt
+        self._congruential = first if isinstance(bits, np.random.PCG64 | np.random.PCG64DXSM) else None
+
+    def state(self) -> dict[str, Any]:
+        return _comparable(self._bits.state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._bits.state = state
+
+    def seed(self, key: int) -> None:
+        key ^= self._salt
+        if self._congruential is None:
+            self._bits.state = type(self._bits)(key).state
+        else:  # PCG64, the default: its state is one number of 128 bits, which need not be hashed for 10 us
+            number = key * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128
+            inner = {"state": number, "inc": self._congruential["state"]["inc"]}
+            self._bits.state = {**self._congruential, "state": inner, "has_uint32": 0, "uinteger": 0}
+
+
+def _comparable(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with tuples for arrays; NumPy takes it back as it is."""
+    plain: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, dict):
+            plain[name] = _comparable(value)
+        else:
+            plain[name] = tuple(value.tolist()) if isinstance(value, np.ndarray) else value
+    return plain
+
+
+class TorchStream:
+    """A CPU `torch.Generator`, the default one included. Seeding leaves its `initial_seed()` as it is."""
+
+    def __init__(self, generator: Any, salt: int | None = None) -> None:
+        import torch
+
+        self._generator = generator
+        self._salt = salt_of(self.state()) if salt is None else salt
+        fresh = torch.Generator().manual_seed(generator.initial_seed())
+        self._template = fresh.get_state()
+        slots = self._template.numpy().view(np.uint64)
+        self._words = slots[3 : 3 + _TWISTER_WORDS]
+        # Old checkpoints keep torch from changing this layout. If it did all the same, 32 bits would have to do.
+        self._direct = len(slots) == 632 and int(self._words[0]) == generator.initial_seed() % 2**32
+
+    def state(self) -> bytes:
+        return bytes(self._generator.get_state().numpy())
+
+    def restore(self, state: bytes) -> None:
+        import torch
+
+        self._generator.set_state(torch.from_numpy(np.frombuffer(bytearray(state), np.uint8)))
+
+    def seed(self, key: int) -> None:
+        key ^= self._salt
+        if self._direct:
+            np.multiply(_TABLE, np.uint64(key), out=self._words)
+            np.right_shift(self._words, _HALF, out=self._words)
+            self._generator.set_state(self._template)
+        else:
+            self._generator.manual_seed(key >> 1)
+
+
+_TABLE = np.array([mix(_TWISTER_WORDS, lane) for lane in range(_TWISTER_WORDS)], np.uint64)
+_HALF = np.uint64(32)
+
+
+def stream_of(generator: Any, salt: int | None = None) -> Stream | None:
+    """The stream of a generator, salted with the generator's own state by default; None for anything else."""
+    if isinstance(generator, random.Random):
+        return None if isinstance(generator, random.SystemRandom) else PythonStream(generator, salt)
+    if isinstance(generator, np.random.Generator):
+        return NumpyStream(generator.bit_generator, salt)
+    if isinstance(generator, np.random.RandomState):
+        bits = generator._bit_generator
+        return LegacyStream(generator, salt) if isinstance(bits, np.random.MT19937) else NumpyStream(bits, salt)
+    torch = loaded_torch()
+    if torch is not None and isinstance(generator, torch.Generator) and generator.device.type == "cpu":
+        return TorchStream(generator, salt)
+    return None
+
+
+def global_generators() -> dict[str, Any]:
+    """The global generators by whose they are: Python's, NumPy's, and torch's if torch is imported by now."""
+    generators: dict[str, Any] = {"Python": random._inst, "NumPy": np.random.mtrand._rand}
+    if (torch := loaded_torch()) is not None:
+        generators["torch"] = torch.default_generator
+    return generators
+
+
+def loaded_torch() -> Any:
+    """The torch module if somebody has imported it, and has done so to the end."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "default_generator") else None

@@ -1,0 +1,87 @@
+"""Finds the random generators that a dataset holds: in its attributes, its transforms, and so on inwards."""
+
+from __future__ import annotations
+
+import functools
+import random
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from stoker.loader.generators import loaded_torch
+
+_MOST_OBJECTS = 10_000
+_MOST_ITEMS = 256
+_MOST_STEPS = 16
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_CLOSED = (
+    *(str, bytes, bytearray, memoryview, int, float, complex, type(None), range),
+    *(type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic),
+)
+
+
+def held_generators(holder: object) -> list[Any]:
+    """The generators that `holder` can reach, the nearest first, each once.
+
+    Looks into attributes (slots too), dictionaries, lists, tuples, sets, closures, partial functions and bound methods.
+    Data is left alone: containers of more than 256 items, arrays, modules and classes; so is what lies more than 16
+    steps or 10,000 objects away. Runs no properties and no `__getattr__`, `__iter__` or `__len__` of the user's.
+    """
+    generators, closed = _GENERATORS, _CLOSED
+    if (torch := loaded_torch()) is not None:
+        generators, closed = (*generators, torch.Generator), (*closed, torch.Tensor)
+    found: list[Any] = []
+    seen = {id(holder): holder}  # holds what it names, so that no id is used twice
+    ring = [holder]
+    for _ in range(_MOST_STEPS):
+        next_ring: list[Any] = []
+        for parent in ring:
+            for child in _children(parent):
+                if id(child) in seen or issubclass(type(child), closed):
+                    continue
+                if len(seen) == _MOST_OBJECTS:
+                    return found
+                seen[id(child)] = child
+                (found if issubclass(type(child), generators) else next_ring).append(child)
+        ring = next_ring
+    return found
+
+
+def _children(parent: Any) -> Iterator[Any]:
+    for kind in (list, tuple, set, frozenset):
+        if issubclass(type(parent), kind) and kind.__len__(parent) <= _MOST_ITEMS:
+            yield from kind.__iter__(parent)
+    if issubclass(type(parent), dict) and dict.__len__(parent) <= _MOST_ITEMS:
+        yield from dict.values(parent)
+    if type(parent) is types.FunctionType:
+        for cell in parent.__closure__ or ():
+            yield from _read(cell, types.CellType.cell_contents)
+    elif type(parent) is types.MethodType:
+        yield from (parent.__self__, parent.__func__)
+    elif type(parent) is functools.partial:
+        yield from (parent.func, parent.args, parent.keywords)
+    yield from _attributes(parent)
+
+
+def _attributes(parent: Any) -> Iterator[Any]:
+    try:
+        attributes = object.__getattribute__(parent, "__dict__")
+    except AttributeError:
+        attributes = None
+    if type(attributes) is dict:
+        yield from list(attributes.values())
+    for kind in type(parent).__mro__:
+        if "__slots__" in vars(kind):
+            for member in vars(kind).values():
+                if type(member) is types.MemberDescriptorType:
+                    yield from _read(parent, member)
+
+
+def _read(holder: Any, member: Any) -> Iterator[Any]:
+    """What a slot or a closure's cell holds, if it holds anything yet."""
+    try:
+        yield member.__get__(holder)
+    except (AttributeError, ValueError):
+        return

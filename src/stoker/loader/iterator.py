@@ -1,0 +1,197 @@
+"""One iterator for all backends: plans units, keeps some ahead, puts answers in order, delivers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from stoker import errors
+from stoker._engine.base import Answer, Backend, Failure
+from stoker.device import pinning
+from stoker.loader.job import Work
+from stoker.loader.plan import Plan
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from stoker.loader.dataloader import DataLoader
+
+
+class LoaderIterator:
+    """Iterates over one epoch of a loader; made by `iter(loader)`.
+
+    With persistent workers the loader keeps one and starts it anew for each epoch. Used by one thread at a time. It ends
+    its workers when its epoch is over (persistent ones excepted), when it is closed, dropped or garbage, and when the
+    interpreter exits.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device)
+        self._timeout = loader.timeout or None
+        self._ahead = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
+        self._in_order = loader.in_order or not loader.num_workers
+        self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
+        self._answers: dict[int, Answer] = {}
+        self._backend: Backend | None = loader._new_backend()
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Ready for a new epoch, which begins with the first `next()`."""
+        self._sampler = self._loader._new_sampler_iterator()
+        self._plan: Plan | None = None
+        self._planned_all = False
+        self._sampler_error: BaseException | None = None
+        self._finished = False
+        self._yielded = 0
+        self._outstanding = 0
+        self._first = self._due = self._submitted
+        for answer in self._answers.values():
+            self._open_backend().discard(answer)
+        self._answers.clear()
+
+    def _reset(self, loader: DataLoader[Any]) -> None:
+        """Starts a new epoch on the same workers; what is under way for the last one is dropped."""
+        self._open_backend().drop(self._submitted)
+        self._rewind()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader._index_sampler)
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be pickled: it belongs to this process. Send the loader, and call iter() there."
+        )
+
+    def __next__(self) -> Any:
+        if self._finished:
+            raise StopIteration
+        backend = self._open_backend()
+        if self._plan is None:
+            self._epoch, self._seed, self._plan = self._loader._begin_epoch(self._sampler)
+        try:
+            answer = self._take(backend)
+        except (errors.WorkerDiedError, errors.WorkerStartError, errors.SickBirthError):
+            self.close()
+            raise
+        if answer is None:
+            self._finish()
+            raise StopIteration
+        if answer.kind == "error":
+            error = answer.value
+            raise error.rebuilt() if isinstance(error, Failure) else error
+        batch = backend.open(answer)
+        if self._pin:
+            batch = pinning.pin(batch)
+        self._yielded += 1
+        self._warn_of_length()
+        return batch
+
+    def _open_backend(self) -> Backend:
+        if self._backend is None:
+            raise errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+        return self._backend
+
+    def _take(self, backend: Backend) -> Answer | None:
+        """The next answer to deliver, in order of the units unless any order will do; None at the end of the epoch."""
+        while True:
+            self._top_up(backend)
+            if not self._outstanding and not self._answers:
+                if self._sampler_error is not None:
+                    error, self._sampler_error = self._sampler_error, None
+                    raise error
+                return None
+            while not (answer := self._ready()):
+                self._receive(backend)
+                self._top_up(backend)
+            if answer.kind != "end":
+                self._top_up(backend)  # the workers go on while the user has the batch
+                return answer
+
+    def _ready(self) -> Answer | None:
+        if not self._in_order and self._answers:
+            return self._answers.pop(next(iter(self._answers)))
+        answer = self._answers.pop(self._due, None)
+        if answer is not None:
+            self._due += 1
+        return answer
+
+    def _receive(self, backend: Backend) -> None:
+        answer = backend.receive(self._timeout)
+        self._outstanding -= 1
+        for note in answer.notes:
+            self._loader._tell_once(note)
+        if answer.kind == "end":
+            assert self._plan is not None
+            self._plan.ended(answer.worker)
+        self._answers[answer.unit] = answer
+
+    def _top_up(self, backend: Backend) -> None:
+        """Plans and submits units until enough are under way. A sampler's error waits for its turn."""
+        assert self._plan is not None
+        while not self._planned_all and self._outstanding + len(self._answers) < self._ahead:
+            try:
+                step = self._plan.next()
+            except Exception as error:
+                self._planned_all, self._sampler_error = True, error
+                return
+            if step is None:
+                # A stream's plan goes on as long as a worker does; what it says now holds for ever
+                self._planned_all = True
+                return
+            work = Work(self._epoch, self._seed, step.position, step.indices)
+            backend.submit(self._submitted, work, step.worker)
+            self._submitted += 1
+            self._outstanding += 1
+
+    def _finish(self) -> None:
+        self._finished = True
+        if not self._loader.persistent_workers:
+            self._release()
+
+    def close(self) -> None:
+        """Ends the workers now, also persistent ones. Batches that were delivered stay. Idempotent."""
+        self._finished = True
+        self._release()
+        self._loader._forget(self)
+
+    def _release(self) -> None:
+        backend, self._backend = self._backend, None
+        self._answers.clear()
+        if backend is not None:
+            backend.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still has its workers."""
+        return self._backend is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _warn_of_length(self) -> None:
+        """An IterableDataset that gives more than its length said, as torch warns of it."""
+        reported = self._loader._IterableDataset_len_called
+        if reported is None or self._yielded <= reported:
+            return
+        message = (
+            f"Length of IterableDataset {self._loader.dataset} was reported to be {reported}"
+            f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched. "
+        )
+        if self._loader.num_workers > 0:
+            message += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(message, stacklevel=3)

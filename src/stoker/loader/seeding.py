@@ -1,0 +1,172 @@
+"""Runs samples under generators seeded from (epoch's seed, position): what a sample draws depends on nothing else.
+
+Seeding all generators before each sample costs more than a cheap sample does, so a generator is seeded only once it is
+known to be drawn from. Until then it is *idle*: its state is compared at the end of each batch. If it has moved, it
+becomes *active*, seeded before each sample, and the batch is done again. The first samples of a worker find out without
+doing anything twice: all generators are seeded before each of them, and those that move become active. Whatever the
+path, a sample draws only from generators that were seeded for its own position, so the results are the same.
+
+Not seen: code that draws and then puts the state back (`torch.random.fork_rng`); `seeding="sample"` is the cure.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from stoker.errors import StokerWarning
+from stoker.loader.generators import Stream, TorchStream, global_generators, loaded_torch, mix, step, stream_of
+from stoker.loader.held_generators import held_generators
+from stoker.loader.sample_rng import SampleRNG
+
+Seeding = Literal["auto", "sample", "worker"]
+
+_FEW = 4  # to seed so many samples costs about as much as to compare states
+_PROBES = 16
+_SAMPLE, _WHOLE, _COLLATE = range(3)
+
+T = TypeVar("T")
+
+
+class SampleSeeding:
+    """Runs the samples of batches under generators that are seeded for each.
+
+    One object for each worker, kept for the worker's life; not thread safe. What a sample draws depends on the seed and
+    its position alone, not on how samples are split into batches or who makes them.
+
+    The generators are Python's, NumPy's and torch's global ones (torch's if torch is imported), those that the dataset
+    holds, and those of `rng`. One that the dataset holds is keyed by its state when it was found: its copies in other
+    workers agree, generators with other initial seeds differ. They are looked for again when the epoch's seed changes,
+    because `set_epoch` may have made new ones.
+
+    Args:
+        mode: `"auto"`; `"sample"` seeds every generator before each sample, drawn from or not; `"worker"` leaves all but
+            those of `rng` to run their own course.
+        dataset: what is searched for generators; a tuple of several objects will do.
+        threads: other threads make samples at the same time, so only `rng` is seeded. A warning is given if a global
+            generator moves while the first samples are made.
+        restore: puts back the states of all generators after each call, as is right in the trainer's process.
+        rng: what the dataset sees as `get_worker_info().rng`.
+
+    Attributes:
+        failed_at: where in its batch the sample lies that raised, after `samples()` has raised.
+    """
+
+    def __init__(
+        self,
+        mode: Seeding,
+        *,
+        dataset: object,
+        threads: bool = False,
+        restore: bool = False,
+        rng: SampleRNG | None = None,
+    ) -> None:
+        self.failed_at: int | None = None
+        self._dataset = dataset
+        self._always = mode == "sample"
+        self._only_rng = threads or mode == "worker"
+        self._bystanders = _global_streams() if threads and mode != "worker" else {}
+        self._restore = restore
+        self._rng = SampleRNG(0) if rng is None else rng
+        self._probes = _PROBES
+        self._epoch: int | None = None
+        self._knows_torch = False
+        self._found: dict[int, tuple[Any, Stream]] = {}  # holds what it names, so that no id is used twice
+        self._active: list[Stream] = []
+        self._idle: list[Stream] = []
+        self._idle_states: list[tuple[Stream, Any]] | None = None
+
+    def samples(
+        self, seed: int, positions: Sequence[int] | range, fetch: Callable[[Any], T], indices: Sequence[Any]
+    ) -> list[T]:
+        """The samples `fetch(index)`, in order, each under generators seeded for its position.
+
+        Samples are fetched twice in one case: past the worker's first samples, those of the batch in which a generator
+        is drawn from for the first time.
+
+        Raises:
+            Exception: what `fetch` raised, as it is; `failed_at` then tells for which of the indices.
+        """
+        key = self._begin(seed, _SAMPLE)
+        count = len(indices)
+        alone = count if count <= _FEW else min(count, self._probes)
+        done: list[T] = []
+        try:
+            with self._bystanders_watched():
+                if alone:
+                    with self._borrowed(self._all()):
+                        for position, index in zip(positions[:alone], indices[:alone], strict=True):
+                            done.append(self._alone(key, position, partial(fetch, index)))
+                if alone < count:
+                    self._together(key, positions[alone:], fetch, indices[alone:], done)
+        except BaseException:
+            self.failed_at = len(done)
+            raise
+        return done
+
+    def one(self, seed: int, position: int, call: Callable[[], T]) -> T:
+        """`call()` under generators seeded for one sample, never done twice: for the `next` of a stream."""
+        return self._once(_SAMPLE, seed, position, call)
+
+    def whole(self, seed: int, position: int, call: Callable[[], T]) -> T:
+        """`call()` under generators seeded once for a batch that is fetched at once (`__getitems__`), never twice."""
+        return self._once(_WHOLE, seed, position, call)
+
+    def collate(self, seed: int, position: int, call: Callable[[], T]) -> T:
+        """`call()` under generators seeded once for a user's collator, never twice, with numbers of its own."""
+        return self._once(_COLLATE, seed, position, call)
+
+    def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
+        key = self._begin(seed, purpose)
+        with self._bystanders_watched(), self._borrowed(self._all()):
+            self._seed_all(key, position)
+            return call()
+
+    def _begin(self, seed: int, purpose: int) -> int:
+        self.failed_at = None
+        if not self._only_rng and (seed != self._epoch or self._torch_is_new()):
+            self._epoch = seed
+            self._find()
+        if self._restore:
+            self._idle_states = None  # the trainer has drawn since
+        return mix(seed, purpose)
+
+    def _find(self) -> None:
+        """Takes up the generators that there are now; those that were there before stay what they were."""
+        self._knows_torch = loaded_torch() is not None
+        before, self._found = self._found, {}
+        salts = {id(generator): mix(1, number) for number, generator in enumerate(global_generators().values())}
+        for generator in (*global_generators().values(), *held_generators(self._dataset)):
+            name = id(generator)
+            stream = before[name][1] if name in before else stream_of(generator, salts.get(name))
+            if stream is not None:
+                self._found[name] = (generator, stream)
+        streams = [stream for _, stream in self._found.values()]
+        self._active = [stream for stream in streams if self._always or stream in self._active]
+        self._idle = [stream for stream in streams if stream not in self._active]
+        self._idle_states = None
+
+    def _torch_is_new(self) -> bool:
+        return not self._knows_torch and loaded_torch() is not None
+
+    def _all(self) -> list[Stream]:
+        return [*self._active, *self._idle]
+
+    def _seed_all(self, key: int, position: int) -> None:
+        self._rng.key, self._rng.position = key, position
+        self._idle_states = None
+        sample_key = step(key, position)
+        for stream in (*self._active, *self._idle, *self._rng.streams):
+            stream.seed(sample_key)
+
+    def _alone(self, key: int, position: int, call: Callable[[], T]) -> T:
+        """One sample for which every generator is seeded; while there are probes, those that move become active."""
+        def run() -> T:
+            self._seed_all(key, position)
+            return call()
+
+        self._seed_all(key, position)
+        ...

@@ -1,0 +1,66 @@
+"""Makes torch's own `get_worker_info()` give the right answer in our workers, however the user imported it.
+
+The function object is torch's and may be bound to names anywhere, so its code is replaced, not its name. In a process
+worker without torch, that happens when torch is first imported.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from stoker._worker_info import current
+
+_WORKER = "torch.utils.data._utils.worker"
+
+
+def _answer(torchs_own: Any) -> Any:
+    current.asked = True
+    return torchs_own if current.info is None else current.info
+
+
+def _replacement():  # type: ignore[no-untyped-def] # runs with the globals of torch's module
+    return __stoker_answer__(_worker_info)  # type: ignore[name-defined] # noqa: F821
+
+
+def connect() -> None:
+    """From now on torch's `get_worker_info()` knows our workers, in any thread; elsewhere it answers as ever."""
+    module = sys.modules.get(_WORKER)
+    if module is not None:
+        _patch(module)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _patch(module: ModuleType) -> None:
+    if not hasattr(module, "__stoker_answer__"):
+        module.__dict__["__stoker_answer__"] = _answer
+        module.get_worker_info.__code__ = _replacement.__code__
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for torch's module and patches it right after it has run."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if name != _WORKER:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: Any) -> Any:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        _patch(module)

@@ -1,0 +1,49 @@
+"""Indices in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from stoker import _nominal
+from stoker.samplers.base import Sampler
+
+
+class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: ignore[misc]
+    """Yields lists of the indices that a sampler yields.
+
+    Args:
+        sampler: any iterable. One that can be walked only once, such as a generator, makes one pass.
+        batch_size: how many indices a list has.
+        drop_last: leave out a last list that is shorter.
+
+    Raises:
+        ValueError: `batch_size` is no positive integer, or `drop_last` no bool.
+    """
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
+            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
+        if not isinstance(drop_last, bool):
+            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yields the batches; a batch's indices are asked for when it is."""
+        indices = iter(self.sampler)
+        while batch := list(islice(indices, self.batch_size)):
+            if self.drop_last and len(batch) < self.batch_size:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        """Returns the number of batches.
+
+        Raises:
+            TypeError: the sampler does not know its length.
+        """
+        count = len(self.sampler)  # type: ignore[arg-type]  # not every iterable has one
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)

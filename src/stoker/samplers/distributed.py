@@ -1,0 +1,106 @@
+"""Each rank's share of the samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import numpy as np
+
+from stoker import _nominal
+from stoker.samplers.base import Sampler
+from stoker.samplers.draws import in_blocks
+from stoker.samplers.permutation import Permutation
+
+
+class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler")):  # type: ignore[misc]
+    """Yields every `num_replicas`-th index of an order that all ranks share, beginning with the `rank`-th.
+
+    All ranks get equally many: the first indices come again at the end, or with `drop_last` the last are left out. The
+    order follows from `seed` and epoch alone: torch's own where torch is wanted, else a `Permutation`. `set_epoch`
+    changes it; without, each epoch has the same.
+
+    Args:
+        dataset: anything with a length, which stays the same.
+        num_replicas: number of ranks; by default that of `torch.distributed`.
+        rank: the rank of this process; by default that of `torch.distributed`.
+        shuffle: random order, else ascending.
+        seed: the same on all ranks.
+        drop_last: leave out what does not divide evenly, instead of repeating some.
+
+    Attributes:
+        num_samples: how many indices this rank gets.
+        total_size: how many all ranks get.
+        epoch: as set by `set_epoch`, from 0.
+
+    Raises:
+        RuntimeError: `num_replicas` or `rank` is left out, and there is no `torch.distributed`.
+        ValueError: `rank` is not below `num_replicas`, or one of them is left out before
+            `torch.distributed.init_process_group`.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        if num_replicas is None:
+            num_replicas = int(_distributed().get_world_size())
+        if rank is None:
+            rank = int(_distributed().get_rank())
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
+        self.dataset = dataset
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.epoch = 0
+        self.drop_last = drop_last
+        self.num_samples = len(dataset) // num_replicas if drop_last else math.ceil(len(dataset) / num_replicas)
+        self.total_size = self.num_samples * num_replicas
+        self.shuffle = shuffle
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[int]:
+        """Returns the indices of this epoch's share; the order is fixed now, not at the first of them.
+
+        Raises:
+            AssertionError: the dataset's length has changed, so that the shares are no longer right.
+        """
+        n = len(self.dataset)
+        if n < self.total_size if self.drop_last else n > self.total_size:
+            raise AssertionError(
+                f"Number of indices ({n}) does not match total_size ({self.total_size}): the dataset had another "
+                "length when this sampler was made. Make a new one."
+            )
+        positions = np.arange(self.rank, self.total_size, self.num_replicas) % max(n, 1)
+        return in_blocks(self._order(n, positions) if self.shuffle else positions)
+
+    def _order(self, n: int, positions: Any) -> Any:
+        seed = self.seed + self.epoch
+        if not _nominal.torch_is_wanted():
+            return Permutation(n, seed).take(positions)
+        import torch
+
+        return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()[positions]
+
+    def __len__(self) -> int:
+        """Returns `num_samples`."""
+        return self.num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration shuffle for this epoch; call it on every rank before each."""
+        self.epoch = epoch
+
+
+def _distributed() -> Any:
+    if _nominal.torch_is_wanted():
+        import torch.distributed
+
+        if torch.distributed.is_available():
+            return torch.distributed
+    raise RuntimeError("Requires distributed package to be available: give num_replicas and rank.")

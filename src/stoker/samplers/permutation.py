@@ -1,0 +1,185 @@
+"""A shuffle that is a function: position in, index out, with nothing held in memory.
+
+**The network.** The positions are laid out as a rectangle, barely larger than n and as square as it gets. A round moves
+one coordinate, around its side, by a hash of the other and of a round key: that can be undone, so any number of rounds
+is a permutation of the rectangle (a Feistel network on two moduli). What lands outside of n goes through again until
+it lands inside (cycle walking); with this rectangle that happens to fewer than one in sqrt(n). The usual power of two
+is up to four times n, and walks as much: measured, 1,024 positions then take 0.1 to 1 ms depending on n, here always
+0.1 ms.
+
+**Eight rounds.** Measured by chi-square of the distance between the images of positions that are neighbours, or that
+share a coordinate: two rounds fail by thousands of standard deviations, four still by 3 to 15, six pass for every n
+above a hundred, eight leave a margin. Small n need more (at n = 6 even twelve rounds miss some orders, and a square
+with odd sides allows only half of all orders however many there are), so up to `TABLE_UP_TO` the order is a table
+instead: the positions sorted by a hash each, which favours no order at any n.
+
+**For ever.** The order depends on n and key alone: exact 64-bit integers, no generator of NumPy's or Python's. An order
+that was used once is never to change; another method would get another `FORMAT_VERSION`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+FORMAT_VERSION = 1
+TABLE_UP_TO = 4096
+
+_ROUNDS = 8
+_BLOCK = 16384  # positions worked on at once: the four arrays of it stay in a core's second cache
+_FEW = 8  # positions for which Python is quicker than NumPy
+
+_MASK = 2**64 - 1
+_STEP = 0x9E3779B97F4A7C15  # the constants of SplitMix64
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+_HALF = np.uint64(32)
+_FIRST = np.uint64(_MIX_1)
+_SECOND = np.uint64(_MIX_2)
+
+Int64Array = np.ndarray[Any, np.dtype[np.int64]]
+UInt64Array = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class Permutation:
+    """The numbers 0 to n - 1 in an order that `key` fixes.
+
+    `permutation[i]` is the i-th number of the order. Constant memory and constant time to make; about 30 ns a position
+    in large blocks, 0.1 us in blocks of 1,024, 4 us alone (a tenth of that where n is at most `TABLE_UP_TO`). The same
+    on every machine, Python and NumPy. Nothing changes after it is made: any thread may use it, and it pickles small.
+
+    Args:
+        n: how many numbers, from 0 to 2**62.
+        key: any integer; those equal modulo 2**64 give the same order.
+
+    Raises:
+        ValueError: `n` is out of range.
+        TypeError: `n` or `key` is no integer.
+    """
+
+    def __init__(self, n: int, key: int) -> None:
+        self.n = operator.index(n)
+        self.key = operator.index(key)
+        if not 0 <= self.n <= 2**62:
+            raise ValueError(f"a permutation has 0 to 2**62 numbers, not {self.n}")
+        self._seed = _mixed(_mixed(self.key + _STEP) ^ (self.n * _STEP))
+        self._table = _sorted_by_hash(self.n, self._seed) if self.n <= TABLE_UP_TO else None
+        self._width = math.isqrt(max(self.n - 1, 0)) + 1
+        self._height = -(-self.n // self._width)
+        self._keys = [_mixed(self._seed + _STEP * (i + 1)) for i in range(_ROUNDS)]
+
+    def __len__(self) -> int:
+        """Returns n."""
+        return self.n
+
+    def __getitem__(self, position: int) -> int:
+        """Returns the number at `position`.
+
+        Raises:
+            IndexError: `position` is not between 0 and n - 1.
+        """
+        place = operator.index(position)
+        if not 0 <= place < self.n:
+            raise _outside(place, self.n)
+        if self._table is not None:
+            return int(self._table[place])
+        return self._walk_one(place)
+
+    def take(self, positions: Int64Array) -> Int64Array:
+        """Returns the numbers at `positions`, in their order.
+
+        Args:
+            positions: integers, in one dimension.
+
+        Raises:
+            IndexError: a position is not between 0 and n - 1.
+        """
+        outside = (positions < 0) | (positions >= self.n)
+        if outside.any():
+            raise _outside(positions[outside.argmax()], self.n)
+        if self._table is not None:
+            return self._table[positions]
+        numbers = np.empty(len(positions), np.int64)
+        for start in range(0, len(positions), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            numbers[block] = self._walk(positions[block].astype(np.uint64))
+        return numbers
+
+    def __iter__(self) -> Iterator[int]:
+        """Yields the numbers in order; some are made ahead, a block at a time."""
+        for start in range(0, self.n, _BLOCK):
+            yield from self.take(np.arange(start, min(start + _BLOCK, self.n))).tolist()
+
+    def __repr__(self) -> str:
+        return f"Permutation(n={self.n}, key={self.key})"
+
+    def _walk(self, points: UInt64Array) -> UInt64Array:
+        """Where each point first lands inside of n."""
+        if len(points) <= _FEW:
+            return np.array([self._walk_one(point) for point in points.tolist()], np.uint64)
+        landed = self._pass(points)
+        outside = np.flatnonzero(landed >= np.uint64(self.n))
+        if len(outside):
+            landed[outside] = self._walk(landed[outside])
+        return landed
+
+    def _walk_one(self, point: int) -> int:
+        point = self._pass_one(point)
+        while point >= self.n:
+            point = self._pass_one(point)
+        return point
+
+    def _pass(self, points: UInt64Array) -> UInt64Array:
+        """Once through all rounds. `_pass_one` is the same for one Python integer."""
+        side, other_side = np.uint64(self._width), np.uint64(self._height)
+        moved = points // other_side
+        other = points - moved * other_side
+        step, spare = np.empty_like(points), np.empty_like(points)
+        for key in self._keys:
+            np.bitwise_xor(other, np.uint64(key), out=step)
+            np.multiply(step, _FIRST, out=step)
+            np.right_shift(step, _HALF, out=spare)
+            np.bitwise_xor(step, spare, out=step)
+            np.multiply(step, _SECOND, out=step)
+            np.right_shift(step, _HALF, out=step)
+            np.multiply(step, side, out=step)  # 32 bits of hash, scaled to 0 .. side - 1
+            np.right_shift(step, _HALF, out=step)
+            np.add(moved, step, out=moved)
+            np.subtract(moved, side, out=spare)  # wraps to a huge number unless the sum is past the side,
+            np.minimum(moved, spare, out=moved)  # so this is the remainder, without a division
+            moved, other, side, other_side = other, moved, other_side, side
+        return moved * other_side + other
+
+    def _pass_one(self, point: int) -> int:
+        side, other_side = self._width, self._height
+        moved, other = divmod(point, other_side)
+        for key in self._keys:
+            step = (other ^ key) * _MIX_1 & _MASK
+            step = ((step ^ step >> 32) * _MIX_2 & _MASK) >> 32
+            moved = (moved + (step * side >> 32)) % side
+            moved, other, side, other_side = other, moved, other_side, side
+        return moved * other_side + other
+
+
+def _sorted_by_hash(n: int, seed: int) -> Int64Array:
+    hashes = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP) + np.uint64(seed)
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):  # `_mixed`, for all at once
+        hashes = (hashes ^ (hashes >> np.uint64(shift))) * np.uint64(factor)
+    return np.argsort(hashes, kind="stable").astype(np.int64)
+
+
+def _mixed(number: int) -> int:
+    """SplitMix64's finaliser: each bit in changes each bit out with probability one half."""
+    number &= _MASK
+    number = (number ^ number >> 30) * _MIX_1 & _MASK
+    number = (number ^ number >> 27) * _MIX_2 & _MASK
+    return number ^ number >> 31
+
+
+def _outside(position: int, n: int) -> IndexError:
+    return IndexError(f"position {position} is outside of a permutation of {n} numbers")

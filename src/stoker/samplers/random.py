@@ -1,0 +1,83 @@
+"""Samples in random order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from itertools import islice
+
+from stoker import _nominal
+from stoker.samplers.base import Sampler
+from stoker.samplers.draws import AnyGenerator, Draws, TorchDraws, draws_from
+
+_AT_ONCE = 32  # as torch draws with replacement, so that a shared generator gives each the same
+
+
+class RandomSampler(Sampler[int], _nominal.base("RandomSampler")):  # type: ignore[misc]
+    """Yields indices in random order: each once, or drawn with replacement.
+
+    A `torch.Generator` gives the order that torch's sampler draws from it. Without a generator each iteration seeds
+    its own, from torch's global one; where torch is not wanted, from NumPy's global state.
+
+    Args:
+        data_source: the dataset, or anything with a length.
+        replacement: draw each index anew, so that some come again and some never.
+        num_samples: how many to yield; by default as many as the dataset has. Beyond that, without replacement, one
+            whole random order follows another.
+        generator: draws the order; it moves on with each iteration.
+
+    Raises:
+        TypeError: `replacement` is no bool.
+        ValueError: `num_samples`, or the length of the dataset in its place, is no positive integer.
+    """
+
+    data_source: Sized
+    replacement: bool
+
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: AnyGenerator = None,
+    ) -> None:
+        self.data_source = data_source
+        self.replacement = replacement
+        self._num_samples = num_samples
+        self.generator = generator
+        if not isinstance(replacement, bool):
+            raise TypeError(f"replacement should be a boolean value, but got replacement={replacement}")
+        if not isinstance(self.num_samples, int) or self.num_samples <= 0:
+            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={self.num_samples}")
+
+    @property
+    def num_samples(self) -> int:
+        """How many indices an iteration yields: the dataset's length of this moment, unless it was given."""
+        return len(self.data_source) if self._num_samples is None else self._num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        """Yields the indices; draws them when they are needed."""
+        n = len(self.data_source)
+        draws = self._draws()
+        if self.replacement:
+            for _ in range(self.num_samples // _AT_ONCE):
+                yield from draws.below(n, _AT_ONCE)
+            yield from draws.below(n, self.num_samples % _AT_ONCE)
+        else:
+            for _ in range(self.num_samples // n):
+                yield from draws.permutation(n)
+            # Drawn also where nothing of it is used: the generator must end where torch leaves it.
+            yield from islice(draws.permutation(n), self.num_samples % n)
+
+    def __len__(self) -> int:
+        """Returns `num_samples`."""
+        return self.num_samples
+
+    def _draws(self) -> Draws:
+        draws = draws_from(self.generator)
+        if not isinstance(draws, TorchDraws) or draws.generator is not None:
+            return draws
+        import torch
+
+        # One number of the global generator, as torch takes it: others may draw from it while we iterate.
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        return TorchDraws(torch.Generator().manual_seed(seed))

@@ -1,0 +1,29 @@
+"""All samples, from the first to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+
+from stoker import _nominal
+from stoker.samplers.base import Sampler
+
+
+class SequentialSampler(Sampler[int], _nominal.base("SequentialSampler")):  # type: ignore[misc]
+    """Yields 0 to n - 1, where n is the length that the dataset has when the iteration begins.
+
+    Args:
+        data_source: the dataset, or anything with a length.
+    """
+
+    data_source: Sized
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        """Yields the indices in order."""
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        """Returns the dataset's length of this moment."""
+        return len(self.data_source)

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker._machine import reserve as reserving
+from stoker._machine.memory import Available
+from stoker._machine.reserve import kept_free, punch, reserve
+from stoker.errors import MemoryLimitError
+
+MB = 1 << 20
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory files are Linux's")
+
+LYING = """
+        import os, signal, sys
+        from stoker._machine import reserve as reserving
+        from stoker._machine.memory import Available
+        from stoker.errors import MemoryLimitError
+
+        def left(size):
+            reserving.available = lambda: Available(size << 20, size << 20, "a test")
+
+        def no_child_is_left():
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return True
+
+        memory = os.memfd_create("slots")
+"""
+
+
+@pytest.fixture
+def memory():
+    fd = os.memfd_create("slots")
+    yield fd
+    os.close(fd)
+
+
+def held(fd: int) -> int:
+    return os.fstat(fd).st_blocks * 512
+
+
+def test_reserved_memory_is_there(memory):
+    reserve(memory, 0, 4 * MB)
+    reserve(memory, 8 * MB, 2 * MB)
+    assert held(memory) == 6 * MB and os.fstat(memory).st_size == 10 * MB
+
+
+def test_punched_memory_is_given_back_and_can_be_reserved_again(memory):
+    reserve(memory, 0, 4 * MB)
+    os.pwrite(memory, b"x", 1 * MB)
+    punch(memory, 1 * MB, 2 * MB)
+    assert held(memory) == 2 * MB and os.fstat(memory).st_size == 4 * MB
+    assert os.pread(memory, 1, 1 * MB) == b"\0"
+    reserve(memory, 0, 4 * MB)
+    assert held(memory) == 4 * MB
+
+
+def test_offsets_beyond_4_gib(memory):
+    reserve(memory, 5 << 30, MB)
+    punch(memory, 5 << 30, MB)
+    assert held(memory) == 0
+
+
+def test_punching_what_is_no_memory_file_fails():
+    hear, say = os.pipe()
+    with pytest.raises(OSError):
+        punch(hear, 0, MB)
+    os.close(hear), os.close(say)
+
+
+def test_a_refusal_names_the_numbers_and_what_to_change(memory, monkeypatch):
+    monkeypatch.setattr(reserving, "available", lambda: Available(150 * MB, 200 * MB, "memory cgroup /box (v2)"))
+    with pytest.raises(MemoryLimitError) as caught:
+        reserve(memory, 0, 101 * MB)
+    for part in ("101.0 MiB", "150.0 MiB", "200.0 MiB", "50.0 MiB", "/box (v2)", "batch_size", "prefetch_factor"):
+        assert part in str(caught.value)
+    assert held(memory) == 0
+
+
+@pytest.mark.parametrize(("limit", "free"), [(100, 25), (512, 64), (4000, 200), (100_000, 1024)])
+def test_what_is_kept_free(limit, free):
+    assert kept_free(limit * MB) == free * MB
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM])
+def test_a_system_that_refuses_raises_the_same_error(memory, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(MemoryLimitError, match=os.strerror(number)):
+        reserve(memory, 0, MB)
+
+
+def test_other_errors_stay_what_they_are():
+    hear, say = os.pipe()
+    with pytest.raises(OSError) as caught:
+        reserve(say, 0, MB)
+    assert caught.value.errno == errno.ESPIPE and not isinstance(caught.value, MemoryLimitError)
+    os.close(hear), os.close(say)
+
+
+def test_a_system_without_reservations_is_only_asked(memory, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate")
+    reserve(memory, 0, MB)
+    assert held(memory) == 0
+
+
+def test_a_large_part_is_reserved_by_a_child_that_the_kernel_would_kill_first(script):
+    script(
+        LYING
+        + """
+        real, hear_say = os.posix_fallocate, os.pipe()
+
+        def tell(*args):
+            os.write(hear_say[1], open("/proc/self/oom_score_adj", "rb").read() + b"%d" % os.getpid())
+            real(*args)
+
+        os.posix_fallocate = tell
+        left(100)
+        reserving.reserve(memory, 0, 30 << 20)
+        score, pid = map(int, os.read(hear_say[0], 100).split())
+        assert score == 1000 and pid != os.getpid() and no_child_is_left()
+        assert os.fstat(memory).st_blocks * 512 == 30 << 20
+
+        reserving.reserve(memory, 30 << 20, 20 << 20)
+        score, pid = map(int, os.read(hear_say[0], 100).split())
+        assert score < 1000 and pid == os.getpid()
+        """
+    )
+
+
+def test_errors_of_the_child_arrive(script):
+    script(
+        LYING
+        + """
+        left(100)
+        hear, say = os.pipe()
+        try:
+            reserving.reserve(say, 0, 30 << 20)
+        except MemoryLimitError:
+            sys.exit("the wrong error")
+        except OSError as error:
+            print(error)
+        assert no_child_is_left()
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    "fate", ["lambda *_: os.kill(os.getpid(), signal.SIGKILL)", "lambda *_: signal.pause()", "lambda *_: 1 / 0"]
+)
+def test_a_child_that_is_killed_or_stuck_or_fails_is_a_refusal(script, fate):
+    script(
+        LYING
+        + f"""
+        reserving._DEADLINE, reserving._SLOWEST = 0.2, 1 << 60
+        os.posix_fallocate = {fate}
+        left(100)
+        try:
+            reserving.reserve(memory, 0, 30 << 20)
+        except MemoryLimitError as error:
+            assert "30.0 MiB" in str(error) and "meanwhile" in str(error)
+        else:
+            sys.exit("no error")
+        assert no_child_is_left() and os.fstat(memory).st_blocks == 0
+        """
+    )
+
+
+def test_children_that_are_reaped_by_nobody_asked_do_not_disturb(script):
+    script(
+        LYING
+        + """
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        left(100)
+        reserving.reserve(memory, 0, 30 << 20)
+        assert os.fstat(memory).st_blocks * 512 == 30 << 20
+        """
+    )
+
+
+def test_a_process_with_threads_does_not_fork(script):
+    script(
+        LYING
+        + """
+        import threading
+
+        left(100)
+        os.fork = lambda: sys.exit("forked")
+        stop = threading.Event()
+        threading.Thread(target=stop.wait).start()
+        try:
+            reserving.reserve(memory, 0, 30 << 20)
+        finally:
+            stop.set()
+        """
+    )
+
+
+def test_beyond_the_limit_of_a_cgroup_nothing_is_killed(cgroup_of_200_mb: Path, script):
+    script(
+        LYING
+        + f"""
+        open("{cgroup_of_200_mb}/cgroup.procs", "w").write(str(os.getpid()))
+        reserving.reserve(memory, 0, 50 << 20)
+        try:
+            reserving.reserve(memory, 50 << 20, 400 << 20)
+        except MemoryLimitError as error:
+            assert "200.0 MiB" in str(error)
+        else:
+            sys.exit("no error")
+        assert os.fstat(memory).st_blocks * 512 == 50 << 20
+        """
+    )
+
+
+def test_when_others_took_the_memory_meanwhile_only_the_child_dies(cgroup_of_200_mb: Path, script):
+    script(
+        LYING
+        + f"""
+        open("{cgroup_of_200_mb}/cgroup.procs", "w").write(str(os.getpid()))
+        bystander_ends, ready = os.pipe()
+        bystander = os.fork()
+        if not bystander:
+            taken = bytearray(os.urandom(1)) * (100 << 20)
+            os.write(ready, b".")
+            signal.pause()
+        os.read(bystander_ends, 1)
+
+        left(1000)
+        try:
+            reserving.reserve(memory, 0, 400 << 20)
+        except MemoryLimitError as error:
+            assert "meanwhile" in str(error)
+        else:
+            sys.exit("no error")
+        assert os.waitpid(bystander, os.WNOHANG) == (0, 0), "the bystander was killed"
+        assert os.fstat(memory).st_blocks == 0
+
+        reserving.reserve(memory, 0, 50 << 20)
+        os.kill(bystander, signal.SIGKILL)
+        os.waitpid(bystander, 0)
+        """
+    )
