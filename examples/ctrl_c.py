@@ -3,8 +3,8 @@
 Import it before everything slow. From then on the first Ctrl-C
 
 - ends the program at once while it is still being loaded (inside an import, an interrupt can come out as any error);
-- raises KeyboardInterrupt within `answered`, so that `with` blocks close what is open, and prints what `say` returns.
-  Where that takes too long, or where something swallows the exception, a timer kills what is left.
+- raises KeyboardInterrupt within `answered`, so that `with` blocks close what is open. Then, or when that takes too
+  long, or when something has swallowed the exception, what is left is killed and the program ends.
 
 Later ones change nothing. A worker process inherits this handler, and leaves the answer to the program that started it.
 """
@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 import psutil
 
@@ -26,20 +27,20 @@ SHOW_CURSOR = "\x1b[?25h"  # a progress line hides it
 
 _program = os.getpid()
 _stopped = False
-_say: Callable[[], str] | None = None  # None outside of `answered`
+_ending = threading.Lock()
 _patience = 0.0
+_say: Callable[[], str] | None = None  # None outside of `answered`
 
 
 @contextmanager
-def answered(say: Callable[[], str], patience: float = 0.6) -> Iterator[None]:
+def answered(say: Callable[[], str], patience: float = 0.5) -> Iterator[None]:
     """Runs the body of a program. `say` tells how far it came; `patience` is how many seconds it may take to end."""
     global _say, _patience
     _say, _patience = say, patience
     try:
         yield
     except KeyboardInterrupt:
-        _print(say())
-        raise SystemExit(EXIT_CODE) from None
+        _end(say)
 
 
 @contextmanager
@@ -63,26 +64,30 @@ def _on_ctrl_c(number: int, frame: FrameType | None) -> None:
         return
     _stopped = True
     if _say is None:
-        _print("before it had begun")
-        os._exit(EXIT_CODE)
-    timer = threading.Timer(_patience, _give_up, [_say])
+        _end(lambda: "before it had begun")
+    timer = threading.Timer(_patience, _end, [_say])
     timer.daemon = True
     timer.start()
     raise KeyboardInterrupt
 
 
-def _give_up(say: Callable[[], str]) -> None:
-    for process in psutil.Process().children(recursive=True):  # parents come before their children
+def _end(say: Callable[[], str]) -> NoReturn:
+    _ending.acquire()  # the program's thread or the timer's, whichever comes first
+    processes = psutil.Process().children(recursive=True)  # parents come before their children
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    _print(say())
-    os._exit(EXIT_CODE)
-
-
-def _print(how_far: str) -> None:
+    psutil.wait_procs(processes, timeout=0.2)
     to_next_line = SHOW_CURSOR + "\n" if sys.stderr.isatty() else ""
-    print(f"{to_next_line}Stopped by Ctrl-C {how_far}.", file=sys.stderr, flush=True)
+    print(f"{to_next_line}Stopped by Ctrl-C {say()}.", file=sys.stderr, flush=True)
+    os._exit(EXIT_CODE)  # because an interpreter full of modules takes half a second to leave
 
 
+def _on_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    if not _stopped:  # else it is KeyboardInterrupt, in a finaliser or in a callback of a fork
+        sys.__unraisablehook__(unraisable)
+
+
+sys.unraisablehook = _on_unraisable
 signal.signal(signal.SIGINT, _on_ctrl_c)
 _let_in(True)

@@ -50,10 +50,10 @@ class Clock:
             now = time.perf_counter()
             self.waited += now - asked
             self.first_batch = self.first_batch or now - began
-            yield images, labels
             self.images += len(images)
+            self.elapsed = before + now - began
+            yield images, labels
             asked = time.perf_counter()
-            self.elapsed = before + asked - began
         self.waited += time.perf_counter() - asked
         self.elapsed = before + time.perf_counter() - began
 

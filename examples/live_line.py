@@ -23,7 +23,13 @@ class LiveLine:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(NUMBERS))
         console = Console()
         self._progress = Progress(
-            *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
+            *columns,
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,  # workers inherit what is redirected
+            redirect_stderr=False,
+            disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", visible=False, rate=0.0, wait=0.0, loss=0.0)
         self._refreshed = 0.0

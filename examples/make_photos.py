@@ -19,7 +19,7 @@ import ctrl_c  # first, so that Ctrl-C is answered while the rest is imported
 
 import random
 import sqlite3
-import time
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -33,8 +33,7 @@ from typing import Annotated, NamedTuple
 import typer
 from cpus import cpus
 from PIL import Image, ImageEnhance, ImageOps
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
 PACKAGES = {
     "skimage": "data/astronaut.png data/brick.png data/camera.png data/chelsea.png data/coffee.png data/coins.png "
@@ -142,7 +141,7 @@ def read_table(path: Path) -> list[Sample]:
         return [Sample(*row[:4], bool(row[4])) for row in rows]
 
 
-def make(data: Path, images: int, console: Console) -> list[Sample]:
+def make(data: Path, images: int) -> list[Sample]:
     """Makes the data set, unless it is there, and returns its table."""
     photographs = find_photographs()
     samples = plan(photographs, images)
@@ -150,26 +149,19 @@ def make(data: Path, images: int, console: Console) -> list[Sample]:
         table = data / "samples.sqlite"
         if not table.is_file() or read_table(table) != samples:
             raise SystemExit(f"{data} exists and is not this data set: remove it, or name another folder by --data.")
-        console.print(f"{data} is there already.")
+        print(f"{data} is there already.")
         return samples
 
     folder = unfinished(data, images)
     for photograph in photographs:
         (folder / photograph.stem).mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("making photographs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        ProcessPoolExecutor(cpus()) as pool,
-        Progress(*columns, console=console, auto_refresh=False) as progress,
-    ):
-        task = progress.add_task("", total=images)
-        shown = 0.0
-        for _ in pool.map(partial(write_image, folder, photographs), samples, chunksize=4):
-            progress.update(task, advance=1)
-            if time.monotonic() - shown > 0.1:
-                progress.refresh()
-                shown = time.monotonic()
-        write_table(folder / "samples.sqlite", samples)
-        folder.rename(data)
+    print(f"{data}: making {images:,} photographs with {cpus()} processes")
+    with ProcessPoolExecutor(cpus()) as pool:
+        made = pool.map(partial(write_image, folder, photographs), samples, chunksize=4)
+        for _ in track(made, "", images, transient=True, disable=not sys.stdout.isatty()):
+            pass
+    write_table(folder / "samples.sqlite", samples)
+    folder.rename(data)
     return samples
 
 
@@ -183,23 +175,26 @@ def how_far(data: Path, images: int) -> str:
     return f"after {made:,} of {images:,} photographs. They are kept: the same command goes on from there"
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(
     data: Annotated[Path, typer.Option(help="The folder to make.")] = Path("data/photos"),
     images: Annotated[int, typer.Option(min=20, help="How many images.")] = 4000,
 ) -> None:
     """Makes a data set of real photographs."""
-    console = Console()
     with ctrl_c.answered(lambda: how_far(data, images)):
-        samples = make(data, images, console)
+        samples = make(data, images)
         size = sum((data / sample.file_path).stat().st_size for sample in samples)
         splits = Counter(sample.split_tag for sample in samples)
         classes = len({sample.label_id for sample in samples})
         broken = sum(not sample.is_verified for sample in samples)
-        console.print(
+        print(
             f"{data}: {images:,} photographs in {classes} classes, {size / 1e6:,.0f} MB; {splits['train']:,} to train, "
             f"{splits['val']:,} to validate, {broken} of them truncated and not verified"
         )
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

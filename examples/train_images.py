@@ -65,8 +65,11 @@ class Photos(stoker.Dataset):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        with Image.open(self.paths[index]) as file:
-            photograph = file.convert("RGB")
+        try:
+            with Image.open(self.paths[index]) as file:
+                photograph = file.convert("RGB")
+        except OSError as error:  # which does not say of which file it speaks
+            raise OSError(f"{self.paths[index]}: {error}") from error
         chance = generator()
         box = random_part(photograph, chance) if self.augment else middle(photograph)
         image = photograph.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box)
@@ -170,13 +173,14 @@ def train(
     train_set, val_set = Photos(data, "train"), Photos(data, "val")
     if not len(train_set) or not len(val_set):
         raise SystemExit(f"{data} has too few photographs: it takes some 10, in one folder for each class.")
+    name = f"{loader.value}, " + (f"{workers} x {backend.value}" if backend is not Backend.serial else "serial")
+    line.print(f"{name}: {len(train_set):,} photographs to train, {len(val_set):,} to validate")
     torch.manual_seed(0)
     torch.set_num_threads(threads_left(backend, workers))
     network = make_network(1 + max(train_set.labels + val_set.labels))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     clock = Clock()
     train_loader, val_loader = make_loaders(loader, train_set, val_set, batch_size, backend, workers)
-    name = f"{loader.value}, " + (f"{workers} x {backend.value}" if backend is not Backend.serial else "serial")
     with line:
         for epoch in range(1, epochs + 1):
             network.train()
@@ -207,6 +211,10 @@ def validate(network: nn.Module, loader: Iterable[Any]) -> float:
     return torch.cat(right).float().mean().item()
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(
     data: Annotated[Path, typer.Option(help="The photographs: one folder for each class.")] = Path("data/photos"),
     loader: Annotated[Loader | None, typer.Option(help="Whose loader; without it both, side by side.")] = None,
@@ -214,7 +222,7 @@ def main(
     workers: Annotated[int, typer.Option(min=1, help="How many threads or processes.")] = 2,
     epochs: Annotated[int, typer.Option(min=1)] = 2,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file as well.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here, not as a table.")] = None,
 ) -> None:
     """Trains a small network to recognise photographs."""
     if not data.is_dir():
@@ -241,4 +249,4 @@ def compare_loaders() -> NoReturn:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -92,7 +92,6 @@ __all__ = [
     "WorkerInfo",
     "WorkerStartError",
     "WorkerTraceback",
-    "__version__",
     "columns",
     "default_collate",
     "default_convert",
@@ -165,4 +164,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 T_co = TypeVar("T_co", covariant=True)
 
 _avoid = False
+_decided: list[bool] = []  # all classes of a process must have bases of one kind
 
 
 class Plain(Generic[T_co]):
@@ -39,8 +40,10 @@ def torch_is_wanted() -> bool:
 
 
 def base(name: str) -> Any:
-    """The class `torch.utils.data.<name>`, or `Plain` where torch is not wanted."""
-    if not torch_is_wanted():
+    """The class `torch.utils.data.<name>`, or `Plain` where torch is not wanted when this is first asked."""
+    if not _decided:
+        _decided.append(torch_is_wanted())
+    if not _decided[0]:
         return Plain
     import torch.utils.data
 

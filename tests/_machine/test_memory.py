@@ -74,7 +74,7 @@ def test_no_limit_of_version_2(tree):
 def test_a_namespace_that_hides_the_path_is_read_from_the_mounts_root(tree):
     for path in ("/docker/ab", "/../ab"):
         base = MACHINE | {"proc/self/cgroup": f"0::{path}", "proc/self/mountinfo": V2_MOUNT}
-        root = tree(base | group_v2("", 500 * MB, 100 * MB))
+        root = tree(base | group_v2("", 500 * MB, 100 * MB) | group_v2("/ab", MB, MB))  # another's, of the same name
         assert _available(root) == Available(400 * MB, 500 * MB, "memory cgroup / (v2)")
 
 
@@ -95,8 +95,10 @@ def test_version_1_without_a_limit(tree):
     assert _available(root).source == "the machine"
 
 
-def test_of_two_mounts_the_one_that_shows_more_levels_is_read(tree):
-    mounts = "1 1 0:28 /pod/box /own rw - cgroup2 c rw\n2 1 0:28 / /sys/fs/cgroup rw - cgroup2 c rw"
+@pytest.mark.parametrize("step", [1, -1])
+def test_of_two_mounts_the_one_that_shows_more_levels_is_read(tree, step):
+    both = ["1 1 0:28 /pod/box /own rw - cgroup2 c rw", "2 1 0:28 / /sys/fs/cgroup rw - cgroup2 c rw"]
+    mounts = "\n".join(both[::step])
     root = tree(
         MACHINE
         | {"proc/self/cgroup": "0::/pod/box", "proc/self/mountinfo": mounts, "own/memory.max": "max"}

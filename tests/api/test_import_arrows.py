@@ -35,7 +35,8 @@ ARROWS: dict[str, set[str]] = {
     "_engine": GROUND | {"_transport", "_supervision"},
     # where both meet
     "freeze": GROUND | {"_engine"},
-    "loader": GROUND | DATA_SIDE | ENGINE_SIDE,
+    "device": GROUND,
+    "loader": GROUND | DATA_SIDE | ENGINE_SIDE | {"device"},
     "testing": GROUND | DATA_SIDE | {"loader"},
     # what users see
     "__init__": GROUND | DATA_SIDE | {"freeze", "loader"},

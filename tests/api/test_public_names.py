@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import inspect
 import subprocess
 import sys
@@ -62,8 +63,8 @@ METHODS_OF_THE_LOADER = ["close", "describe", "from_torch"]
 
 
 def test_the_list_is_the_surface() -> None:
-    assert stoker.__all__ == sorted([*HOMES, "__version__", "errors"])
-    assert set(stoker.__all__) <= set(dir(stoker))
+    assert stoker.__all__ == sorted([*HOMES, "errors"])
+    assert {*stoker.__all__, "__version__"} <= set(dir(stoker))
     public = {name for name in vars(stoker) if not name.startswith("_")}
     modules = {name for name in public if inspect.ismodule(getattr(stoker, name))}
     assert public - modules - set(stoker.__all__) == {"TYPE_CHECKING", "Any", "annotations"}
@@ -97,6 +98,14 @@ def test_methods_that_a_class_shows_are_documented(name: str) -> None:
 def test_the_loader_offers_what_is_new() -> None:
     for name in METHODS_OF_THE_LOADER:
         assert inspect.getdoc(getattr(stoker.DataLoader, name))
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    try:
+        version = importlib.metadata.version("stoker")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("run from the source folder, without an installation")
+    assert stoker.__version__ == version
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

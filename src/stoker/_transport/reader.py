@@ -32,9 +32,9 @@ _born_by: list[ForkHold] = []  # set while a fork of ours is under way
 class Lease:
     """A slot in the user's hands: which of its exporters live, and whether it may ever be written again."""
 
-    def __init__(self, slot: Slot, mapping: Mapping, gone: deque[Lease]) -> None:
+    def __init__(self, slot: Slot, gone: deque[Lease]) -> None:
         self.slot = slot
-        self.mapping = mapping
+        self._mapping: Mapping | None = None  # kept from the first exporter to the last
         self.holds = 0
         self.retired = False
         self.settled = False
@@ -48,9 +48,10 @@ class Lease:
         """Whether an exporter lives."""
         return bool(self._tokens)
 
-    def export(self, offset: int, size: int) -> Any:
+    def export(self, mapping: Mapping, offset: int, size: int) -> Any:
         """A buffer over part of the slot, counted until it is gone."""
-        exporter = self.mapping.part(offset, size)
+        self._mapping = mapping
+        exporter = mapping.part(offset, size)
         self._tokens.append(None)
         self._references.append(weakref.ref(exporter, self._exporter_gone))
         _open.add(self)
@@ -78,6 +79,8 @@ class Lease:
             kind._free_weak_ref(weak)
         self._tokens.pop()
         if not self._tokens:
+            self._mapping = None
+            self._references = []
             _open.discard(self)
             self._gone.append(self)
 
@@ -147,12 +150,12 @@ class Reader:
             mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
         self._settle()
         copies = self.leased_bytes + slot.capacity > self._budget
-        lease = Lease(slot, mapping, self._gone)
+        lease = Lease(slot, self._gone)
 
         def buffer(leaf: Leaf) -> Any:
             if copies:
                 return bytearray(mapping.part(leaf.offset, leaf.size))
-            return lease.export(leaf.offset, leaf.size)
+            return lease.export(mapping, leaf.offset, leaf.size)
 
         makers = [_maker(leaf, buffer, None if copies else lease) for leaf in written.leaves]
         where = written.pickle
@@ -168,6 +171,10 @@ class Reader:
     def discard(self, slot: Slot) -> None:
         """The batch in the slot is not wanted."""
         self._returned.append(slot.number)
+
+    def close(self) -> None:
+        """No more batches come. What is leased stays mapped until its last view is gone; the rest is unmapped now."""
+        self._mappings.clear()
 
     def returned(self) -> list[int]:
         """Numbers of the slots that came back since the last call."""

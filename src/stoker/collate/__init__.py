@@ -1,0 +1,25 @@
+"""From samples to a batch: the default collation and conversion, padding, and the memory that they write into."""
+
+from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
+from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
+from stoker.collate.flavours import for_output
+from stoker.collate.leaves import TensorLeaf
+from stoker.collate.padded import PadCollator, Padded
+from stoker.collate.registry import default_collate_fn_map
+from stoker.collate.worker_patch import write_in_place
+
+__all__ = [
+    "PadCollator",
+    "Padded",
+    "TensorLeaf",
+    "collate",
+    "default_collate",
+    "default_collate_fn_map",
+    "default_convert",
+    "deferred_collate",
+    "deferred_convert",
+    "for_output",
+    "numpy_collate",
+    "numpy_convert",
+    "write_in_place",
+]

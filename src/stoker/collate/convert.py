@@ -7,13 +7,13 @@ and tensors keep their memory. The functions keep no state: they may be called f
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from . import registry, structure
-from .leaves import NumpyLeaves
+from stoker.collate import registry, structure
+from stoker.collate.leaves import NumpyLeaves
+from stoker.collate.tensors import is_tensor
 
 
 def default_convert(data: Any) -> Any:
@@ -45,8 +45,7 @@ def _converted(data: Any, leaves: NumpyLeaves) -> Any:
             return data
         leaves.accept(data.dtype)
         return leaves.of_array(data)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(data, torch.Tensor):
+    if is_tensor(data):
         return leaves.of_tensor(data)
     whole = structure.collated((data,), lambda values, _key: _converted(values[0], leaves))
     return data if whole is structure.NOT_A_STRUCTURE else whole

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import mismatch, registry, structure
+from stoker.collate import mismatch, registry, structure
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -72,9 +72,7 @@ def collate(batch: Sequence[Any], *, collate_fn_map: Mapping[registry.Key, regis
     return _collated(batch, registry.in_place(collate_fn_map or {}))
 
 
-def one_level(
-    batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn], field: structure.Field
-) -> Any:
+def one_level(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn], field: structure.Field) -> Any:
     """Collates by the function for the samples' type, or else as a structure whose fields `field` collates."""
     fn = registry.function_for(batch[0], fn_map)
     if fn is not None:

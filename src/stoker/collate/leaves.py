@@ -1,4 +1,4 @@
-"""How the samples' leaves become a leaf of the batch, as NumPy arrays: one array each, written where it will travel.
+"""How the samples' leaves become a leaf of the batch: one array or tensor, written where it will travel.
 
 Each method collates one kind of leaf and is what a `collate_fn_map` holds. A kind of output is a subclass that says
 which dtypes it accepts and what it makes of the finished array, so that all kinds of output follow the same rules:
@@ -8,15 +8,21 @@ those of torch's default collation, promotion of dtypes included, whether torch 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import LeafTypeError
-from . import memory, mismatch
+from stoker.collate import memory, mismatch
+from stoker.collate.memory import Array
+from stoker.collate.promotion import common_dtype
+from stoker.collate.tensors import as_array, as_tensor, is_tensor, stacked
+from stoker.errors import LeafTypeError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:
+    import torch
+
 Map = Mapping[Any, Any] | None
 
 _dtype_of = attrgetter("dtype")
@@ -41,8 +47,6 @@ class NumpyLeaves:
 
     def of_tensor(self, tensor: Any) -> Any:
         """A leaf over the memory of a sample's tensor."""
-        from .tensors import as_array
-
         return self.leaf(as_array(tensor))
 
     def accept(self, dtype: np.dtype[Any]) -> None:
@@ -50,9 +54,7 @@ class NumpyLeaves:
 
     def tensors(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
         """Tensors of one shape: one leaf, shape (batch, *shape)."""
-        from .tensors import TENSORS
-
-        return self.of_tensor(TENSORS.tensors(batch))
+        return self.of_tensor(stacked(batch))
 
     def arrays(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
         """NumPy arrays or scalars of one shape: one leaf, shape (batch, *shape)."""
@@ -89,7 +91,7 @@ class NumpyLeaves:
 
     def mixed_numbers(self, batch: Sequence[Any], dtype: np.dtype[Any] | None = None) -> Any:
         """Numbers of several kinds."""
-        arrays = [_as_array(value, batch) for value in batch]
+        arrays = [_as_array(value, batch, dtype) for value in batch]
         if any(array.shape for array in arrays):
             raise mismatch.unequal_types(batch)
         if dtype is not None and not all(np.can_cast(array.dtype, dtype, "same_kind") for array in arrays):
@@ -114,7 +116,7 @@ class NumpyLeaves:
         return self.leaf(out)
 
 
-class TensorLeaf(np.ndarray[Any, np.dtype[Any]]):
+class TensorLeaf(Array):
     """An array that is to be a tensor: what a worker makes that does not import torch only for this."""
 
 
@@ -140,36 +142,68 @@ class DeferredLeaves(NumpyLeaves):
             )
 
 
-def common_dtype(dtypes: set[np.dtype[Any]], batch: Sequence[Any]) -> np.dtype[Any]:
-    """The dtype that torch promotes these to, in native byte order.
+class TensorLeaves(DeferredLeaves):
+    """Leaves are tensors, as torch's default collation makes them."""
 
-    Other than in NumPy the kind decides first: int64 and float32 give float32.
-    """
-    if len(dtypes) == 1:
-        return next(iter(dtypes)).newbyteorder("=")
-    kinds = {dtype.kind for dtype in dtypes}
-    if not kinds <= set("buifc"):
-        return np.result_type(*dtypes)
-    if "f" not in kinds and any(d.kind == "u" and d.itemsize > 1 for d in dtypes):
-        raise mismatch.unequal_dtypes(batch, "Promotion for uint16, uint32, uint64 types is not supported")
-    if "c" in kinds:
-        return np.result_type(*[d for d in dtypes if d.kind in "fc"])
-    top = "f" if "f" in kinds else "iu"
-    return np.result_type(*[d for d in dtypes if d.kind in top])
+    def leaf(self, array: Array) -> torch.Tensor:
+        """A tensor over the same memory."""
+        import torch
+
+        return torch.as_tensor(array)
+
+    def of_array(self, array: Array | np.generic) -> torch.Tensor:
+        """A tensor over the memory of a sample's array, or a copy where torch cannot have it so."""
+        return as_tensor(array)
+
+    def of_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def tensors(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> torch.Tensor:
+        """Tensors of one shape: one tensor, shape (batch, *shape)."""
+        return stacked(batch)
+
+    def arrays(self, batch: Sequence[Any], *, collate_fn_map: Map = None) -> Any:
+        """NumPy arrays of one shape: one tensor, or what the function registered for tensors makes of them."""
+        import torch
+
+        of_tensors = (collate_fn_map or {}).get(torch.Tensor, self.tensors)
+        if of_tensors == self.tensors:
+            return super().arrays(batch, collate_fn_map=collate_fn_map)
+        self.accept(batch[0].dtype)
+        return of_tensors([as_tensor(value) for value in batch], collate_fn_map=collate_fn_map)
+
+    def mixed_arrays(self, batch: Sequence[Any], collate_fn_map: Map) -> torch.Tensor:
+        """Arrays, and in other samples tensors, numbers or lists of them."""
+        try:
+            tensors = [as_tensor(value) for value in batch]
+        except (RuntimeError, TypeError, ValueError) as cause:
+            raise mismatch.unequal_types(batch) from cause
+        return self.tensors(tensors)
+
+    def mixed_numbers(self, batch: Sequence[Any], dtype: np.dtype[Any] | None = None) -> torch.Tensor:
+        """Numbers of several kinds, one-element tensors among them."""
+        import torch
+
+        try:
+            return torch.tensor(batch, dtype=None if dtype is None else torch.float64)
+        except (RuntimeError, TypeError, ValueError) as cause:
+            raise mismatch.unequal_types(batch) from cause
 
 
-def _as_array(value: Any, batch: Sequence[Any]) -> Array:
+def _as_array(value: Any, batch: Sequence[Any], real: np.dtype[Any] | None = None) -> Array:
+    """A value among others: Python's real numbers as `real`, else by the dtypes that torch gives them there."""
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        from .tensors import as_array
-
+    if is_tensor(value):
         return as_array(value)
     for kind, dtype in _NUMBERS:
         if isinstance(value, kind):
-            return np.asarray(value, dtype)
+            with suppress(OverflowError):
+                return np.asarray(value, dtype if kind is complex else real or dtype)
     raise mismatch.unequal_types(batch)
 
 
 NUMPY = NumpyLeaves()
 DEFERRED = DeferredLeaves()
+TENSORS = TensorLeaves()

@@ -17,6 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 Lender = Callable[[int], Any]
 """Takes a number of bytes; gives a writable buffer of at least that size, aligned to 64 bytes, or None."""
 
@@ -38,7 +40,7 @@ def lent_by(lender: Lender) -> Iterator[None]:
         _lending.lender = before
 
 
-def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     """An uninitialised array, contiguous, in lent memory where there is some."""
     count = math.prod(shape)
     if _lending.lender is not None and count and dtype.itemsize and not dtype.hasobject:
@@ -56,5 +58,5 @@ def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     if _lending.lender is not None and count:
         buffer = _lending.lender(count * dtype.itemsize)
         if buffer is not None:
-            return torch.frombuffer(buffer, dtype=dtype, count=count).view(*shape)
+            return torch.frombuffer(buffer, dtype=dtype, count=count).view(tuple(shape))
     return torch.empty(tuple(shape), dtype=dtype, device="cpu")

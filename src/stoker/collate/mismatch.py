@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from ..errors import BatchError, LeafTypeError, MissingFieldError
+from stoker.errors import BatchError, LeafTypeError, MissingFieldError
 
 FOUND = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
 """torch's wording, which programs look for."""

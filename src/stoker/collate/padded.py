@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import BatchError
-from . import memory, mismatch, registry, structure
-from .default import one_level
-from .leaves import Array, NumpyLeaves, common_dtype
-
-if TYPE_CHECKING:
-    import torch
+from stoker.collate import ragged, registry, structure
+from stoker.collate.default import one_level
+from stoker.collate.tensors import is_tensor
+from stoker.errors import BatchError
 
 
 class Padded(NamedTuple):
@@ -68,10 +65,10 @@ class PadCollator:
 
     padding_value: float | Mapping[Hashable, float] = 0
     _: KW_ONLY
-    side: Literal["right", "left"] = "right"
+    side: ragged.Side = "right"
     multiple_of: int = 1
     max_length: int | None = None
-    dims: Sequence[int] = field(default=(0,))
+    dims: Sequence[int] = (0,)
     mask: str | None = "_mask"
     output: registry.Output | None = None
 
@@ -114,8 +111,7 @@ class _Padding:
     def collated(self, batch: Sequence[Any], path: tuple[Hashable, ...]) -> Any:
         if self._is_padded(batch, path):
             self.met.add(path)
-            values, mask = self._padded(batch, self.named[path] if self.named else self.options.padding_value)
-            return values if self.options.mask is None else Padded(values, mask)
+            return self._padded(batch, self.options.padding_value if self.named is None else self.named[path])
 
         def field(values: Sequence[Any], key: Any) -> Any:
             return self.collated(values, (*path, key))
@@ -137,19 +133,20 @@ class _Padding:
     def _is_padded(self, batch: Sequence[Any], path: tuple[Hashable, ...]) -> bool:
         if self.named is not None:
             return path in self.named
-        elem = batch[0]
+        elem, dims = batch[0], self.options.dims
         if isinstance(elem, list):
-            some = next((sample for sample in batch if len(sample)), None)
-            return self.options.dims == (0,) and (some is None or isinstance(some[0], (int, float, np.number)))
+            some = next((sample[0] for sample in batch if isinstance(sample, list) and sample), 0)
+            return tuple(dims) == (0,) and isinstance(some, (int, float, np.number))
         if registry.function_for(elem, self.functions) not in (self.leaves.tensors, self.leaves.arrays):
             return False
-        return elem.ndim > self.options.dims[-1] and getattr(elem.dtype, "kind", "f") in "biufc"
+        return elem.ndim > dims[-1] and (is_tensor(elem) or elem.dtype.kind in "biufc")
 
-    def _padded(self, batch: Sequence[Any], value: Any) -> tuple[Any, Any]:
-        """The padded leaf and its mask."""
-        rows = [_as_row(sample, batch) for sample in batch]
-        sizes = self._sizes(rows)
-        shape = tuple(sizes.get(dim, size) for dim, size in enumerate(rows[0].shape))
-        out = self._filled(rows, shape, value)
-        kept = np.array([[min(row.shape[dim], size) for dim, size in sizes.items()] for row in rows])
-        return out, self._mask(kept, tuple(sizes.values()))
+    def _padded(self, batch: Sequence[Any], value: Any) -> Any:
+        dims, side = self.options.dims, self.options.side
+        rows = ragged.rows_of(batch, dims)
+        if self.options.max_length is not None:
+            rows = ragged.cut(rows, dims, self.options.max_length, side)
+        step = self.options.multiple_of
+        sizes = {dim: -(-max(row.shape[dim] for row in rows) // step) * step for dim in dims}
+        values = ragged.padded(rows, sizes, side, value, self.leaves)
+        return values if self.options.mask is None else Padded(values, ragged.mask(rows, sizes, side, self.leaves))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import BatchError
-from . import memory, mismatch
-from .leaves import Array, NumpyLeaves, common_dtype
+from stoker.collate import memory, mismatch
+from stoker.collate.leaves import NumpyLeaves
+from stoker.collate.promotion import common_dtype
+from stoker.collate.tensors import as_tensor, is_tensor
+from stoker.errors import BatchError
 
 Side = Literal["right", "left"]
 
@@ -20,32 +23,35 @@ def rows_of(batch: Sequence[Any], dims: Sequence[int]) -> list[Any]:
 
     An empty list says nothing about its dtype and its other dimensions: it gets those of a row that does.
     """
-    rows = [None if isinstance(sample, list) and not sample else _row(sample, batch) for sample in batch]
-    some = next((row for row in rows if row is not None), np.empty(0, np.int64))
+    given = [None if isinstance(sample, list) and not sample else _row(sample, batch) for sample in batch]
+    some = next((row for row in given if row is not None), np.empty(0, np.int64))
     nothing = some[tuple(slice(0 if dim in dims else None) for dim in range(some.ndim))]
-    rows = [nothing if row is None else row for row in rows]
+    rows = [nothing if row is None else row for row in given]
     if not all(isinstance(row, np.ndarray) for row in rows):
-        from .tensors import as_tensor
-
         rows = [as_tensor(row) for row in rows]
     if some.ndim <= dims[-1]:
         raise BatchError(f"there is no dimension {dims[-1]} to pad in shape {tuple(some.shape)}: correct dims=")
-    if len({tuple(size for dim, size in enumerate(row.shape) if dim not in dims) for row in rows}) > 1:
+    if len({(row.ndim, *(size for dim, size in enumerate(row.shape) if dim not in dims)) for row in rows}) > 1:
         raise mismatch.unequal_shapes(rows)
     return rows
 
 
+def cut(rows: Sequence[Any], dims: Sequence[int], longest: int, side: Side) -> list[Any]:
+    """Views of the rows without what is over `longest` in these dimensions, on the side where padding would go."""
+    kept = [[min(size, longest) if dim in dims else size for dim, size in enumerate(row.shape)] for row in rows]
+    return [row[_corner(row.shape, size, side)] for row, size in zip(rows, kept, strict=True)]
+
+
 def padded(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, value: Any, leaves: NumpyLeaves) -> Any:
-    """One leaf of the rows, shape (rows, *row with `sizes` for its dimensions): cut or padded on that side."""
+    """One leaf of the rows, shape (rows, *row with `sizes` for its dimensions), padded on that side."""
     shape = tuple(sizes.get(dim, size) for dim, size in enumerate(rows[0].shape))
     out = _empty(rows, shape, value, leaves)
-    for into, row in zip(out, rows, strict=True):
-        if row.shape == shape:
-            into[...] = row
-            continue
-        kept = [min(size, had) for size, had in zip(shape, row.shape, strict=True)]
-        into[...] = value
-        into[_corner(shape, kept, side)] = row[_corner(row.shape, kept, side)]
+    for place, row in enumerate(rows):
+        into = out[place]
+        if row.shape != shape:
+            into[...] = value
+            into = into[_corner(shape, row.shape, side)]
+        into[...] = row
     return leaves.leaf(out) if isinstance(out, np.ndarray) else leaves.of_tensor(out)
 
 
@@ -58,7 +64,7 @@ def mask(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, leaves: Nump
         along = np.arange(size) < had if side == "right" else np.arange(size) >= size - had
         real &= along.reshape([len(rows), *[size if at == axis else 1 for at in range(1, real.ndim)]])
     whole = leaves.leaf(real)
-    return whole if isinstance(rows[0], np.ndarray) or isinstance(whole, np.ndarray) else whole.to(rows[0].device)
+    return whole.to(rows[0].device) if is_tensor(whole) and is_tensor(rows[0]) else whole
 
 
 def _corner(shape: Sequence[int], kept: Sequence[int], side: Side) -> tuple[slice, ...]:
@@ -69,17 +75,15 @@ def _corner(shape: Sequence[int], kept: Sequence[int], side: Side) -> tuple[slic
 
 
 def _row(sample: Any, batch: Sequence[Any]) -> Any:
-    if hasattr(sample, "__dlpack__") and not isinstance(sample, np.ndarray):
-        import torch
-
+    if is_tensor(sample):
         try:
-            return sample.numpy() if type(sample) is torch.Tensor else sample
+            return sample.numpy()
         except (RuntimeError, TypeError):
             return sample  # followed by autograd, on a device, or of a dtype that NumPy lacks
     try:
         row = np.asarray(sample)
     except ValueError as cause:
-        raise mismatch.unequal_lengths(sample) from cause
+        raise BatchError(f"a list that is no array cannot be padded: {cause}") from cause
     if row.dtype.kind not in "biufc":
         raise mismatch.unequal_types(batch)
     return row
@@ -90,7 +94,7 @@ def _empty(rows: Sequence[Any], shape: Sequence[int], value: Any, leaves: NumpyL
     if isinstance(rows[0], np.ndarray):
         dtype = common_dtype({row.dtype for row in rows}, rows)
         leaves.accept(dtype)
-        _check(value, dtype.type)
+        _check(value, lambda number: np.asarray(number).astype(dtype).item())
         return memory.empty((len(rows), *shape), dtype)
     import torch
 
@@ -101,12 +105,12 @@ def _empty(rows: Sequence[Any], shape: Sequence[int], value: Any, leaves: NumpyL
     return memory.empty_tensor((len(rows), *shape), common)
 
 
-def _check(value: Any, held_as: Any) -> None:
-    """Refuses an integer or a NaN that wraps or overflows in the rows' dtype; floats may be rounded."""
-    try:
+def _check(value: Any, held_as: Callable[[Any], Any]) -> None:
+    """Refuses a value that the rows' dtype would wrap, cut or overflow; floats may be rounded."""
+    fits = False
+    with suppress(OverflowError, RuntimeError, ValueError), np.errstate(all="ignore"):
         held = held_as(value)
-        if held == value or held != held or (isinstance(value, float) and not isinstance(held, int | np.integer)):
-            return
-    except (OverflowError, ValueError, RuntimeError):
-        pass
-    raise BatchError(f"padding value {value!r} does not fit the samples' dtype: choose another padding_value=")
+        rounded = isinstance(held, (float, complex, np.inexact)) and np.isfinite(held)
+        fits = rounded or held == value or (held != held and value != value)
+    if not fits:
+        raise BatchError(f"padding value {value!r} does not fit the samples' dtype: choose another padding_value=")

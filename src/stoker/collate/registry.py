@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .leaves import DEFERRED, NUMPY, NumpyLeaves
-from .tensors import TENSORS
+from stoker.collate.leaves import DEFERRED, NUMPY, TENSORS, NumpyLeaves
 
 Key = type | tuple[type, ...]
 CollateFn = Callable[..., Any]

@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from typing import Any
 
-from ..errors import BatchError
-from . import mismatch
+from stoker.collate import mismatch
+from stoker.errors import BatchError
 
 Field = Callable[[Sequence[Any], Any], Any]
 

@@ -47,7 +47,7 @@ class Numbers:
         if self.kind in _PYTHON_NUMBERS:
             values = picked.tolist()
         elif self.kind is np.ndarray:
-            values = list(map(np.asarray, picked))  # one without dimensions would come out as a scalar
+            values = [picked[place, ...] for place in range(len(picked))]  # `...`: else no dimensions make a scalar
         else:
             values = list(picked)
         return _with_gaps(values, self.mask, rows)

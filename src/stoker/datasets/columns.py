@@ -22,7 +22,7 @@ def columns(rows: Iterable[Row]) -> Columns[Row]:
 
     Reading a Python object writes its reference count, so a list of tuples is copied page by page into every worker;
     arrays are not. For 5 million tuples of a path and a label they take under half of the list's memory; building
-    takes some 0.4 s per million rows and needs no list (`rows` may be a generator). Reading a row takes 2 us, half of that
+    takes some 0.4 s per million rows and needs no list (`rows` may be a generator). Reading a row takes 2 us, half that
     by `__getitems__`.
 
     Args:

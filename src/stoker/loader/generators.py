@@ -17,6 +17,7 @@ import numpy as np
 
 _MASK = 2**64 - 1
 _TWISTER_WORDS = 624
+_TORCH_SLOTS = 632
 
 
 def mix(*words: int) -> int:
@@ -130,20 +131,20 @@ class LegacyStream:
 
 def _memory(address: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """NumPy's Mersenne twister: its words, then how many of them are used up."""
-    return np.frombuffer((ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address), np.uint32)
+    return np.ctypeslib.as_array((ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address))
 
 
 class NumpyStream:
-    """A bit generator of NumPy: that of a `np.random.Generator`, or of a `RandomState` that is no Mersenne twister."""
+    """A `np.random.Generator`, or a `np.random.RandomState` that is no Mersenne twister."""
 
-    def __init__(self, bits: Any, salt: int | None = None) -> None:
-        self._bits = bits
+    def __init__(self, generator: Any, salt: int | None = None) -> None:
+        self._bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator
         first = self.state()
         self._salt = salt_of(first) if salt is None else salt
-        self._congruential = first if isinstance(bits, np.random.PCG64 | np.random.PCG64DXSM) else None
+        self._congruential = first if isinstance(self._bits, np.random.PCG64 | np.random.PCG64DXSM) else None
 
     def state(self) -> dict[str, Any]:
-        return _comparable(self._bits.state)
+        return _comparable(dict(self._bits.state))
 
     def restore(self, state: dict[str, Any]) -> None:
         self._bits.state = state
@@ -182,7 +183,7 @@ class TorchStream:
         slots = self._template.numpy().view(np.uint64)
         self._words = slots[3 : 3 + _TWISTER_WORDS]
         # Old checkpoints keep torch from changing this layout. If it did all the same, 32 bits would have to do.
-        self._direct = len(slots) == 632 and int(self._words[0]) == generator.initial_seed() % 2**32
+        self._direct = len(slots) == _TORCH_SLOTS and int(self._words[0]) == generator.initial_seed() % 2**32
 
     def state(self) -> bytes:
         return bytes(self._generator.get_state().numpy())
@@ -207,14 +208,19 @@ _HALF = np.uint64(32)
 
 
 def stream_of(generator: Any, salt: int | None = None) -> Stream | None:
-    """The stream of a generator, salted with the generator's own state by default; None for anything else."""
+    """The stream of a generator; None for what is none, or can't be seeded.
+
+    By default a global generator has a salt of its own, and any other the one that follows from its present state.
+    """
+    for number, common in enumerate(global_generators().values()):
+        if generator is common:
+            salt = mix(1, number)
     if isinstance(generator, random.Random):
         return None if isinstance(generator, random.SystemRandom) else PythonStream(generator, salt)
-    if isinstance(generator, np.random.Generator):
-        return NumpyStream(generator.bit_generator, salt)
-    if isinstance(generator, np.random.RandomState):
-        bits = generator._bit_generator
-        return LegacyStream(generator, salt) if isinstance(bits, np.random.MT19937) else NumpyStream(bits, salt)
+    if isinstance(generator, np.random.RandomState) and isinstance(generator._bit_generator, np.random.MT19937):
+        return LegacyStream(generator, salt)
+    if isinstance(generator, np.random.RandomState | np.random.Generator):
+        return NumpyStream(generator, salt)
     torch = loaded_torch()
     if torch is not None and isinstance(generator, torch.Generator) and generator.device.type == "cpu":
         return TorchStream(generator, salt)
@@ -227,6 +233,17 @@ def global_generators() -> dict[str, Any]:
     if (torch := loaded_torch()) is not None:
         generators["torch"] = torch.default_generator
     return generators
+
+
+def global_streams() -> dict[str, Stream]:
+    """The streams of the global generators."""
+    streams = {whose: stream_of(generator) for whose, generator in global_generators().items()}
+    return {whose: stream for whose, stream in streams.items() if stream is not None}
+
+
+def torch_unused() -> bytes:
+    """The state in which torch's default generator starts, as `state()` of its stream gives it."""
+    return TorchStream(loaded_torch().Generator(), 0).state()
 
 
 def loaded_torch() -> Any:

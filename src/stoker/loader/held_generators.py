@@ -29,7 +29,8 @@ def held_generators(holder: object) -> list[Any]:
     Data is left alone: containers of more than 256 items, arrays, modules and classes; so is what lies more than 16
     steps or 10,000 objects away. Runs no properties and no `__getattr__`, `__iter__` or `__len__` of the user's.
     """
-    generators, closed = _GENERATORS, _CLOSED
+    generators: tuple[type, ...] = _GENERATORS
+    closed: tuple[type, ...] = _CLOSED
     if (torch := loaded_torch()) is not None:
         generators, closed = (*generators, torch.Generator), (*closed, torch.Tensor)
     found: list[Any] = []

@@ -13,12 +13,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from stoker.errors import StokerWarning
-from stoker.loader.generators import Stream, TorchStream, global_generators, loaded_torch, mix, step, stream_of
+from stoker.loader.generators import (
+    Stream,
+    global_generators,
+    global_streams,
+    loaded_torch,
+    mix,
+    step,
+    stream_of,
+    torch_unused,
+)
 from stoker.loader.held_generators import held_generators
 from stoker.loader.sample_rng import SampleRNG
 
@@ -43,8 +52,8 @@ class SampleSeeding:
     because `set_epoch` may have made new ones.
 
     Args:
-        mode: `"auto"`; `"sample"` seeds every generator before each sample, drawn from or not; `"worker"` leaves all but
-            those of `rng` to run their own course.
+        mode: `"auto"`; `"sample"` seeds every generator before each sample, drawn from or not; `"worker"` leaves all
+            but those of `rng` to run their own course.
         dataset: what is searched for generators; a tuple of several objects will do.
         threads: other threads make samples at the same time, so only `rng` is seeded. A warning is given if a global
             generator moves while the first samples are made.
@@ -68,7 +77,7 @@ class SampleSeeding:
         self._dataset = dataset
         self._always = mode == "sample"
         self._only_rng = threads or mode == "worker"
-        self._bystanders = _global_streams() if threads and mode != "worker" else {}
+        self._bystanders = global_streams() if threads and mode != "worker" else {}
         self._restore = restore
         self._rng = SampleRNG(0) if rng is None else rng
         self._probes = _PROBES
@@ -78,6 +87,7 @@ class SampleSeeding:
         self._active: list[Stream] = []
         self._idle: list[Stream] = []
         self._idle_states: list[tuple[Stream, Any]] | None = None
+        self._to_put_back: list[tuple[Stream, Any]] = []
 
     def samples(
         self, seed: int, positions: Sequence[int] | range, fetch: Callable[[Any], T], indices: Sequence[Any]
@@ -119,10 +129,23 @@ class SampleSeeding:
         """`call()` under generators seeded once for a user's collator, never twice, with numbers of its own."""
         return self._once(_COLLATE, seed, position, call)
 
+    @contextmanager
+    def undisturbed(self, seed: int) -> Iterator[None]:
+        """Within it, states are put back once, at its end: cheaper, where a batch takes many calls."""
+        self._begin(seed, _SAMPLE)
+        restore = self._restore
+        with self._borrowed(self._all()):
+            self._restore = False
+            try:
+                yield
+            finally:
+                self._restore = restore
+
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
         with self._bystanders_watched(), self._borrowed(self._all()):
             self._seed_all(key, position)
+            self._probes = max(0, self._probes - 1)
             return call()
 
     def _begin(self, seed: int, purpose: int) -> int:
@@ -138,10 +161,9 @@ class SampleSeeding:
         """Takes up the generators that there are now; those that were there before stay what they were."""
         self._knows_torch = loaded_torch() is not None
         before, self._found = self._found, {}
-        salts = {id(generator): mix(1, number) for number, generator in enumerate(global_generators().values())}
         for generator in (*global_generators().values(), *held_generators(self._dataset)):
             name = id(generator)
-            stream = before[name][1] if name in before else stream_of(generator, salts.get(name))
+            stream = before[name][1] if name in before else stream_of(generator)
             if stream is not None:
                 self._found[name] = (generator, stream)
         streams = [stream for _, stream in self._found.values()]
@@ -163,10 +185,99 @@ class SampleSeeding:
             stream.seed(sample_key)
 
     def _alone(self, key: int, position: int, call: Callable[[], T]) -> T:
-        """One sample for which every generator is seeded; while there are probes, those that move become active."""
-        def run() -> T:
-            self._seed_all(key, position)
-            return call()
-
+        """A sample for which every generator is seeded; in the worker's first ones, those that move become active."""
+        seeded = self._all()
         self._seed_all(key, position)
-        ...
+        before = self._states_of_idle() if self._probes else []
+        self._probes = max(0, self._probes - 1)
+        try:
+            result = call()
+        except Exception:
+            if not self._drew_unseeded(before, [*seeded, *self._rng.streams]):
+                raise
+        else:
+            if not self._drew_unseeded(before, [*seeded, *self._rng.streams]):
+                return result
+        return self._alone(key, position, call)  # once more, because this sample has imported torch and drawn from it
+
+    def _together(
+        self, key: int, positions: Sequence[int], fetch: Callable[[Any], T], indices: Sequence[Any], done: list[T]
+    ) -> None:
+        """Appends samples to `done` for which the active generators are seeded, while the idle ones are watched."""
+        start = len(done)
+        self._rng.key = key
+        while True:
+            del done[start:]
+            before, seeded = self._states_of_idle(), [*self._active, *self._rng.streams]
+            try:
+                with self._borrowed(self._active):
+                    for self._rng.position, index in zip(positions, indices, strict=True):
+                        if seeded:
+                            sample_key = step(key, self._rng.position)
+                            for stream in seeded:
+                                stream.seed(sample_key)
+                        done.append(fetch(index))
+            except Exception:
+                if not self._drew_unseeded(before, seeded):
+                    raise
+            else:
+                if not self._drew_unseeded(before, seeded):
+                    return
+
+    def _states_of_idle(self) -> list[tuple[Stream, Any]]:
+        if self._idle_states is None:
+            self._idle_states = [(stream, stream.state()) for stream in self._idle]
+        return self._idle_states
+
+    def _drew_unseeded(self, before: list[tuple[Stream, Any]], seeded: list[Stream]) -> bool:
+        """Whether samples drew from a generator that was not seeded for them. All that they drew from become active."""
+        if not self._only_rng and self._torch_is_new():
+            self._find()
+            _, default = self._found[id(loaded_torch().default_generator)]
+            before = [*before, (default, torch_unused())]
+            self._to_put_back.append(before[-1])
+        moved = [(stream, state) for stream, state in before if stream.state() != state]
+        for stream, state in moved:
+            self._idle_states = None
+            if stream in self._idle:
+                self._idle.remove(stream)
+                self._active.append(stream)
+            if self._restore and stream not in seeded:
+                stream.restore(state)
+        drawn_from = (*(stream for stream, _ in moved), *self._rng.streams)
+        return any(stream not in seeded for stream in drawn_from)
+
+    def _borrowed(self, streams: list[Stream]) -> AbstractContextManager[None]:
+        """In the trainer's process, puts the states of these streams back at the end."""
+        return self._put_back(streams) if self._restore else nullcontext()
+
+    @contextmanager
+    def _put_back(self, streams: list[Stream]) -> Iterator[None]:
+        self._to_put_back = [(stream, stream.state()) for stream in streams]
+        try:
+            yield
+        finally:
+            for stream, state in self._to_put_back:
+                stream.restore(state)
+            self._to_put_back, self._idle_states = [], None
+
+    def _bystanders_watched(self) -> AbstractContextManager[None]:
+        """Warns if a global generator moves while a worker thread makes its first samples."""
+        return self._warned() if self._bystanders and self._probes else nullcontext()
+
+    @contextmanager
+    def _warned(self) -> Iterator[None]:
+        before = {whose: stream.state() for whose, stream in self._bystanders.items()}
+        yield
+        moved = [whose for whose, stream in self._bystanders.items() if stream.state() != before[whose]]
+        if moved:
+            self._bystanders = {}
+            warnings.warn(
+                f"The global random generator of {' and '.join(moved)} moved while a worker thread made its first "
+                "samples. All threads share it, so what it gives repeats for no seed. The cause is most likely the "
+                "dataset or its transforms: draw from get_worker_info().rng there, or use worker_method='process'. If "
+                "only the training loop draws from it, or if it need not repeat, seeding='worker' keeps this warning "
+                "away.",
+                StokerWarning,
+                stacklevel=2,
+            )

@@ -72,7 +72,8 @@ class WeightedRandomSampler(Sampler[int], _nominal.base("WeightedRandomSampler")
         if isinstance(draws, TorchDraws) and len(self.weights) <= _TORCH_TAKES:
             import torch
 
-            drawn: Any = torch.multinomial(self.weights, self.num_samples, self.replacement, generator=draws.generator)
+            weights = torch.as_tensor(self.weights)  # an array where torch came in only with the generator
+            drawn: Any = torch.multinomial(weights, self.num_samples, self.replacement, generator=draws.generator)
         elif self.replacement:
             drawn = _with_replacement(_checked(self.weights), self.num_samples, draws)
         else:

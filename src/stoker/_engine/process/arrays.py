@@ -34,6 +34,7 @@ def reducers() -> dict[type, Callable[[Any], Reduced]]:
     }
     torch = sys.modules.get("torch")
     if torch is not None:
+        table[torch.Tensor] = _reduce_tensor
         table[torch.UntypedStorage] = _reduce_storage
         table[torch.storage.TypedStorage] = _reduce_typed_storage
     return table
@@ -63,10 +64,14 @@ def _reduce_spread(array: Any) -> Reduced:
     span = before + sum(extent for extent in extents if extent > 0) + array.itemsize
     if span > 2 * array.nbytes:
         return np.ascontiguousarray(array).__reduce_ex__(5)
-    interface = {"data": (_address(array) - before, True), "shape": (span,), "typestr": "|u1", "version": 3}
+    interface = {
+        "data": (_address(array) - before, not array.flags.writeable),
+        "shape": (span,),
+        "typestr": "|u1",
+        "version": 3,
+    }
     memory = np.asarray(SimpleNamespace(__array_interface__=interface, owner=array))
-    writeable = array.flags.writeable
-    return _part, (memory, before, array.shape, array.dtype, array.strides, writeable)
+    return _part, (memory, before, array.shape, array.dtype, array.strides, array.flags.writeable)
 
 
 def _part(memory: Any, start: int, shape: Any, dtype: Any, strides: Any, writeable: bool) -> Any:
@@ -129,12 +134,26 @@ _PRIVATE = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
 # torch: a tensor's own way of pickling ends at its storage, which is what several tensors share
 
 
+def _reduce_tensor(tensor: Any) -> Reduced:
+    """torch's own reduction. For its newer dtypes (uint16, float8) its other half wants a typed storage, not what it gave.
+
+    torch's pickling leaves that to `torch.save`.
+    """
+    torch = sys.modules["torch"]
+    make, (storage, *rest) = tensor.__reduce_ex__(5)[:2]
+    if isinstance(storage, torch.UntypedStorage):
+        storage = _typed_storage(storage, torch.uint8)
+    return make, (storage, *rest)
+
+
 def _reduce_storage(storage: Any) -> Reduced:
     torch = sys.modules["torch"]
     if storage.device.type not in ("cpu", "meta"):
         raise CannotSendError(f"memory of a tensor on {storage.device} belongs to this process")
-    if storage.device.type == "meta" or not storage.nbytes():
+    if storage.device.type == "meta":
         return storage.__reduce_ex__(5)
+    if not storage.nbytes():
+        return torch.UntypedStorage, (0,)
     memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
     return _storage, (pickle.PickleBuffer(memory),)
 

@@ -44,10 +44,15 @@ def text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".: ").replace("\n", " ")
 
 
+def short_name(kind: type) -> str:
+    """A class's name inside its module, without the functions that it was defined in."""
+    return kind.__qualname__.rpartition("<locals>.")[2]
+
+
 def _name(kind: type) -> str:
     """A class as its users write it: h5py.File, not h5py._hl.files.File."""
     public = takewhile(lambda part: not part.startswith("_") and part != "builtins", kind.__module__.split("."))
-    return ".".join([*public, kind.__qualname__])
+    return ".".join([*public, short_name(kind)])
 
 
 def _of(*names: str) -> Callable[[Any], bool]:
@@ -61,7 +66,7 @@ def _from(*packages: str) -> Callable[[Any], bool]:
 
 
 def _is_iterator(value: Any) -> bool:
-    return type(value).__module__ in ("builtins", "itertools") and hasattr(value, "__next__")
+    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
 
 
 def _is_on_a_device(value: Any) -> bool:

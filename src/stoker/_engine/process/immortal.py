@@ -18,7 +18,7 @@ import gc
 import sys
 import time
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,14 +37,16 @@ _END = 1 << 56
 _LIST_ITEMS = 24
 """Offset of the address of a list's items."""
 _CHUNK = 1 << 16
+_LOTS = 1 << 20
 _WORTH = 1_000_000
 
+_ORDINARY, _LEFT_OUT, _FUNCTION, _ARRAY, _DICT = range(5)
 _RUNNING = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
 @dataclass(frozen=True)
 class Marked:
-    """How many objects a call marked (one that it met twice in a chunk may count twice), and the seconds it took."""
+    """How many objects a call marked, and the seconds it took."""
 
     objects: int
     seconds: float
@@ -65,14 +67,14 @@ def mark_heap() -> Marked | None:
         gc.unfreeze()  # `gc.get_objects` leaves out what is frozen
         found = gc.get_objects()
         gc.freeze()
-        return _mark(found, _RUNNING)
+        return _mark(found, _kinds())
 
 
 def mark_reachable(root: object) -> Marked | None:
     """Marks `root` and what it refers to, directly or not, immortal.
 
-    Modules, types and functions are left out, but not what a function encloses or has as defaults: what a module holds
-    is no part of an object. Other threads may run meanwhile; an object that they use at that moment may stay unmarked.
+    Modules and types are left out, and so are the globals of functions: they are no part of an object. Other threads
+    may run meanwhile; an object that they use at that moment may stay unmarked.
 
     Returns:
         What was done, or None, with nothing changed, where `supported()` is False.
@@ -80,11 +82,12 @@ def mark_reachable(root: object) -> Marked | None:
     if not supported():
         return None
     with _collector_off():
-        return _mark([root], (*_RUNNING, types.FunctionType, *_all_kinds(types.ModuleType), *_all_kinds(type)))
+        outside = dict.fromkeys(_all_below(types.ModuleType, type), _LEFT_OUT)
+        return _mark([root], {**_kinds(), **outside, id(types.FunctionType): _FUNCTION})
 
 
 def worth_it() -> bool:
-    """Whether the heap is so large that marking it (some 0.15 s for a million objects) pays in shared memory.
+    """Whether the heap is so large that marking it (0.1 to 0.5 s for a million objects) pays in shared memory.
 
     Told from the blocks that Python has allocated, at no cost: more than a million. An interpreter with NumPy holds
     some 100,000, one with torch half a million. False where marking is not supported, and where Python's own allocator
@@ -131,29 +134,37 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _mark(pending: list[Any], left_out: Iterable[type]) -> Marked:
-    """Marks the objects of `pending`, which it empties, and what they refer to."""
+def _mark(pending: list[Any], kind_of: dict[int, int]) -> Marked:
+    """Marks the objects of `pending`, which it empties, and what they refer to.
+
+    `kind_of` gives for addresses of types what is special about their objects. Where an object is in a chunk twice, or
+    its address draws the same lot as another's, one is taken and the others have to come again, marked or not by then.
+    """
     start = time.perf_counter()
     counts, words = _memory(ctypes.c_uint32), _memory(ctypes.c_int64)
-    skipped, functions, arrays = map(_addresses, (left_out, [types.FunctionType], _all_kinds(np.ndarray)))
+    special, kinds = np.array([*sorted(kind_of.items()), (np.iinfo(np.int64).max, _ORDINARY)], np.int64).T
+    numbers, lots = np.arange(_CHUNK), np.empty(_LOTS, np.int64)
     marked = 0
     while pending:
         chunk = pending[-_CHUNK:]
         del pending[-_CHUNK:]
         items = (words[(id(chunk) + _LIST_ITEMS - _BASE) >> 3] - _BASE) >> 3
         at = words[items : items + len(chunk)] - _BASE  # a list is an array of addresses; `id` for each takes longer
-        kinds = words[(at >> 3) + 1]  # the word after the count is the address of the type
-        fresh = counts[at >> 2] < _IMMORTAL_FROM
-        skip = np.isin(kinds, skipped)
-        enclosing = skip & np.isin(kinds, functions)
-        fresh &= ~skip
+        types_at = words[(at >> 3) + 1]  # the word after the count is the address of the type
+        found = np.searchsorted(special, types_at)
+        kind = np.where(special[found] == types_at, kinds[found], _ORDINARY)
+        fresh = (counts[at >> 2] < _IMMORTAL_FROM) & (kind != _LEFT_OUT)
+        lot = (at >> 4) & (_LOTS - 1)
+        lots[lot] = numbers[: len(chunk)]
+        again = fresh & (lots[lot] != numbers[: len(chunk)])
+        fresh &= ~again
         counts[at[fresh] >> 2] = _MARK
         marked += int(np.count_nonzero(fresh))
-        for function in _those(chunk, enclosing):
-            pending += [function.__closure__, function.__defaults__, function.__kwdefaults__]
-        for array in _those(chunk, fresh & np.isin(kinds, arrays)):
-            pending += _inside(array)
-        pending += gc.get_referents(*_those(chunk, fresh))
+        for opened, inside in _INSIDE.items():
+            for each in _those(chunk, fresh & (kind == opened)):
+                pending += inside(each)
+        pending += gc.get_referents(*_those(chunk, fresh & (kind != _FUNCTION)))
+        pending += _those(chunk, again)
     return Marked(marked, time.perf_counter() - start)
 
 
@@ -166,20 +177,19 @@ def _those(chunk: list[Any], mask: NDArray[np.bool_]) -> Iterable[Any]:
     return compress(chunk, mask.tolist()) if mask.any() else ()
 
 
-def _all_kinds(base: type) -> Iterator[type]:
-    """A type and all that inherit from it."""
-    yield base
-    kind: type
-    for kind in type.__subclasses__(base):
-        yield from _all_kinds(kind)
+def _all_below(*bases: type) -> Iterator[int]:
+    """The addresses of types and of all that inherit from them."""
+    for base in bases:
+        yield id(base)
+        yield from _all_below(*type.__subclasses__(base))
 
 
-def _addresses(kinds: Iterable[type]) -> NDArray[np.int64]:
-    return np.unique(np.fromiter(map(id, kinds), np.int64))
+def _inside_a_function(function: types.FunctionType) -> list[Any]:
+    """What a function refers to, but for the module that it stands in."""
+    return [function.__closure__, function.__defaults__, function.__kwdefaults__]
 
 
-def _inside(array: NDArray[Any]) -> list[Any]:
-    """What an array refers to, which the collector does not know: its owner, and objects that are its elements."""
+def _inside_an_array(array: NDArray[Any]) -> list[Any]:
     return [np.ndarray.base.__get__(array), *_elements(np.asarray(array))]
 
 
@@ -189,3 +199,19 @@ def _elements(array: NDArray[Any]) -> Iterator[Any]:
     elif array.dtype.names is not None and array.dtype.hasobject:
         for name in array.dtype.names:
             yield from _elements(array[name])
+
+
+_INSIDE: dict[int, Callable[[Any], Iterable[Any]]] = {
+    _FUNCTION: _inside_a_function,
+    _ARRAY: _inside_an_array,
+    _DICT: dict.__iter__,
+}
+"""What the collector does not tell: owner and elements of arrays, keys of dicts that have strings alone for keys."""
+
+
+def _kinds() -> dict[int, int]:
+    return {
+        **dict.fromkeys(map(id, _RUNNING), _LEFT_OUT),
+        **dict.fromkeys(_all_below(np.ndarray), _ARRAY),
+        **dict.fromkeys(_all_below(dict), _DICT),
+    }

@@ -1,4 +1,4 @@
-"""A clean interpreter's first steps, and what it was sent. Imports little: the time until its entry runs is start-up."""
+"""A clean interpreter's first steps, and what it was sent. Imports little, because its time is start-up time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Sequence
-from multiprocessing import process, spawn, util
+from multiprocessing import process, spawn
 from typing import Any, BinaryIO, TypedDict
 
 from stoker import _nominal
@@ -102,11 +102,10 @@ def wake(stream: BinaryIO, head: Head) -> None:
         from multiprocessing import resource_tracker
 
         resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
-    util._close_stdin()  # type: ignore[attr-defined]
     _nominal.prefer_none()
     module, _, function = head["entry"].partition(":")
     getattr(importlib.import_module(module), function)(Parcel(stream, head), head["fds"])
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return " ".join(f"{type(error).__name__}: {error}".split())

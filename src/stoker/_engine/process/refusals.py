@@ -160,7 +160,7 @@ def _of_class(place: Place, kind: type, reduced: Any) -> Iterator[Child]:
     if not isinstance(reduced, tuple):
         return
     for base in kind.__bases__:
-        yield Place(base.__qualname__, f"a base of {place}"), base
+        yield Place(causes.short_name(base), f"a base of {place}"), base
     for attributes in reduced[2]:
         yield from ((place.attribute(name), value) for name, value in attributes.items())
 
@@ -179,8 +179,8 @@ def _of_instance(
     transparent = isinstance(value, (types.CellType, staticmethod, classmethod))
     for index, arg in enumerate(args):
         if arg is type(value):
-            yield Place(arg.__qualname__, f"the class of {place}"), arg
-        elif len(fields) == len(args) - 1:
+            yield Place(causes.short_name(arg), f"the class of {place}"), arg
+        elif fields and len(fields) == len(args) - 1:
             yield place.attribute(fields[index - 1]), arg
         else:
             yield place if transparent else place.attribute("__reduce__()[1]").item(index), arg

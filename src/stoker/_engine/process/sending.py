@@ -124,13 +124,10 @@ def _reduce_file(file: io.TextIOWrapper) -> Any:
 
 def _reduce_lock(lock: Any) -> Any:
     """Python 3.10 sends a lock of the fork context without complaint, though nobody else can open it."""
-    if sys.version_info < (3, 11):
-        semaphore = lock._semlock
-        try:
-            type(semaphore)._rebuild(0, semaphore.kind, semaphore.maxvalue, semaphore.name)
-        except FileNotFoundError as error:
-            raise RuntimeError("a lock of the fork context cannot be shared with a process of another") from error
-    return lock.__reduce_ex__(5)
+    reduced = lock.__reduce_ex__(5)
+    if lock._semlock.name is None:
+        raise RuntimeError("a lock of the fork context cannot be shared with a process of another")
+    return reduced
 
 
 _LOCKS = {getattr(synchronize, name): _reduce_lock for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore")}

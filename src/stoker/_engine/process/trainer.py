@@ -275,6 +275,7 @@ class ProcessBackend(Backend):
 
     def close(self) -> None:
         self._finalizer()
+        self._reader.close()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
 
@@ -290,12 +291,13 @@ def _died(number: int, pid: int, status: int | None, units: list[int]) -> errors
 
 
 def _broken(failure: Failure) -> BaseException:
-    error = failure.rebuilt()
-    if isinstance(error, errors.StokerError):
-        return error
-    wrapped = errors.WorkerStartError(
-        f"the workers could not be started: {failure.text}. With a clean interpreter (spawn, forkserver) the modules "
-        "that the dataset needs must be importable there."
-    )
-    wrapped.__cause__ = error
-    return wrapped
+    error: BaseException
+    if failure.kind is not None and issubclass(failure.kind, errors.StokerError):
+        error = failure.kind(failure.text.partition(": ")[2])
+    else:
+        error = errors.WorkerStartError(
+            f"the workers could not be started: {failure.text}. With a clean interpreter (spawn, forkserver) the "
+            "modules that the dataset needs must be importable there."
+        )
+    error.__cause__ = errors.WorkerTraceback(failure.traceback)
+    return error

@@ -1,0 +1,34 @@
+"""The collate functions that Stoker knows, each in the flavour that a loader's output asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
+from stoker.collate.default import default_collate, deferred_collate, numpy_collate
+from stoker.collate.padded import PadCollator
+from stoker.collate.registry import Output, torch_collation
+
+CollateFn = Callable[[Any], Any]
+
+_COLLATE: dict[Output, CollateFn] = {"torch": default_collate, "numpy": numpy_collate, "deferred": deferred_collate}
+_CONVERT: dict[Output, CollateFn] = {"torch": default_convert, "numpy": numpy_convert, "deferred": deferred_convert}
+
+
+def for_output(collate_fn: CollateFn, output: Output) -> CollateFn:
+    """The same collation with leaves of another kind.
+
+    Args:
+        collate_fn: any collate function. Stoker's, and torch's own `default_collate` and `default_convert`, are
+            answered by ours of that kind, a `PadCollator` by one that differs in its output alone.
+        output: "torch", "numpy", or "deferred": tensors where torch is loaded, else `TensorLeaf` arrays.
+
+    Returns:
+        The function of that kind, or `collate_fn` itself if it is the user's. It pickles by its name.
+    """
+    theirs = torch_collation()
+    for ours, name in ((_COLLATE, "default_collate"), (_CONVERT, "default_convert")):
+        if collate_fn in ours.values() or (theirs is not None and collate_fn is getattr(theirs, name)):
+            return ours[output]
+    return collate_fn.for_output(output) if isinstance(collate_fn, PadCollator) else collate_fn

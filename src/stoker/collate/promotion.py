@@ -1,0 +1,25 @@
+"""The dtype of a batch whose samples have several: torch's rules, for NumPy arrays too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stoker.collate import mismatch
+
+
+def common_dtype(dtypes: set[np.dtype[Any]], batch: Sequence[Any]) -> np.dtype[Any]:
+    """The dtype that torch promotes these to, in native byte order.
+
+    Other than in NumPy the kind decides first: int64 and float32 give float32.
+    """
+    kinds = {dtype.kind for dtype in dtypes}
+    if not kinds <= set("buifc"):
+        return np.result_type(*dtypes)
+    if len(dtypes) > 1 and "f" not in kinds and any(d.kind == "u" and d.itemsize > 1 for d in dtypes):
+        raise mismatch.unequal_dtypes(batch, "Promotion for uint16, uint32, uint64 types is not supported")
+    deciding = "fc" if "c" in kinds else "f" if "f" in kinds else "biu"
+    common = np.result_type(*[dtype for dtype in dtypes if dtype.kind in deciding])
+    return np.dtype(f"{common.kind}{common.itemsize}")  # of C's integer types of one size, the one that torch knows

@@ -1,0 +1,118 @@
+"""`DataLoader.describe()`: what will run, how many, with which memory, and why, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from stoker import collate
+from stoker._machine import cpus, memory
+
+if TYPE_CHECKING:
+    from stoker.loader.dataloader import DataLoader
+
+
+def describe(loader: DataLoader[Any]) -> str:
+    """The text of `DataLoader.describe()`."""
+    rows = list(_rows(loader))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _rows(loader: DataLoader[Any]) -> Iterator[tuple[str, str]]:
+    usable, free = cpus.cpus(), memory.available()
+    yield "dataset", f"{type(loader.dataset).__name__}, {_size(loader)}; {_fetched(loader)}"
+    yield "order", _order(loader)
+    yield "batches", _batches(loader)
+    yield "workers", _workers(loader)
+    yield "ahead", _ahead(loader)
+    yield "collation", _collation(loader)
+    yield "randomness", _randomness(loader)
+    yield "CPUs", f"{usable.number} ({usable.source})"
+    yield "memory", f"{free.bytes / 2**30:.1f} GiB free of {free.limit / 2**30:.1f} GiB ({free.source})"
+
+
+def _size(loader: DataLoader[Any]) -> str:
+    try:
+        return f"{len(loader.dataset):,} samples"
+    except (TypeError, NotImplementedError):
+        return "without a length"
+
+
+def _fetched(loader: DataLoader[Any]) -> str:
+    if loader._is_stream:
+        if loader.num_workers < 2:
+            return "one stream"
+        if loader.worker_init_fn is not None:
+            return "a stream for each worker, shared out by worker_init_fn"
+        if loader.shard == "none":
+            return "each worker reads all of its stream (shard='none')"
+        return "a stream for each worker; if it does not shard itself, the loader shares it out"
+    if loader._auto_collation and callable(getattr(loader.dataset, "__getitems__", None)):
+        return "a batch at once, by __getitems__"
+    return "sample by sample, by __getitem__"
+
+
+def _order(loader: DataLoader[Any]) -> str:
+    if loader._is_stream:
+        return "as the streams give it, workers in turn"
+    if not loader._own_order:
+        return f"walked from {type(loader._index_sampler).__name__}"
+    if not loader.shuffle:
+        return "0, 1, 2, …"
+    source = f"seed={loader.seed} and the epoch's number" if loader.seed is not None else "a seed drawn at each epoch"
+    return f"shuffled by a keyed permutation, from {source}"
+
+
+def _batches(loader: DataLoader[Any]) -> str:
+    if not loader._auto_collation:
+        return "none: single samples (batch_size=None)"
+    try:
+        count = f", {len(loader):,} in an epoch"
+    except (TypeError, NotImplementedError):
+        count = ""
+    size = f"of {loader.batch_size}" if loader.batch_size is not None else "as the batch sampler makes them"
+    return size + count + (", a smaller last one is dropped" if loader.drop_last else "")
+
+
+def _workers(loader: DataLoader[Any]) -> str:
+    if loader._method == "serial":
+        return "none: samples are fetched in this process, when a batch is asked for"
+    bound = "; batch k is made by worker k mod n, because of worker_init_fn" if loader.worker_init_fn else ""
+    lives = ", kept between epochs" if loader.persistent_workers else ", new for each epoch"
+    if loader._method == "thread":
+        return f"{loader.num_workers} threads of this process{lives}{bound}"
+    from stoker._engine.process.birth import choose
+
+    birth = choose(loader.multiprocessing_context)
+    kind = "forked" if birth.forked else "clean interpreters, which are sent the dataset once"
+    return f"{loader.num_workers} processes, {kind} ({birth.why}){lives}{bound}"
+
+
+def _ahead(loader: DataLoader[Any]) -> str:
+    if loader._method == "serial":
+        return "nothing"
+    count = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
+    order = "delivered in order" if loader.in_order else "delivered as they come"
+    if loader._method == "thread":
+        return f"up to {count} batches, {order}"
+    return f"up to {count} batches, {order}, in anonymous shared memory (no /dev/shm) that is reserved before it is written"
+
+
+def _collation(loader: DataLoader[Any]) -> str:
+    own = collate.for_output(loader.collate_fn, "numpy") is not loader.collate_fn
+    name = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
+    if loader._method != "process":
+        return f"{name}, {loader.output} leaves"
+    how = "straight into shared memory" if own else "what it returns is copied into shared memory once"
+    return f"{name}, in the worker, {how}, {loader.output} leaves"
+
+
+def _randomness(loader: DataLoader[Any]) -> str:
+    if loader._method == "thread":
+        return "get_worker_info().rng is seeded for each sample; global generators are left alone"
+    return {
+        "auto": "generators that samples draw from are seeded for each sample, by its position in the epoch",
+        "sample": "all generators are seeded for each sample, by its position in the epoch",
+        "worker": "generators are seeded once for each worker",
+    }[loader.seeding]

@@ -1,0 +1,58 @@
+"""A block says that there is no memory before it takes any."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from stoker._engine.process import blocks
+from stoker._machine.memory import Available
+from stoker.errors import MemoryLimitError
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def block() -> Iterator[blocks.Block]:
+    with contextlib.closing(blocks.Block()) as block:
+        yield block
+
+
+def test_what_is_written_can_be_read(block: blocks.Block) -> None:
+    block.write(b"ab")
+    start = block.align(4096)
+    block.write(memoryview(b"cde"))
+    assert (start, block.size) == (4096, 4099)
+    assert os.pread(block.fd, 5000, 0) == b"ab" + bytes(4094) + b"cde"
+
+
+def test_a_lack_of_memory_is_said_before_anything_is_written(
+    block: blocks.Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "available", lambda: Available(100 * MIB, 200 * MIB, "memory cgroup /box (v2)"))
+    block.write(b"a")
+    with pytest.raises(
+        MemoryLimitError, match=r"70.0 MiB more are needed .* 100.0 MiB are available of 200.0 MiB .*/box"
+    ):
+        block.write(bytes(70 * MIB))
+    assert os.fstat(block.fd).st_size == 1
+
+
+def test_small_pieces_do_not_ask_each(block: blocks.Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(blocks, "available", lambda: asked.append(1) or Available(1 << 40, 1 << 40, "the machine"))
+    for _ in range(1000):
+        block.write(bytes(1000))
+    assert len(asked) == 1
+
+
+def test_the_systems_own_refusal_is_the_same_error(block: blocks.Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(MemoryLimitError, match="the system refused it: No space left"):
+        block.write(b"a")

@@ -1,0 +1,96 @@
+"""Slots: reserved before use, reused for the whole run, given back when they idle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from stoker._transport import arena as arena_module
+from stoker._transport import segments
+from stoker._transport.arena import Arena, rounded
+from stoker.errors import MemoryLimitError
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    descriptor = segments.create()
+    yield Arena(descriptor)
+    os.close(descriptor)
+
+
+def blocks(arena: Arena) -> int:
+    return os.fstat(arena.descriptor).st_blocks * 512
+
+
+@pytest.mark.parametrize("size", [1, 4096, 4097, 100_000, 38 << 20, (38 << 20) + 1])
+def test_sizes_are_rounded_up_by_less_than_an_eighth(size: int) -> None:
+    assert size <= rounded(size) <= max(segments.PAGE, size * 9 // 8 + segments.PAGE)
+    assert rounded(size) % segments.PAGE == 0
+
+
+def test_a_slot_is_reserved_when_it_is_taken(arena: Arena) -> None:
+    slot = arena.take(1 << 20)
+    assert blocks(arena) == slot.capacity == arena.reserved_bytes
+
+
+def test_slots_do_not_overlap(arena: Arena) -> None:
+    slots = sorted((arena.take(size) for size in (5000, 100_000, 70_000)), key=lambda slot: slot.offset)
+    for lower, upper in zip(slots, slots[1:], strict=False):
+        assert lower.offset + lower.capacity <= upper.offset
+
+
+def test_a_slot_that_came_back_is_used_again(arena: Arena) -> None:
+    slot = arena.take(1 << 20)
+    arena.put_back(slot.number)
+    assert arena.take((1 << 20) - 5000) == slot
+    assert arena.reserved_bytes == slot.capacity
+
+
+def test_a_small_batch_does_not_take_a_huge_slot(arena: Arena) -> None:
+    huge = arena.take(8 << 20)
+    arena.put_back(huge.number)
+    assert arena.take(1 << 20) != huge
+
+
+def test_trimming_gives_idle_memory_back_and_the_place_is_used_again(arena: Arena) -> None:
+    slot = arena.take(1 << 20)
+    arena.put_back(slot.number)
+    arena.trim(0)
+    assert blocks(arena) == 0 and arena.free == 0
+    assert arena.take(1 << 20) == slot
+    assert blocks(arena) == slot.capacity
+
+
+def test_idle_slots_of_another_size_make_room(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 4 << 20
+    really = arena_module.reserve.reserve
+
+    def reserve(descriptor: int, offset: int, size: int) -> None:
+        if blocks(arena) + size > limit:
+            raise MemoryLimitError(f"needed {size}")
+        really(descriptor, offset, size)
+
+    monkeypatch.setattr(arena_module.reserve, "reserve", reserve)
+    small = arena.take(1 << 20)
+    with pytest.raises(MemoryLimitError):
+        arena.take(4 << 20)
+    arena.put_back(small.number)
+    assert arena.take(4 << 20).capacity == 4 << 20
+    assert arena.free == 0
+
+
+@pytest.mark.parametrize("memfd", [True, False], ids=["memfd", "unlinked file"])
+def test_a_segment_has_no_name(memfd: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    if not memfd:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    descriptor = segments.create()
+    try:
+        os.ftruncate(descriptor, segments.PAGE)
+        assert os.fstat(descriptor).st_nlink == 0
+        one, other = (segments.Mapping(descriptor, 0, segments.PAGE) for _ in range(2))
+        one.part(10, 3)[:] = b"abc"
+        assert other.part(10, 3)[:] == b"abc"
+    finally:
+        os.close(descriptor)

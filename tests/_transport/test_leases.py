@@ -1,0 +1,362 @@
+"""A batch belongs to the user: its slot comes back when the last view is gone, and never while one is out."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_sharer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker._transport import segments
+from stoker._transport.arena import Arena
+from stoker._transport.leaves import SMALL
+from stoker._transport.reader import ForkHold, Reader, forking
+from stoker._transport.writer import SlotWriter
+from stoker.collate import memory
+
+BIG = 1 << 18
+ELEMENTS = BIG // 4
+
+
+class Line:
+    """A worker's and a trainer's end of the transport, and the zygote's arena between them, in one process."""
+
+    def __init__(self, budget: int = 1 << 30) -> None:
+        self.descriptor = segments.create()
+        self.arena = Arena(self.descriptor)
+        self.reader = Reader(self.descriptor, budget)
+        self.writer = SlotWriter(self.descriptor, self.exchange)
+        self.hint = 0
+
+    def exchange(self, size: int) -> Any:
+        if self.writer.slot is not None:
+            self.arena.put_back(self.writer.slot.number)
+        return self.arena.take(size)
+
+    def send(self, make: Callable[[], Any]) -> Any:
+        """What the trainer gets of a batch that a worker makes."""
+        self.collect()
+        self.writer.begin(self.arena.take(self.hint) if self.hint else None)
+        with memory.lent_by(self.writer.lend):
+            written = self.writer.finish(make())
+        if written.slot is None and self.writer.slot is not None:
+            self.arena.put_back(self.writer.slot.number)
+        self.hint = written.used
+        return self.reader.read(None if written.slot is None else self.arena.slot(written.slot), written)
+
+    def collect(self) -> int:
+        """Takes back the slots that are free again; returns how many they were."""
+        gc.collect()
+        numbers = self.reader.returned()
+        for number in numbers:
+            self.arena.put_back(number)
+        return len(numbers)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.reader.close()
+        self.writer._mappings.clear()
+        self.writer.begin(None)
+
+    @property
+    def slots(self) -> int:
+        return len(self.arena._slots)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    line.close()
+
+
+def array(value: float = 1.0) -> np.ndarray[Any, Any]:
+    return np.full(ELEMENTS, value, np.float32)
+
+
+def test_an_array_arrives_and_its_slot_comes_back(line: Line) -> None:
+    batch = line.send(array)
+    assert batch.sum() == ELEMENTS and batch.flags.writeable
+    assert line.collect() == 0
+    del batch
+    assert line.collect() == 1
+
+
+def test_slots_are_reused(line: Line) -> None:
+    for value in range(20):
+        batch = line.send(lambda value=value: {"x": array(value)})
+        assert (batch["x"] == value).all()
+        del batch
+    assert line.slots == 1
+
+
+def test_a_collator_writes_into_the_slot_itself(line: Line) -> None:
+    places = []
+
+    def collate() -> Any:
+        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        places.append(out.ctypes.data)
+        out[:] = 3
+        return [out, "label"]
+
+    line.send(collate)
+    first = line.writer._mappings[0]
+    batch = line.send(collate)
+    assert first.address <= places[-1] < first.address + first.size
+    assert (batch[0] == 3).all() and batch[1] == "label"
+
+
+def test_a_batch_that_is_kept_is_never_overwritten(line: Line) -> None:
+    kept = [line.send(lambda value=value: array(value)) for value in range(30)]
+    for value, batch in enumerate(kept):
+        assert (batch == value).all()
+    del batch
+    kept.clear()
+    assert line.collect() == 30
+
+
+def test_small_leaves_do_not_keep_a_slot(line: Line) -> None:
+    labels = [line.send(lambda: (array(), np.arange(64)))[1] for _ in range(10)]
+    assert [int(label.sum()) for label in labels] == [2016] * 10
+    assert line.slots <= 2
+
+
+def test_a_batch_without_large_leaves_takes_no_slot(line: Line) -> None:
+    assert line.send(lambda: {"label": np.arange(5), "name": "a"})["name"] == "a"
+    assert line.slots == 0
+
+
+def test_what_has_no_layout_travels_pickled_in_the_slot(line: Line) -> None:
+    words = [f"word {number}" for number in range(20_000)]
+    assert line.send(lambda: words) == words
+    assert line.slots == 1 and line.collect() == 1
+
+
+def test_beyond_the_budget_batches_are_copied_out() -> None:
+    line = Line(budget=3 * BIG)
+    kept = [line.send(lambda value=value: array(value)) for value in range(12)]
+    assert [float(batch[-1]) for batch in kept] == list(range(12))
+    assert line.slots < 6 and line.reader.copied_batches > 5
+    line.close()
+
+
+def test_the_same_array_twice_stays_shared(line: Line) -> None:
+    def make() -> Any:
+        once = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        return once, once
+
+    line.send(make)
+    one, other = line.send(make)
+    one[:] = 5
+    assert (other == 5).all()
+
+
+def test_batches_outlive_the_loader() -> None:
+    line = Line()
+    batch = line.send(array)
+    line.close()
+    gc.collect()
+    batch += 1
+    assert batch.sum() == 2 * ELEMENTS
+
+
+def test_the_mapping_goes_with_the_last_batch() -> None:
+    def mapped() -> int:
+        with open("/proc/self/maps") as maps:
+            return sum("memfd:stoker" in row for row in maps)
+
+    gc.collect()
+    before = mapped()
+    line = Line()
+    batch = line.send(array)
+    line.close()
+    gc.collect()
+    assert mapped() > before
+    del batch
+    gc.collect()
+    assert mapped() == before
+
+
+def test_views_may_end_in_any_thread(line: Line) -> None:
+    batches = [line.send(array) for _ in range(8)]
+    threads = [threading.Thread(target=batches.pop) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert line.collect() == 8
+
+
+def test_dtypes_and_shapes_of_numpy(line: Line) -> None:
+    structured = np.zeros(BIG // 12, dtype=[("a", "<f4"), ("b", "<i8")])
+    structured["b"] = 7
+    big_endian = np.arange(ELEMENTS, dtype=">i4").reshape(4, -1)
+    fortran = np.asfortranarray(np.arange(ELEMENTS, dtype=np.float32).reshape(16, -1))
+    for sent in (structured, big_endian, fortran):
+        got = line.send(lambda sent=sent: sent)
+        assert got.dtype == sent.dtype and (got == sent).all()
+
+
+torch = pytest.importorskip("torch", reason="what follows is about tensors")
+
+
+def tensor(value: float = 1.0) -> Any:
+    return torch.full((ELEMENTS,), value)
+
+
+KEEPING: dict[str, Callable[[Any], Any]] = {
+    "slice of a slice": lambda t: t[10:][::2].view(-1),
+    "numpy()": lambda t: t.numpy()[3:],
+    "reshape of numpy()": lambda t: t.numpy().reshape(64, -1).T,
+    "untyped_storage()": lambda t: t.untyped_storage(),
+    "DLPack to NumPy": lambda t: np.from_dlpack(t),
+    "DLPack to torch": lambda t: torch.from_dlpack(t.numpy()),
+    "from_numpy of numpy()": lambda t: torch.from_numpy(t.numpy()),
+    "memoryview": lambda t: memoryview(t.numpy()),
+    "detach": lambda t: t.detach(),
+    "Parameter": lambda t: torch.nn.Parameter(t),
+    "set_": lambda t: torch.empty(0).set_(t.untyped_storage(), 0, (10,)),
+}
+
+
+@pytest.mark.parametrize("use", KEEPING.values(), ids=KEEPING)
+def test_what_looks_at_the_batch_keeps_it(line: Line, use: Callable[[Any], Any]) -> None:
+    batch = line.send(tensor)
+    kept = use(batch)
+    del batch
+    assert line.collect() == 0
+    del kept
+    assert line.collect() == 1
+
+
+@pytest.mark.parametrize("use", [copy.deepcopy, lambda t: t.clone(), lambda t: t.data_ptr()])
+def test_what_has_its_own_memory_does_not(line: Line, use: Callable[[Any], Any]) -> None:
+    batch = line.send(tensor)
+    kept = use(batch)
+    del batch
+    assert line.collect() == 1
+    del kept
+
+
+def test_autograd_keeps_what_it_saved(line: Line) -> None:
+    weight = torch.randn(ELEMENTS, requires_grad=True)
+    loss = (line.send(tensor) * weight).sum()
+    assert line.collect() == 0
+    loss.backward()
+    del loss
+    assert line.collect() == 1
+    assert (weight.grad == 1).all()
+
+
+def test_changes_in_place_are_the_users(line: Line) -> None:
+    batch = line.send(tensor)
+    batch.mul_(4).add_(1)
+    other = line.send(tensor)
+    assert (batch == 5).all() and (other == 1).all()
+
+
+def test_saving_a_small_leaf_writes_no_more_than_torch_does(line: Line) -> None:
+    def size(thing: Any) -> int:
+        sink = io.BytesIO()
+        torch.save(thing, sink)
+        return sink.tell()
+
+    images, labels = line.send(lambda: (tensor(), torch.arange(64)))
+    assert size(labels) <= size(torch.arange(64)) and size(images[:16]) <= size(tensor()[:16])
+
+
+def test_a_storage_that_was_moved_away_retires_the_slot(line: Line) -> None:
+    batch = line.send(tensor)
+    view = batch.numpy()
+    batch.share_memory_()
+    assert line.collect() == 0
+    line.send(lambda: tensor(9.0))
+    assert (view == 1).all()
+    del batch, view
+
+
+def test_a_queue_after_a_numpy_view_retires_the_slot(line: Line) -> None:
+    batch = line.send(tensor)
+    view = batch.numpy()
+    queue = multiprocessing.SimpleQueue()
+    queue.put(batch)
+    del batch
+    assert (queue.get() == 1).all()
+    for _ in range(3):
+        line.send(lambda: tensor(9.0))
+    assert (view == 1).all()
+    queue.close()
+    resource_sharer.stop()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_child_of_the_users_keeps_seeing_its_batch(line: Line) -> None:
+    batch = line.send(tensor)
+    seen = batch.numpy()  # torch's threads do not survive a fork
+    read, write = os.pipe()
+    go, done = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go, 1)
+        os.write(write, b"1" if bool((seen == 1).all()) else b"0")
+        os._exit(0)
+    del batch, seen
+    for _ in range(4):
+        line.send(lambda: tensor(9.0))
+    os.write(done, b".")
+    assert os.read(read, 1) == b"1"
+    os.waitpid(pid, 0)
+    for descriptor in (read, write, go, done):
+        os.close(descriptor)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_fork_of_ours_holds_the_slot_only_as_long_as_it_lives(line: Line) -> None:
+    batch = line.send(tensor)
+    hold = ForkHold()
+    with forking(hold):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    del batch
+    assert line.collect() == 0
+    hold.release()
+    assert line.collect() == 1
+
+
+def test_layouts_of_tensors_are_kept(line: Line) -> None:
+    images = torch.arange(2 * 3 * 128 * 128).float().reshape(2, 3, 128, 128)
+    for sent in (
+        images.to(memory_format=torch.channels_last),
+        images.transpose(0, 3),
+        images[..., ::2],
+        images.to(torch.bfloat16),
+        images.to(torch.complex64).conj(),
+        images.bool(),
+        torch.zeros(1).expand(ELEMENTS),
+    ):
+        got = line.send(lambda sent=sent: sent)
+        assert torch.equal(got, sent) and got.dtype == sent.dtype
+        if sent.is_contiguous(memory_format=torch.channels_last):
+            assert got.stride() == sent.stride()
+
+
+def test_sparse_and_nested_tensors_travel_by_value(line: Line) -> None:
+    sparse = torch.eye(300).to_sparse()
+    assert torch.equal(line.send(lambda: sparse).to_dense(), torch.eye(300))
+
+
+def test_a_leaf_just_below_the_bound_is_copied(line: Line) -> None:
+    batch = line.send(lambda: torch.zeros(SMALL - 1, dtype=torch.uint8))
+    assert line.collect() == 1 and batch.numel() == SMALL - 1

@@ -1,0 +1,302 @@
+"""What torch's default collation and conversion make of random structures, ours makes too: types, dtypes, values."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from stoker import collate
+from stoker.collate import default, memory, registry
+from stoker.errors import BatchError
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import default_collate as torchs_collate  # noqa: E402
+from torch.utils.data import default_convert as torchs_convert  # noqa: E402
+
+Maker = Callable[[np.random.Generator], Any]
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Record(dict[str, Any]):
+    """A mapping that carries something beside its items."""
+
+    def __init__(self, items: Mapping[str, Any], origin: str = "unknown") -> None:
+        super().__init__(items)
+        self.origin = origin
+
+
+class ReadOnly(Mapping[str, Any]):
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self.items_ = dict(items)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.items_[key]
+
+    def __iter__(self) -> Any:
+        return iter(self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
+
+
+class Unbuildable(ReadOnly):
+    def __init__(self, one: object, two: object) -> None:
+        super().__init__({"one": one, "two": two})
+
+
+NUMPY_DTYPES = [np.dtype(code) for code in "?bBhHiIlLqefdFD"]
+TORCH_DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.int64, torch.bool, torch.complex64]
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+def array_of(shape: tuple[int, ...], dtype: np.dtype[Any], layout: str) -> Maker:
+    def make(rng: np.random.Generator) -> Any:
+        array = np.asarray(rng.integers(0, 100, shape)).astype(dtype)
+        if layout == "F":
+            return np.asfortranarray(array)
+        return np.repeat(array, 2, axis=0)[::2] if layout == "strided" and array.ndim else array
+
+    return make
+
+
+arrays = st.builds(array_of, shapes, st.sampled_from(NUMPY_DTYPES), st.sampled_from(["C", "F", "strided"]))
+tensors = st.builds(
+    lambda shape, dtype: lambda rng: torch.as_tensor(rng.integers(0, 100, shape)).to(dtype),
+    shapes,
+    st.sampled_from(TORCH_DTYPES),
+)
+permuted = st.just(lambda rng: torch.as_tensor(rng.random((4, 3, 2))).permute(2, 0, 1))
+# (torch itself refuses uint64 scalars.)
+scalars = st.sampled_from([d for d in NUMPY_DTYPES if d != np.uint64]).map(
+    lambda dtype: lambda rng: dtype.type(rng.integers(0, 2))
+)
+numbers = st.sampled_from(
+    [
+        lambda rng: int(rng.integers(-(2**63), 2**63 - 1)),
+        lambda rng: float(rng.normal()),
+        lambda rng: bool(rng.integers(2)),
+        lambda rng: float(rng.normal()) if rng.random() < 0.5 else int(rng.integers(9)),
+        lambda rng: bool(rng.integers(2)) if rng.random() < 0.5 else int(rng.integers(9)),
+        lambda rng: np.float32(rng.normal()) if rng.random() < 0.5 else int(rng.integers(9)),
+        lambda rng: np.int16(3) if rng.random() < 0.5 else float(rng.normal()),
+        lambda rng: np.array(3, "i2") if rng.random() < 0.5 else torch.tensor(2),
+    ]
+)
+strings = st.sampled_from([lambda rng: "ab", lambda rng: b"cd", lambda rng: np.str_("ef")])
+mixed_dtypes = st.lists(st.sampled_from("?bBhilefdFD"), min_size=2, max_size=3).map(
+    lambda codes: lambda rng: np.ones(2, rng.choice(list(codes)))
+)
+leaves = st.one_of(arrays, tensors, permuted, scalars, numbers, strings)
+
+
+def nested(inner: st.SearchStrategy[Maker]) -> st.SearchStrategy[Maker]:
+    several = st.lists(inner, max_size=3)
+    pair = st.tuples(inner, inner)
+
+    def built(build: Callable[[list[Any]], Any]) -> Callable[[Any], Maker]:
+        return lambda makers: lambda rng: build([make(rng) for make in makers])
+
+    named = lambda values: {f"k{at}": value for at, value in enumerate(values)}  # noqa: E731
+    return st.one_of(
+        several.map(built(named)),
+        several.map(built(tuple)),
+        several.map(built(list)),
+        several.map(built(collections.deque)),
+        several.map(built(collections.UserList)),
+        several.map(built(lambda values: collections.OrderedDict(named(values)))),
+        several.map(built(lambda values: collections.defaultdict(int, named(values)))),
+        several.map(built(lambda values: Record(named(values), origin="disk"))),
+        several.map(built(lambda values: ReadOnly(named(values)))),
+        pair.map(built(lambda values: Unbuildable(*values))),
+        pair.map(built(lambda values: Point(*values))),
+        several.map(built(lambda values: dict(enumerate(values)))),
+        st.just(lambda rng: range(3)),
+    )
+
+
+makers = st.recursive(leaves, nested, max_leaves=6)
+
+
+@st.composite
+def batches(draw: st.DrawFn, makers: st.SearchStrategy[Maker] = makers) -> list[Any]:
+    make, rng = draw(makers), np.random.default_rng(draw(st.integers(0, 2**32)))
+    return [make(rng) for _ in range(draw(st.integers(1, 5)))]
+
+
+def outcome(fn: Callable[[Any], Any], data: Any) -> Any:
+    try:
+        return fn(data)
+    except Exception as error:
+        return error
+
+
+def leaves_of(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, (str, bytes)) or not isinstance(batch, (Mapping, Sequence)):
+        yield batch
+    else:
+        for value in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from leaves_of(value)
+
+
+def deferred(batch: Any) -> Any:
+    """What `deferred_collate` does where torch is not loaded."""
+    return default._collated(batch, registry.functions(registry.DEFERRED))
+
+
+@pytest.mark.parametrize("lent", [False, True])
+@settings(max_examples=300)
+@given(batch=batches())
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays")
+def test_collates_as_torch_does(lent: bool, batch: list[Any], assert_same: Any, new_slot: Any) -> None:
+    expected = outcome(torchs_collate, batch)
+    with memory.lent_by(new_slot() if lent else lambda size: None):
+        got = outcome(collate.default_collate, batch)
+    if isinstance(expected, Exception):
+        assert isinstance(got, type(expected)), repr(got)
+    else:
+        assert not isinstance(got, Exception), repr(got)
+        assert_same(expected, got)
+
+
+@given(batch=batches(mixed_dtypes))
+def test_dtypes_are_promoted_as_torch_does(batch: list[Any], assert_same: Any) -> None:
+    expected = torchs_collate(batch)
+    assert_same(expected, collate.default_collate(batch))
+    assert_same(expected, collate.default_collate([torch.as_tensor(array) for array in batch]))
+    assert_same(expected.numpy(), collate.numpy_collate(batch))
+
+
+def test_every_pair_of_dtypes_has_torchs_common_dtype() -> None:
+    for one in NUMPY_DTYPES:
+        for two in NUMPY_DTYPES:
+            batch = [np.ones(2, one), np.ones(2, two)]
+            expected, got = outcome(torchs_collate, batch), outcome(collate.numpy_collate, batch)
+            if isinstance(expected, Exception):
+                assert isinstance(got, type(expected)), (one, two)
+                assert str(expected).split(",")[0] in str(got)
+            else:
+                assert got.dtype == expected.numpy().dtype, (one, two)
+
+
+@settings(max_examples=150)
+@given(batch=batches(st.recursive(st.one_of(arrays, scalars, numbers, strings), nested, max_leaves=4)))
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays")
+def test_all_outputs_are_one_collation(batch: list[Any], assert_same: Any) -> None:
+    """NumPy's and the deferred leaves have the dtypes and values of the tensors."""
+    expected = outcome(collate.default_collate, batch)
+    assume(not isinstance(expected, Exception))
+    converted = collate.numpy_collate(batch)
+    assert_same(expected, converted, bare=True)
+    assert_same(expected, deferred(batch), bare=True)
+    assert not any(isinstance(leaf, torch.Tensor) for leaf in leaves_of([converted, deferred(batch)]))
+
+
+@settings(max_examples=200)
+@given(batch=batches())
+def test_converts_as_torch_does(batch: list[Any], assert_same: Any) -> None:
+    for sample in batch:
+        assert_same(torchs_convert(sample), collate.default_convert(sample))
+
+
+REFUSED: list[list[Any]] = [
+    [None],
+    [1, None],
+    [1.0, None],
+    [1, "a"],
+    [1.0, "a"],
+    [1.0, 1j],
+    [1j, 2j],
+    [1, [1, 2]],
+    [1, {}],
+    [object()],
+    [{1, 2}],
+    [torch.ones(2), None],
+    [torch.ones(2), 1],
+    [torch.ones(2), np.ones(2)],
+    [torch.ones(2), torch.ones(3)],
+    [torch.ones(2), torch.ones(2, 1)],
+    [np.ones(2), np.ones(3)],
+    [np.ones(2), None],
+    [np.array(["a"])],
+    [np.array([None])],
+    [np.array([1]), np.array(["a"])],
+    [np.array(["2020-01-01"], "M8[D]")],
+    [np.ones(2, np.longdouble)],
+    [np.timedelta64(1, "s")],
+    [np.datetime64(1, "s")],
+    [torch.eye(2).to_sparse(), torch.eye(2).to_sparse()],
+    [{"a": 1}, 5],
+    [{"a": 1}, [1]],
+    [{"a": 1}, {"b": 1}],
+    [{"a": {"b": None}}],
+    [(1, 2), 5],
+    [(1, 2), (1, 2, 3)],
+    [[1, [2]], [1, [2, 3]]],
+    [],
+]
+
+
+@pytest.mark.parametrize("batch", REFUSED, ids=repr)
+def test_what_torch_refuses_is_refused_with_an_error_of_the_same_class(batch: list[Any]) -> None:
+    expected = outcome(torchs_collate, batch)
+    assert isinstance(expected, Exception)
+    got = outcome(collate.default_collate, batch)
+    assert isinstance(got, type(expected)), repr(got)
+    assert isinstance(got, BatchError) or batch == []
+    assert isinstance(outcome(deferred, batch), type(got))
+
+
+@pytest.mark.parametrize("name", ["requires_grad", "parameter", "subclass", "quantized", "meta", "conjugate"])
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_tensors_that_are_not_plain_are_stacked_by_torch(name: str, slot: Any) -> None:
+    class Image(torch.Tensor):
+        pass
+
+    make = {
+        "requires_grad": lambda: torch.ones(2, requires_grad=True),
+        "parameter": lambda: torch.nn.Parameter(torch.ones(2)),
+        "subclass": lambda: torch.ones(2).as_subclass(Image),
+        "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8),
+        "meta": lambda: torch.ones(2, device="meta"),
+        "conjugate": lambda: torch.tensor([1 + 2j]).conj(),
+    }[name]
+    expected, got = torchs_collate([make(), make()]), collate.default_collate([make(), make()])
+    assert type(got) is type(expected) and got.dtype == expected.dtype and got.device == expected.device
+    assert got.requires_grad == expected.requires_grad and got.shape == expected.shape
+    if name != "meta":
+        assert torch.equal(torch.as_tensor(got), torch.as_tensor(expected))
+
+
+def test_one_followed_tensor_among_plain_ones_keeps_its_gradient(slot: Any) -> None:
+    followed = torch.ones(2, requires_grad=True)
+    collate.default_collate([torch.zeros(2), followed]).sum().backward()
+    assert followed.grad.tolist() == [1, 1]
+
+
+def test_nested_tensors_are_refused_in_torchs_words() -> None:
+    nested_tensor = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    with pytest.raises(RuntimeError, match="Batches of nested tensors are not currently supported"):
+        collate.default_collate([nested_tensor])
+
+
+def test_reversed_and_foreign_arrays_work_though_torch_refuses_them() -> None:
+    batch = [np.arange(3, dtype=">i4")[::-1], np.arange(3, dtype=">i4")]
+    collated = collate.default_collate(batch)
+    assert collated.dtype == torch.int32 and collated.tolist() == [[2, 1, 0], [0, 1, 2]]
+    assert collate.default_convert(batch[0]).tolist() == [2, 1, 0]
+
+
+def test_read_only_arrays_make_no_warning() -> None:
+    array = np.ones(2)
+    array.flags.writeable = False
+    assert collate.default_collate([array, array]).tolist() == [[1, 1], [1, 1]]

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.loader.held_generators import held_generators
+
+
+class Holder:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+class Slotted:
+    __slots__ = ("__private", "unset")
+
+    def __init__(self, value: Any) -> None:
+        self.__private = value
+
+
+class Surly:
+    """Any touch of the user's own code fails."""
+
+    def __init__(self, value: Any) -> None:
+        vars(self)["value"] = value
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+    @property
+    def lazy(self) -> Any:
+        raise AssertionError("lazy")
+
+    @property
+    def __class__(self) -> Any:
+        raise AssertionError("__class__")
+
+
+class SurlyList(list[Any]):
+    def __iter__(self) -> Any:
+        raise AssertionError("__iter__")
+
+    def __len__(self) -> int:
+        raise AssertionError("__len__")
+
+
+def closing_over(value: Any) -> Any:
+    return lambda: value
+
+
+WAYS = {
+    "attribute": lambda g: Holder(rng=g),
+    "slot": Slotted,
+    "dict": lambda g: {"a": g},
+    "list": lambda g: [0, g],
+    "tuple": lambda g: ("x", g),
+    "set": lambda g: {g},
+    "closure": closing_over,
+    "partial": lambda g: functools.partial(print, rng=g),
+    "bound method of a holder": lambda g: functools.partial(Holder(rng=g).__init__),  # type: ignore[misc]
+    "surly": Surly,
+    "surly list": lambda g: SurlyList([g]),
+    "attribute of a list": lambda g: (lambda held: vars(held).update(rng=g) or held)(SurlyList()),
+    "transforms of a subset": lambda g: Holder(dataset=Holder(transform=Holder(transforms=[Holder(), Holder(rng=g)]))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_is_found(way: str) -> None:
+    generator = random.Random(1)
+    assert held_generators(Holder(inner=WAYS[way](generator))) == [generator]
+    assert held_generators(WAYS[way](generator)) == [generator]
+
+
+def test_every_kind_is_found_once_the_nearest_first() -> None:
+    near, middle, far = random.Random(1), np.random.default_rng(1), np.random.RandomState(1)
+    holder = Holder(inner=Holder(rng=middle, deeper=[far, near]), rng=near, again=near)
+    holder.itself = holder
+    assert held_generators(holder) == [near, middle, far]
+
+
+def test_torchs_generators_are_found() -> None:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator()
+    assert held_generators(Holder(data=torch.zeros(3), rng=generator)) == [generator]
+
+
+def test_data_is_left_alone() -> None:
+    generator = random.Random(1)
+    closed = (
+        [generator] * 257,
+        dict.fromkeys(range(256)) | {256: generator},
+        np.array([generator] * 3, object),
+        type("Class", (), {"rng": generator}),
+        random,
+    )
+    for data in closed:
+        assert held_generators(Holder(data=data)) == []
+
+
+def test_the_search_is_bounded() -> None:
+    chain = Holder(rng=random.Random(1))
+    for _ in range(100_000):
+        chain = Holder(inner=chain)
+    assert held_generators(chain) == []
+    wide = Holder(parts=[[Holder() for _ in range(200)] for _ in range(200)], late=[[[[random.Random(1)]]]])
+    assert held_generators(wide) == []
+    while hasattr(chain, "inner"):  # from the outside in, or the interpreter's stack overflows
+        chain = chain.inner

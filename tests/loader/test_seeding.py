@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.errors import StokerWarning
+from stoker.loader import seeding
+from stoker.loader.generators import global_streams
+from stoker.loader.sample_rng import SampleRNG
+from stoker.loader.seeding import SampleSeeding
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+SEED = 1234
+
+
+class Noisy:
+    """A dataset whose samples are what they draw; `draws(index)` names the generators."""
+
+    def __init__(self, draws: Callable[[int], tuple[str, ...]]) -> None:
+        self.draws = draws
+        self.python = random.Random(1)
+        self.legacy = [np.random.RandomState(1)]
+        self.modern = {"rng": np.random.default_rng(1)}
+        self.torchs = None if torch is None else torch.Generator().manual_seed(1)
+        self.rng = SampleRNG(0)
+        self.fetched: list[int] = []
+
+    def __getitem__(self, index: int) -> list[Any]:
+        self.fetched.append(index)
+        return [index, *(self.draw(source) for source in self.draws(index))]
+
+    def draw(self, source: str) -> float:
+        if source == "Python":
+            return random.gauss(0, 1)
+        if source == "NumPy":
+            return float(np.random.standard_normal())
+        if source == "python":
+            return self.python.random()
+        if source == "legacy":
+            return float(self.legacy[0].standard_normal())
+        if source == "modern":
+            return float(self.modern["rng"].random())
+        if source == "rng":
+            return self.rng.random_generator.random() + float(self.rng.numpy_generator.random())
+        if torch is None:
+            return 0.0
+        if source == "Torch":
+            return float(torch.randn(()))
+        return float(torch.rand((), generator=self.torchs))
+
+
+SOURCES = ["Python", "NumPy", "Torch", "python", "legacy", "modern", "torchs", "rng"]
+PATTERNS: dict[str, Callable[[int], bool]] = {
+    "always": lambda index: True,
+    "never": lambda index: False,
+    "late": lambda index: index >= 40,
+    "sometimes": lambda index: index % 23 == 19,
+    "rarely": lambda index: index == 77,
+}
+
+
+@pytest.fixture(autouse=True)
+def generators_put_back() -> Iterator[None]:
+    streams = global_streams().values()
+    states = [(stream, stream.state()) for stream in streams]
+    yield
+    for stream, state in states:
+        stream.restore(state)
+
+
+def run(
+    dataset: Noisy,
+    batches: list[range],
+    *,
+    workers: int = 1,
+    mode: seeding.Seeding = "auto",
+    restore: bool = False,
+    seed: int = SEED,
+) -> dict[int, list[Any]]:
+    """What every position gives, position and index being the same."""
+    made: dict[int, list[Any]] = {}
+    for worker in range(workers):
+        own = copy.deepcopy(dataset)
+        worker_seeding = SampleSeeding(mode, dataset=own, restore=restore, rng=own.rng)
+        for positions in batches[worker::workers]:
+            indices = list(positions)
+            samples = worker_seeding.samples(seed, positions, own.__getitem__, indices)
+            assert [sample[0] for sample in samples] == indices
+            made |= zip(positions, samples, strict=True)
+        dataset.fetched += own.fetched
+    return made
+
+
+def cut(stop: int, sizes: list[int]) -> list[range]:
+    batches, start = [], 0
+    while start < stop:
+        size = sizes[len(batches) % len(sizes)]
+        batches.append(range(start, min(start + size, stop)))
+        start += size
+    return batches
+
+
+@given(
+    pattern=st.sampled_from(sorted(PATTERNS)),
+    sources=st.lists(st.sampled_from(SOURCES), min_size=1, max_size=3),
+    spread=st.booleans(),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    workers=st.integers(1, 3),
+    restore=st.booleans(),
+    start=st.integers(0, 60),
+)
+def test_a_sample_draws_the_same_on_every_path(
+    pattern: str, sources: list[str], spread: bool, sizes: list[int], workers: int, restore: bool, start: int
+) -> None:
+    def draws(index: int) -> tuple[str, ...]:
+        if not PATTERNS[pattern](index):
+            return ()
+        return (sources[index % len(sources)],) if spread else tuple(sources)
+
+    batches = [batch for batch in cut(100, sizes) if batch.start >= start]
+    model = run(Noisy(draws), [range(p, p + 1) for p in range(100)], mode="sample")
+    made = run(Noisy(draws), batches, workers=workers, restore=restore)
+    assert made == {position: model[position] for batch in batches for position in batch}
+    numbers = [number for sample in model.values() for number in sample[1:] if number != 0.0]
+    assert len(set(numbers)) == len(numbers) or len(set(sources)) < len(sources)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_epochs_and_positions_differ(source: str) -> None:
+    if source in ("Torch", "torchs"):
+        pytest.importorskip("torch")
+    made = [run(Noisy(lambda index: (source,)), cut(40, [40]), seed=seed) for seed in (1, 2)]
+    assert len({sample[1] for epoch in made for sample in epoch.values()}) == 80
+
+
+def test_generators_with_other_initial_seeds_differ() -> None:
+    one, other = Noisy(lambda index: ("modern",)), Noisy(lambda index: ("modern",))
+    other.modern["rng"] = np.random.default_rng(2)
+    assert run(one, [range(8)])[3] != run(other, [range(8)])[3]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_draws_from_the_start_or_never_is_fetched_once(source: str) -> None:
+    for draws in (lambda index: (source,), lambda index: ()):
+        dataset = Noisy(draws)
+        run(dataset, cut(200, [32]))
+        assert dataset.fetched == list(range(200))
+
+
+def test_only_the_batch_in_which_drawing_begins_is_fetched_twice() -> None:
+    dataset = Noisy(lambda index: ("Python",) if index >= 100 else ())
+    run(dataset, cut(200, [32]))
+    assert sorted(dataset.fetched) == sorted([*range(200), *range(96, 128)])
+
+
+def test_in_batches_of_four_nothing_is_fetched_twice() -> None:
+    dataset = Noisy(lambda index: ("Python",) if index >= 100 else ())
+    run(dataset, cut(200, [4]))
+    assert dataset.fetched == list(range(200))
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_generators_that_nobody_draws_from_are_not_seeded(restore: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Noisy(lambda index: ("modern",))
+    worker_seeding = SampleSeeding("auto", dataset=dataset, restore=restore, rng=dataset.rng)
+    worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
+    python = random.getstate()
+    seeded = []
+    for stream in worker_seeding._active + worker_seeding._idle:
+        monkeypatch.setattr(stream, "seed", lambda key, stream=stream: seeded.append(stream))
+    worker_seeding.samples(SEED, range(40, 72), dataset.__getitem__, range(40, 72))
+    assert len(seeded) == 32 and len(set(seeded)) == 1
+    assert random.getstate() == python
+
+
+def test_generators_that_an_epoch_brings_are_taken_up() -> None:
+    def epoch(worker_seeding: SampleSeeding, dataset: Noisy, seed: int, start: int) -> list[Any]:
+        dataset.modern["rng"] = np.random.default_rng(seed)
+        positions = range(start, 40)
+        return worker_seeding.samples(seed, positions, dataset.__getitem__, positions)
+
+    one, other = Noisy(lambda index: ("modern",)), Noisy(lambda index: ("modern",))
+    kept, fresh = SampleSeeding("auto", dataset=one), SampleSeeding("auto", dataset=other)
+    epoch(kept, one, 1, 0)
+    assert epoch(kept, one, 2, 0)[20:] == epoch(fresh, other, 2, 20)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("size", [2, 32])
+def test_the_trainers_generators_are_not_disturbed(pattern: str, size: int) -> None:
+    dataset = Noisy(lambda index: tuple(SOURCES[:-1]) if PATTERNS[pattern](index) else ())
+    worker_seeding = SampleSeeding("auto", dataset=dataset, restore=True)
+    streams = list(global_streams().values())
+    own = copy.deepcopy([dataset.python, dataset.legacy[0], dataset.modern["rng"]])
+    np.random.standard_normal()  # leaves the second of a pair
+    for batch in cut(100, [size]):
+        before = [stream.state() for stream in streams]
+        worker_seeding.samples(SEED, batch, dataset.__getitem__, batch)
+        worker_seeding.collate(SEED, batch[0], lambda: dataset.draw("Python"))
+        worker_seeding.one(SEED, batch[0], lambda: dataset.draw("NumPy"))
+        assert [stream.state() for stream in streams] == before
+        random.random(), np.random.standard_normal(), dataset.draw("Torch")
+    assert dataset.python.random() == own[0].random()
+    assert dataset.legacy[0].standard_normal() == own[1].standard_normal()
+    assert dataset.modern["rng"].random() == own[2].random()
+
+
+def test_states_are_put_back_after_an_exception_too() -> None:
+    def fetch(index: int) -> float:
+        if index == 20:
+            raise KeyError(random.random())
+        return random.random()
+
+    worker_seeding = SampleSeeding("auto", dataset=None, restore=True)
+    before = random.getstate()
+    with pytest.raises(KeyError):
+        worker_seeding.samples(SEED, range(32), fetch, range(32))
+    assert random.getstate() == before
+
+
+def test_undisturbed_puts_states_back_once_at_its_end() -> None:
+    worker_seeding = SampleSeeding("auto", dataset=None, restore=True)
+    model = SampleSeeding("auto", dataset=None)
+    expected = [model.one(SEED, position, random.random) for position in range(3)]
+    random.random()
+    before = random.getstate()
+    with worker_seeding.undisturbed(SEED):
+        made = [worker_seeding.one(SEED, position, random.random) for position in range(3)]
+        assert random.getstate() != before
+    assert random.getstate() == before
+    assert made == expected
+
+
+@pytest.mark.parametrize("failing", [0, 3, 16, 25])
+@pytest.mark.parametrize("size", [4, 32])
+def test_an_exception_comes_as_it_is_and_its_place_is_told(failing: int, size: int) -> None:
+    class OwnError(Exception):
+        pass
+
+    error = OwnError("sample")
+
+    def fetch(index: int) -> int:
+        if index == 100 + failing:
+            raise error
+        return index
+
+    worker_seeding = SampleSeeding("auto", dataset=None)
+    indices = range(100, 100 + size)
+    if failing >= size:
+        assert worker_seeding.samples(SEED, range(size), fetch, indices) == list(indices)
+        assert worker_seeding.failed_at is None
+        return
+    with pytest.raises(OwnError) as raised:
+        worker_seeding.samples(SEED, range(size), fetch, indices)
+    assert raised.value is error
+    assert worker_seeding.failed_at == failing
+    assert worker_seeding.samples(SEED, range(2), fetch, [1, 2]) == [1, 2]
+    assert worker_seeding.failed_at is None
+
+
+def test_an_exception_that_depends_on_a_draw_does_not_depend_on_the_path() -> None:
+    def fetch(index: int) -> float:
+        number = random.random() if index >= 40 else 0.0
+        if number > 0.8:
+            raise ValueError(index, number)
+        return number
+
+    def failure(start: int, size: int) -> Any:
+        worker_seeding = SampleSeeding("auto", dataset=None)
+        for batch in range(start, 400, size):
+            positions = range(batch, batch + size)
+            try:
+                worker_seeding.samples(SEED, positions, fetch, positions)
+            except ValueError as error:
+                return error.args
+        raise AssertionError("a sample should have failed")
+
+    assert failure(0, 32) == failure(0, 1) == failure(20, 50) == failure(0, 400)
+
+
+def test_purposes_have_numbers_of_their_own() -> None:
+    worker_seeding = SampleSeeding("auto", dataset=None)
+    made = [getattr(worker_seeding, name)(SEED, 5, random.random) for name in ("one", "whole", "collate")]
+    assert len(set(made)) == 3
+    sample = worker_seeding.samples(SEED, range(5, 6), lambda index: random.random(), [0])
+    assert sample == made[:1]
+    assert worker_seeding.collate(SEED, 5, random.random) == made[2]
+
+
+def test_streams_are_never_asked_twice() -> None:
+    worker_seeding = SampleSeeding("auto", dataset=None)
+    source = iter((index, random.random()) for index in range(40))
+    made = [worker_seeding.one(SEED, position, lambda: next(source)) for position in range(40)]
+    assert [index for index, _ in made] == list(range(40))
+    with pytest.raises(StopIteration):
+        worker_seeding.one(SEED, 40, lambda: next(source))
+
+
+def test_a_generator_of_rng_may_be_kept() -> None:
+    def kept(start: int) -> dict[int, float]:
+        rng = SampleRNG(0)
+        cache: list[random.Random] = []
+
+        def fetch(index: int) -> float:
+            if index < 50:
+                return 0.0
+            if not cache:
+                cache.append(rng.random_generator)
+            return cache[0].random()
+
+        worker_seeding = SampleSeeding("auto", dataset=None, threads=True, rng=rng)
+        made = {}
+        for batch in range(start, 100, 20):
+            positions = range(batch, batch + 20)
+            made |= zip(positions, worker_seeding.samples(SEED, positions, fetch, positions), strict=True)
+        return made
+
+    whole, part = kept(0), kept(60)
+    assert len({whole[position] for position in range(50, 100)}) == 50
+    assert part == {position: whole[position] for position in range(60, 100)}
+
+
+@pytest.mark.parametrize("mode", ["auto", "sample", "worker"])
+@pytest.mark.parametrize("threads", [False, True])
+def test_rng_gives_the_same_in_every_mode(mode: seeding.Seeding, threads: bool) -> None:
+    dataset = Noisy(lambda index: ("rng",))
+    worker_seeding = SampleSeeding(mode, dataset=dataset, threads=threads, rng=dataset.rng)
+    model = run(Noisy(lambda index: ("rng",)), [range(24)])
+    assert worker_seeding.samples(SEED, range(24), dataset.__getitem__, range(24)) == list(model.values())
+
+
+def test_worker_mode_leaves_generators_to_their_course() -> None:
+    dataset = Noisy(lambda index: ("Python", "NumPy", "modern"))
+    worker_seeding = SampleSeeding("worker", dataset=dataset)
+    twin = copy.deepcopy(dataset)
+    random.seed(1), np.random.seed(1)
+    made = worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
+    made.append(worker_seeding.one(SEED, 40, lambda: dataset[40]))
+    random.seed(1), np.random.seed(1)
+    assert made == [twin[index] for index in range(41)]
+
+
+def test_threads_do_not_touch_what_they_share() -> None:
+    dataset = Noisy(lambda index: ("rng",))
+    worker_seeding = SampleSeeding("auto", dataset=dataset, threads=True, rng=dataset.rng)
+    streams = global_streams().values()
+    before = [stream.state() for stream in streams]
+    own = copy.deepcopy(dataset.python)
+    worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
+    assert [stream.state() for stream in streams] == before
+    assert dataset.python.random() == own.random()
+
+
+def test_threads_that_draw_from_a_global_generator_warn_once() -> None:
+    dataset = Noisy(lambda index: ("NumPy",))
+    worker_seeding = SampleSeeding("auto", dataset=dataset, threads=True)
+    with pytest.warns(StokerWarning, match=r"of NumPy moved .* get_worker_info\(\)\.rng"):
+        worker_seeding.samples(SEED, range(8), dataset.__getitem__, range(8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        worker_seeding.samples(SEED, range(8, 16), dataset.__getitem__, range(8, 16))
+        SampleSeeding("worker", dataset=dataset, threads=True).samples(SEED, range(8), dataset.__getitem__, range(8))
+
+
+@pytest.mark.parametrize("mode", ["auto", "sample"])
+@pytest.mark.parametrize("first", [0, 10, 30])
+@pytest.mark.parametrize("restore", [False, True])
+def test_torch_may_be_imported_by_a_sample(
+    mode: seeding.Seeding, first: int, restore: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    model = run(Noisy(lambda index: ("Torch",) if index >= first else ()), [range(40)])
+    torch.default_generator.manual_seed(torch.Generator().initial_seed())  # as an import leaves it
+    before = torch.get_rng_state()
+    monkeypatch.delitem(sys.modules, "torch")
+    dataset = Noisy(lambda index: ("Torch",))
+    dataset.torchs = None
+
+    def fetch(index: int) -> Any:
+        if index < first:
+            return [index]
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        return dataset[index]
+
+    worker_seeding = SampleSeeding(mode, dataset=dataset, restore=restore)
+    made = worker_seeding.samples(SEED, range(40), fetch, range(40))
+    assert made == list(model.values())
+    assert torch.equal(torch.get_rng_state(), before) == restore
+
+
+def test_sample_mode_sees_through_a_fork_of_the_state() -> None:
+    def forked(index: int) -> float:
+        state = random.getstate()
+        number = random.random()
+        random.setstate(state)
+        return number
+
+    positions = range(40)
+    made = SampleSeeding("sample", dataset=None).samples(SEED, positions, forked, positions)
+    assert len(set(made)) == 40

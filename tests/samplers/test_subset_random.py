@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stoker.samplers import SubsetRandomSampler
+
+INDICES = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def test_as_torch_for_the_same_generator_over_epochs() -> None:
+    torch = pytest.importorskip("torch")
+    ours = SubsetRandomSampler(INDICES, torch.Generator().manual_seed(5))
+    theirs = torch.utils.data.SubsetRandomSampler(INDICES, torch.Generator().manual_seed(5))
+    assert [list(ours) for _ in range(3)] == [list(theirs) for _ in range(3)]
+
+
+def test_as_torch_for_the_same_global_seed() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(2)
+    theirs = [list(torch.utils.data.SubsetRandomSampler(INDICES)), torch.rand(1).item()]
+    torch.manual_seed(2)
+    assert [list(SubsetRandomSampler(INDICES)), torch.rand(1).item()] == theirs
+
+
+def test_numpys_generator_fixes_the_order() -> None:
+    first, second = (list(SubsetRandomSampler(INDICES, np.random.default_rng(6))) for _ in range(2))
+    assert first == second
+    assert sorted(first) == sorted(INDICES)
+
+
+@pytest.mark.usefixtures("torch_not_wanted")
+def test_without_torch_numpys_global_seed_fixes_the_order() -> None:
+    np.random.seed(0)
+    first = list(SubsetRandomSampler(range(50)))
+    np.random.seed(0)
+    assert list(SubsetRandomSampler(range(50))) == first != list(range(50))
+
+
+def test_length_attributes_and_nothing_to_yield() -> None:
+    sampler = SubsetRandomSampler(INDICES)
+    assert (len(sampler), sampler.indices, sampler.generator) == (8, INDICES, None)
+    assert list(SubsetRandomSampler([])) == []
