@@ -222,7 +222,7 @@ def main(
     workers: Annotated[int, typer.Option(min=1, help="How many threads or processes.")] = 2,
     epochs: Annotated[int, typer.Option(min=1)] = 2,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here, not as a table.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", hidden=True)] = None,
 ) -> None:
     """Trains a small network to recognise photographs."""
     if not data.is_dir():

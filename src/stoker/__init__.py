@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         WorkerStartError,
         WorkerTraceback,
     )
-    from stoker.freeze import freeze
+    from stoker._freeze import freeze
     from stoker.loader.dataloader import DataLoader
     from stoker.samplers import (
         BatchSampler,
@@ -133,7 +133,7 @@ _MODULES = {
         "WorkerStartError",
         "WorkerTraceback",
     ),
-    "stoker.freeze": ("freeze",),
+    "stoker._freeze": ("freeze",),
     "stoker.loader.dataloader": ("DataLoader",),
     "stoker.samplers": (
         "BatchSampler",

@@ -43,7 +43,7 @@ class Line:
 
     def send(self, make: Callable[[], Any]) -> Any:
         """What the trainer gets of a batch that a worker makes."""
-        self.collect()
+        self.take_back()
         self.writer.begin(self.arena.take(self.hint) if self.hint else None)
         with memory.lent_by(self.writer.lend):
             written = self.writer.finish(make())
@@ -55,6 +55,9 @@ class Line:
     def collect(self) -> int:
         """Takes back the slots that are free again; returns how many they were."""
         gc.collect()
+        return self.take_back()
+
+    def take_back(self) -> int:
         numbers = self.reader.returned()
         for number in numbers:
             self.arena.put_back(number)

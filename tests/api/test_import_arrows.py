@@ -34,12 +34,12 @@ ARROWS: dict[str, set[str]] = {
     "_supervision": GROUND,
     "_engine": GROUND | {"_transport", "_supervision"},
     # where both meet
-    "freeze": GROUND | {"_engine"},
+    "_freeze": GROUND | {"_engine"},
     "device": GROUND,
     "loader": GROUND | DATA_SIDE | ENGINE_SIDE | {"device"},
     "testing": GROUND | DATA_SIDE | {"loader"},
     # what users see
-    "__init__": GROUND | DATA_SIDE | {"freeze", "loader"},
+    "__init__": GROUND | DATA_SIDE | {"_freeze", "loader"},
 }
 
 THIRD_PARTY = {"numpy", "cloudpickle", "torch"}

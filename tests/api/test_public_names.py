@@ -46,7 +46,7 @@ PUBLIC = {
         "WorkerStartError",
         "WorkerTraceback",
     ],
-    "stoker.freeze": ["freeze"],
+    "stoker._freeze": ["freeze"],
     "stoker.loader.dataloader": ["DataLoader"],
     "stoker.samplers": [
         "BatchSampler",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +42,7 @@ def test_nothing_changes_for_ours(slot: Any) -> None:
 
 
 def test_a_function_of_the_users_stays() -> None:
+    @functools.wraps(torchs_map[torch.Tensor])
     def mine(batch: Any, *, collate_fn_map: Any = None) -> str:
         return "mine"
 

@@ -89,6 +89,7 @@ def test_the_key_decides_whatever_was_drawn_before(kind: Any) -> None:
 def test_the_upper_half_of_the_key_counts_as_well(kind: Any) -> None:
     make, draw = kind
     generator = make()
+    draw(generator)
     stream = stream_of(generator)
     seen = set()
     for upper in range(100):
@@ -161,6 +162,10 @@ def test_the_second_of_a_normal_pair_is_kept_apart_from_the_words() -> None:
     second = generator.standard_normal()
     stream.restore(holding)
     assert generator.standard_normal() == second
+    plain = stream.state()
+    first = generator.standard_normal()
+    stream.restore(plain)
+    assert generator.standard_normal() == first
 
 
 def test_numpys_memory_and_its_public_calls_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ it gives the i-th of the leaves that the caller built.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
@@ -55,43 +56,53 @@ Place = Callable[[Any], "int | None"]
 
 def dumps(batch: Any, place: Place) -> bytes:
     """Pickles a batch; `place` is asked for each array and tensor. Falls back on cloudpickle for local classes."""
-    reducer = _reducer(place)
+    sink = io.BytesIO()
     try:
-        return _dump(pickle.Pickler, batch, reducer)
+        _Pickler(sink, place).dump(batch)
     except (pickle.PicklingError, AttributeError, TypeError):
-        import cloudpickle
+        sink = io.BytesIO()
+        _by_value()(sink, place).dump(batch)
+    return sink.getvalue()
 
-        return _dump(cloudpickle.Pickler, batch, reducer)
 
+class _Takes:
+    """Takes arrays and tensors out of what is pickled."""
 
-def _reducer(place: Place) -> Callable[[Any], Any]:
-    torch = sys.modules.get("torch")
-    tensor = None if torch is None else torch.Tensor
+    def __init__(self, sink: io.BytesIO, place: Place) -> None:
+        super().__init__(sink, protocol=5)  # type: ignore[call-arg] # beside a pickler
+        torch = sys.modules.get("torch")
+        self._place = place
+        self._tensor = None if torch is None else torch.Tensor
 
-    def reduce(thing: Any) -> Any:
+    def reducer_override(self, thing: Any) -> Any:
         kind = type(thing)
-        if kind is np.ndarray or kind is tensor or kind.__name__ == "TensorLeaf":
-            number = place(thing)
+        deferred = kind.__name__ == "TensorLeaf"
+        if deferred or kind is np.ndarray or kind is self._tensor:
+            number = self._place(thing)
             if number is not None:
                 return _leaf, (number,)
-            if kind.__name__ == "TensorLeaf":
+            if deferred:
                 return _small_tensor, (np.array(thing),)
+        return self._otherwise(thing)
+
+    def _otherwise(self, thing: Any) -> Any:
         return NotImplemented
 
-    return reduce
+
+class _Pickler(_Takes, pickle.Pickler):
+    """By reference, as pickle does."""
 
 
-def _dump(base: Any, batch: Any, reduce: Callable[[Any], Any]) -> bytes:
-    class Pickler(base):  # type: ignore[misc]
-        def reducer_override(self, thing: Any) -> Any:
-            reduced = reduce(thing)
-            if reduced is NotImplemented and base is not pickle.Pickler:
-                return super().reducer_override(thing)
-            return reduced
+@functools.cache
+def _by_value() -> Any:
+    """A pickler that sends classes and functions of no importable module by value."""
+    import cloudpickle
 
-    sink = io.BytesIO()
-    Pickler(sink, protocol=5).dump(batch)
-    return sink.getvalue()
+    class ByValue(_Takes, cloudpickle.Pickler):  # type: ignore[misc]
+        def _otherwise(self, thing: Any) -> Any:
+            return cloudpickle.Pickler.reducer_override(self, thing)
+
+    return ByValue
 
 
 def loads(data: Any, leaves: Sequence[Callable[[], Any]]) -> Any:

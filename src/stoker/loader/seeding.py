@@ -153,8 +153,6 @@ class SampleSeeding:
         if not self._only_rng and (seed != self._epoch or self._torch_is_new()):
             self._epoch = seed
             self._find()
-        if self._restore:
-            self._idle_states = None  # the trainer has drawn since
         return mix(seed, purpose)
 
     def _find(self) -> None:

@@ -305,10 +305,28 @@ def test_objects_of_multiprocessing_arrive_alive(run) -> None:
         ours, theirs = context.Pipe()
         taken = context.Lock()
         taken.acquire()
-        print(ask(use, lock=context.RLock(), value=value, array=array, queue=queue, event=event, end=theirs, free=taken))
+        shared = dict(value=value, array=array, queue=queue, event=event, end=theirs, free=taken)
+        print(ask(use, lock=context.RLock(), **shared))
         print(value.value, array[:], queue.get(), event.is_set(), ours.recv())
     """
     assert run(script) == ["(False, 'StokerZygote', 'forkserver')", "2 [0, 5, 0] queued True sent"]
+
+
+def test_a_resource_tracker_is_shared_if_there_is_one_and_not_started_else(run) -> None:
+    """A second one would remove shared memory that the trainer still uses."""
+    script = """
+    from multiprocessing import resource_tracker, shared_memory
+    from clean_births import ask
+    def there(*_, **__):
+        tracker = resource_tracker._resource_tracker._fd
+        return tracker
+    print(ask(there), there())
+    memory = shared_memory.SharedMemory(create=True, size=10)
+    print(ask(there, memory=memory) == there() != None)
+    memory.close()
+    memory.unlink()
+    """
+    assert run(script, COMMAND) == ["None None", "True"]
 
 
 def test_a_lock_of_the_fork_context_is_named(run) -> None:
@@ -470,3 +488,10 @@ def test_a_lack_of_memory_is_said_before_anything_is_started(monkeypatch: pytest
     monkeypatch.setattr(blocks, "available", lambda: Available(1 << 27, 1 << 30, "memory cgroup /box (v2)"))
     with pytest.raises(MemoryLimitError, match=r"100.0 MiB more are needed .* 128.0 MiB are available of 1,024.0 MiB"):
         clean.start("clean_births:answer", {"dataset": bytes(100 << 20)}, [])
+
+
+def test_all_arrays_together_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    np = pytest.importorskip("numpy")
+    monkeypatch.setattr(blocks, "available", lambda: Available(1 << 27, 1 << 30, "the machine"))
+    with pytest.raises(MemoryLimitError, match=r"100.0 MiB more are needed after 0.0 MiB"):
+        clean.start("clean_births:answer", {"dataset": [np.zeros(50 << 20, np.uint8) for _ in range(2)]}, [])

@@ -259,8 +259,8 @@ def test_an_open_h5py_file(h5py: Any) -> None:
 
 
 CAUSES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
-    "text file": (lambda path: open(path), "an open file (TextIOWrapper)", "open it in __getitem__"),
-    "file": (lambda path: open(path, "rb"), "an open file (BufferedReader)", "open it in __getitem__"),
+    "text file": (lambda path: path.open(), "an open file (TextIOWrapper)", "open it in __getitem__"),
+    "file": (lambda path: path.open("rb"), "an open file (BufferedReader)", "open it in __getitem__"),
     "TLS": (
         lambda path: __import__("ssl").create_default_context().wrap_socket(socket.socket(), server_hostname="x"),
         "an open ssl.SSLSocket",

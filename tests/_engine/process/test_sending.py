@@ -322,9 +322,10 @@ def test_a_tensor_without_memory_is_sent_as_that(torch: Any) -> None:
 def test_tensors_are_not_moved_to_named_shared_memory(torch: Any) -> None:
     tensor = torch.zeros(LENGTH)
     with sending.spawning() as descriptors:
-        Sent(tensor)
+        Sent([tensor, torch.nn.Parameter(tensor)])
     assert not descriptors
     assert not tensor.is_shared()
+    assert torch.FloatStorage not in sending.Pickler(io.BytesIO(), bool, None).dispatch_table
 
 
 def test_the_memory_of_a_device_is_refused(torch: Any) -> None:

@@ -135,10 +135,7 @@ _PRIVATE = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
 
 
 def _reduce_tensor(tensor: Any) -> Reduced:
-    """torch's own reduction. For its newer dtypes (uint16, float8) its other half wants a typed storage, not what it gave.
-
-    torch's pickling leaves that to `torch.save`.
-    """
+    """torch's own reduction, with a typed storage for the newer dtypes (uint16, float8) too: its other half wants one."""
     torch = sys.modules["torch"]
     make, (storage, *rest) = tensor.__reduce_ex__(5)[:2]
     if isinstance(storage, torch.UntypedStorage):

@@ -90,7 +90,7 @@ def start(entry: str, parts: Mapping[str, Any], fds: Sequence[int]) -> int:
 def _resource_tracker() -> int | None:
     """multiprocessing's process that removes leaked semaphores, if this program has one: the new process shares it."""
     tracker: Any = resource_tracker._resource_tracker
-    return resource_tracker.getfd() if False else None
+    return resource_tracker.getfd() if tracker._fd is not None else None
 
 
 @contextlib.contextmanager

@@ -204,7 +204,7 @@ def _elements(array: NDArray[Any]) -> Iterator[Any]:
 _INSIDE: dict[int, Callable[[Any], Iterable[Any]]] = {
     _FUNCTION: _inside_a_function,
     _ARRAY: _inside_an_array,
-    _DICT: dict.__iter__,
+    _DICT: dict.keys,
 }
 """What the collector does not tell: owner and elements of arrays, keys of dicts that have strings alone for keys."""
 

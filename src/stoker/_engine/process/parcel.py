@@ -9,7 +9,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Sequence
-from multiprocessing import process, spawn
+from multiprocessing import process, resource_tracker, spawn
 from typing import Any, BinaryIO, TypedDict
 
 from stoker import _nominal
@@ -96,12 +96,10 @@ def wake(stream: BinaryIO, head: Head) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    for descriptor in (*head["fds"], stream.fileno(), head["buffers"]):
-        os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
-    if head["tracker"] is not None:
-        from multiprocessing import resource_tracker
-
-        resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
+    for descriptor in (*head["fds"], stream.fileno(), head["buffers"], head["tracker"]):
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
     _nominal.prefer_none()
     module, _, function = head["entry"].partition(":")
     getattr(importlib.import_module(module), function)(Parcel(stream, head), head["fds"])
