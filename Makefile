@@ -26,7 +26,7 @@ help:
 demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 	$(BIN)/python examples/train_images.py --data $(PHOTOS) $(DEMO_ARGS)
 
-test: $(VENV)/.test
+test: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev

@@ -73,11 +73,14 @@ def _on_ctrl_c(number: int, frame: FrameType | None) -> None:
 
 def _end(say: Callable[[], str]) -> NoReturn:
     _ending.acquire()  # the program's thread or the timer's, whichever comes first
-    processes = psutil.Process().children(recursive=True)  # parents come before their children
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(processes, timeout=0.2)
+    this, tries = psutil.Process(), 5
+    # More than once: where something swallowed the exception, the program goes on, and may start others meanwhile.
+    while tries and (processes := this.children(recursive=True)):  # parents come before their children
+        tries -= 1
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=0.05)
     to_next_line = SHOW_CURSOR + "\n" if sys.stderr.isatty() else ""
     print(f"{to_next_line}Stopped by Ctrl-C {say()}.", file=sys.stderr, flush=True)
     os._exit(EXIT_CODE)  # because an interpreter full of modules takes half a second to leave

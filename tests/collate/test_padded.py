@@ -178,6 +178,13 @@ def test_tensors(slot: Any) -> None:
             PadCollator(0.5 if dtype is torch.int64 else 1e9)(rows)
 
 
+def test_tensors_on_a_device_stay_there(slot: Any) -> None:
+    torch = pytest.importorskip("torch")
+    values, mask = PadCollator()([torch.ones(2, device="meta"), torch.ones(3, device="meta")])
+    assert values.device.type == mask.device.type == "meta" and values.shape == mask.shape == (2, 3)
+    assert slot.given == [6]  # the mask's way there
+
+
 def test_gradients_flow_through_padding() -> None:
     torch = pytest.importorskip("torch")
     short, long = torch.ones(2, requires_grad=True), torch.ones(3)

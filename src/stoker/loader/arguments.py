@@ -17,9 +17,7 @@ def check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persiste
     if isinstance(num_workers, bool) or not isinstance(num_workers, int):
         raise TypeError(f"num_workers should be an integer or 'auto', but got num_workers={num_workers!r}")
     if num_workers < 0:
-        raise ValueError(
-            "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
-        )
+        raise ValueError("num_workers option should be non-negative; use num_workers=0 to disable multiprocessing.")
     if timeout < 0:
         raise ValueError("timeout option should be non-negative")
     if num_workers == 0 and prefetch_factor is not None:

@@ -14,7 +14,8 @@ from stoker._engine.base import Backend
 from stoker._engine.serial import SerialBackend
 from stoker._machine import cpus, memory
 from stoker.datasets import IterableDataset
-from stoker.loader import arguments, seeding
+from stoker.loader import arguments
+from stoker.loader.generators import mix
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.job import Settings, assemble
 from stoker.loader.plan import ComputedPlan, Plan, StreamedPlan, TurnPlan
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T_co = TypeVar("T_co", covariant=True)
-
-if TYPE_CHECKING:
-    _Base = Generic
-else:
-    _Base = _nominal.base("DataLoader")
 
 MEMORY_OF_A_WORKER = 512 << 20
 """Bytes that `num_workers="auto"` reckons with for each worker: an interpreter with torch, and its batches."""
@@ -45,7 +41,7 @@ class _Endless(Sampler[None]):
         return itertools.repeat(None)
 
 
-class DataLoader(_Base[T_co]):
+class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
     """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
 
     The first thirteen arguments, and those up to `in_order`, are torch's, with torch's meanings, defaults and errors.
@@ -207,8 +203,15 @@ class DataLoader(_Base[T_co]):
         A loader that shuffles by torch's default sampler shuffles here as well, by a permutation of ours; any other
         sampler is taken over as it is.
         """
-        names = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator")
-        names += ("multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")
+        names: tuple[str, ...] = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn")
+        names += (
+            "generator",
+            "multiprocessing_context",
+            "prefetch_factor",
+            "persistent_workers",
+            "pin_memory_device",
+            "in_order",
+        )
         settings = {name: getattr(loader, name) for name in names}
         if _is_iterable(loader.dataset):
             settings |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
@@ -220,9 +223,7 @@ class DataLoader(_Base[T_co]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._initialized and name in _FIXED:
-            raise ValueError(
-                f"{name} attribute should not be set after {type(self).__name__} is initialized"
-            )
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         object.__setattr__(self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
@@ -354,13 +355,13 @@ class DataLoader(_Base[T_co]):
     def _begin_epoch(self, sampler: Iterator[Any] | None) -> tuple[int, int, Plan]:
         """Number, seed and plan of a new epoch."""
         epoch, self._epoch = self._epoch, self._epoch + 1
-        seed = self._draw_seed() if self.seed is None else seeding.mix(self.seed, epoch) >> 1
+        seed = self._draw_seed() if self.seed is None else mix(self.seed, epoch) >> 1
         bound_to = self.num_workers if self.worker_init_fn is not None and self.num_workers else None
         if self._is_stream:
             return epoch, seed, TurnPlan(max(1, self.num_workers))
         if sampler is not None:
             return epoch, seed, StreamedPlan(sampler, self._auto_collation, bound_to)
-        key = seeding.mix(seed) if self.shuffle else None
+        key = mix(seed) if self.shuffle else None
         return epoch, seed, ComputedPlan(len(self.dataset), self.batch_size, self.drop_last, key, bound_to)
 
     def _draw_seed(self) -> int:

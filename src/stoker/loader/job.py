@@ -14,8 +14,10 @@ from stoker._engine.base import Lender, Recipe, StreamEnd
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
 from stoker.loader import seeding, torch_bridge
+from stoker.loader.generators import mix
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.sharding import shared_out
+from stoker.loader.worker_seeding import run_init_fn
 
 Method = Literal["serial", "thread", "process"]
 
@@ -115,21 +117,17 @@ class LoaderJob:
             rng=rng,
             worker_method="multiprocessing" if settings.method == "process" else settings.method,
         )
-        mode = settings.seeding
         current.info = self._info
-        if self._init_fn is not None and not serial:
-            try:
-                owns = seeding.run_init_fn(self._init_fn, self._number, seed, threads=threads)
-            except Exception as error:
-                self._sick = error
-                owns = False
-            if owns and mode == "auto":
-                mode = "worker"
-        if mode == "worker" and not threads and not serial and self._init_fn is None:
-            seeding.seed_worker(seed, self._number)
-        self._seeding = seeding.SampleSeeding(
-            mode, dataset=self._dataset, threads=threads, restore=serial, rng=rng
-        )
+        mode = settings.seeding
+        try:
+            if settings.method == "process":
+                owns = run_init_fn(self._init_fn, self._number, seed, mode=mode, dataset=self._dataset)
+                mode = "worker" if owns else mode
+            elif threads and self._init_fn is not None:
+                self._init_fn(self._number)
+        except Exception as error:
+            self._sick = error
+        self._seeding = seeding.SampleSeeding(mode, dataset=self._dataset, threads=threads, restore=serial, rng=rng)
 
     def _from_map(self, work: Work) -> Any:
         assert self._seeding is not None
@@ -186,7 +184,7 @@ class LoaderJob:
             source, whole = seeds.one(work.seed, 0, self._shared_out)
         else:
             source, whole = enumerate(seeds.one(work.seed, 0, lambda: iter(self._dataset))), 0
-        seed = work.seed if whole else seeding.mix(work.seed, self._number)
+        seed = work.seed if whole else mix(work.seed, self._number)
         self._stream = self._samples(source, seed)
 
     def _shared_out(self) -> Any:
@@ -197,11 +195,11 @@ class LoaderJob:
         assert seeds is not None
         position = 0
         while True:
-            item = seeds.one(seed, position, lambda: next(source, _END))
+            item: Any = seeds.one(seed, position, lambda: next(source, _END))
             if item is _END:
                 return
-            position, sample = item[0] + 1, item[1]
-            yield sample
+            position = item[0] + 1
+            yield item[1]
 
     def _collated(self, work: Work, samples: Any) -> Any:
         if not self._own_collate:

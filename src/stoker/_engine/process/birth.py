@@ -90,7 +90,9 @@ def _quiet_about_threads() -> Iterator[None]:
         yield
 
 
-def clean(theirs: socket.socket, trainer: int | None, arena: int, workers: int, parts: Parts, assemble: Assemble) -> int:
+def clean(
+    theirs: socket.socket, trainer: int | None, arena: int, workers: int, parts: Parts, assemble: Assemble
+) -> int:
     """Starts a clean interpreter as zygote; returns its pid. Raises CannotSendError before anything starts."""
     from stoker._engine.process.clean import start
 

@@ -124,10 +124,15 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            self._trainer.send("broken", _dumped(errors.WorkerStartError(
-                f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
-                "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
-            )))
+            self._trainer.send(
+                "broken",
+                _dumped(
+                    errors.WorkerStartError(
+                        f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
+                        "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
+                    )
+                ),
+            )
             self._end()
         if pid == 0:
             settle.worker(number, me, self._stacks, self._collecting)
