@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stoker.errors import (
         BatchError,
         CannotSendError,
+        DeviceInWorkerError,
         IteratorClosedError,
         LeafTypeError,
         LoaderTimeoutError,
@@ -66,6 +67,7 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DeviceInWorkerError",
     "DistributedSampler",
     "IterableDataset",
     "IteratorClosedError",
@@ -118,6 +120,7 @@ _MODULES = {
     "stoker.errors": (
         "BatchError",
         "CannotSendError",
+        "DeviceInWorkerError",
         "IteratorClosedError",
         "LeafTypeError",
         "LoaderTimeoutError",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol

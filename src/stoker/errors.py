@@ -5,6 +5,7 @@
     │   ├── LeafTypeError (TypeError)          a leaf that no collator knows, or of another type than its fellows
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
     ├── CannotSendError (TypeError)            an object that a clean worker cannot be sent
+    ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── IteratorClosedError (RuntimeError)     a batch asked of an iterator that was closed
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
@@ -51,6 +52,10 @@ class MissingFieldError(BatchError, KeyError):
 
 class CannotSendError(StokerError, TypeError):
     """An object cannot be sent to a clean interpreter: the message names it by its path."""
+
+
+class DeviceInWorkerError(StokerError, RuntimeError):
+    """A worker's batch holds a tensor on an accelerator: workers hand over memory of the CPU."""
 
 
 class IteratorClosedError(StokerError, RuntimeError):

@@ -31,6 +31,7 @@ PUBLIC = {
     "stoker.errors": [
         "BatchError",
         "CannotSendError",
+        "DeviceInWorkerError",
         "IteratorClosedError",
         "LeafTypeError",
         "LoaderTimeoutError",

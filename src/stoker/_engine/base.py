@@ -19,6 +19,16 @@ class StreamEnd(Exception):
     """Raised by a job: this worker has no more batches in this epoch."""
 
 
+ADVICE = {
+    "Cannot re-initialize CUDA in forked subprocess": (
+        "Stoker: a sample or the collate_fn used CUDA in a forked worker. Leave samples on the CPU and move the batch in "
+        "the training loop (pin_memory=True, batch.to(device, non_blocking=True)); if the worker must use CUDA for "
+        "itself, pass multiprocessing_context='spawn'.\n"
+    ),
+}
+"""What to do about errors of other libraries that workers are known for, by a part of their text."""
+
+
 class Job(Protocol):
     """What a worker runs. Made once for each worker, in that worker."""
 
@@ -67,7 +77,9 @@ class Failure:
         except Exception:
             kind = None
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        return cls(kind, instance, text, "".join(traceback.format_exception(error)), where)
+        story = "".join(traceback.format_exception(error))
+        advice = next((advice for sign, advice in ADVICE.items() if sign in text), "")
+        return cls(kind, instance, text, story + advice, where)
 
     def rebuilt(self) -> BaseException:
         """The exception for the user: its own type, the worker's traceback in its message and as its cause."""

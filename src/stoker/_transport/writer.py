@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoker import errors
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.leaves import SMALL, Leaf
@@ -145,6 +146,12 @@ def _describe(thing: Any) -> tuple[Any, int, Leaf] | None:
         dtype = array.dtype.name if tensor else array.dtype
         return array, array.ctypes.data, Leaf(0, array.nbytes, tensor, dtype, array.shape, None, False)
     torch = sys.modules["torch"]
+    if thing.device.type not in ("cpu", "meta"):
+        raise errors.DeviceInWorkerError(
+            f"a worker made a batch with a tensor on {thing.device}: workers hand over memory of the CPU. Leave the tensor "
+            "on the CPU in the dataset and the collate_fn, and move the batch in the training loop "
+            "(batch.to(device, non_blocking=True), with pin_memory=True)."
+        )
     if thing.layout is not torch.strided or thing.is_nested or thing.is_quantized or thing.device.type != "cpu":
         return None
     size = thing.numel() * thing.element_size()

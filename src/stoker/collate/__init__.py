@@ -2,7 +2,7 @@
 
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
-from stoker.collate.flavours import for_output
+from stoker.collate.flavours import for_output, is_ours
 from stoker.collate.leaves import TensorLeaf
 from stoker.collate.padded import PadCollator, Padded
 from stoker.collate.registry import default_collate_fn_map
@@ -19,6 +19,7 @@ __all__ = [
     "deferred_collate",
     "deferred_convert",
     "for_output",
+    "is_ours",
     "numpy_collate",
     "numpy_convert",
     "write_in_place",

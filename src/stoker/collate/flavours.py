@@ -32,3 +32,8 @@ def for_output(collate_fn: CollateFn, output: Output) -> CollateFn:
         if collate_fn in ours.values() or (theirs is not None and collate_fn is getattr(theirs, name)):
             return ours[output]
     return collate_fn.for_output(output) if isinstance(collate_fn, PadCollator) else collate_fn
+
+
+def is_ours(collate_fn: CollateFn) -> bool:
+    """Whether it is a collation of Stoker's own, which draws no random numbers and writes into lent memory."""
+    return collate_fn in (*_COLLATE.values(), *_CONVERT.values()) or isinstance(collate_fn, PadCollator)

@@ -315,7 +315,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     def _method(self) -> Literal["serial", "thread", "process"]:
         return self.worker_method if self.num_workers else "serial"
 
-    def _settings(self) -> Settings:
+    def _settings(self, own_collate: bool) -> Settings:
         return Settings(
             iterable=self._is_stream,
             batched=self._auto_collation,
@@ -324,16 +324,19 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             num_workers=self.num_workers,
             method=self._method,
             seeding=self.seeding,
-            output=self.output,
+            own_collate=own_collate,
             shard=self.shard,
         )
 
     def _new_backend(self) -> Backend:
+        # A process worker leaves it to the trainer to make tensors: it may do without torch
+        output = "deferred" if self._method == "process" and self.output == "torch" else self.output
+        collate_fn = collate.for_output(self.collate_fn, output)
         parts = {
             "dataset": self.dataset,
-            "collate_fn": self.collate_fn,
+            "collate_fn": collate_fn,
             "worker_init_fn": self.worker_init_fn,
-            "settings": self._settings(),
+            "settings": self._settings(own_collate=collate.is_ours(collate_fn)),
         }
         if self._method == "serial":
             if self.timeout != 0:

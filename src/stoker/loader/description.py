@@ -100,7 +100,7 @@ def _ahead(loader: DataLoader[Any]) -> str:
 
 
 def _collation(loader: DataLoader[Any]) -> str:
-    own = collate.for_output(loader.collate_fn, "numpy") is not loader.collate_fn
+    own = collate.is_ours(collate.for_output(loader.collate_fn, loader.output))
     name = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
     if loader._method != "process":
         return f"{name}, {loader.output} leaves"

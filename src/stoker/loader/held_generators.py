@@ -51,11 +51,9 @@ def held_generators(holder: object) -> list[Any]:
 
 
 def _children(parent: Any) -> Iterator[Any]:
-    for kind in (list, tuple, set, frozenset):
+    for kind in (list, tuple, set, frozenset, dict):
         if issubclass(type(parent), kind) and kind.__len__(parent) <= _MOST_ITEMS:
-            yield from kind.__iter__(parent)
-    if issubclass(type(parent), dict) and dict.__len__(parent) <= _MOST_ITEMS:
-        yield from dict.values(parent)
+            yield from dict.values(parent) if kind is dict else kind.__iter__(parent)
     if type(parent) is types.FunctionType:
         for cell in parent.__closure__ or ():
             yield from _read(cell, types.CellType.cell_contents)
@@ -73,11 +71,14 @@ def _attributes(parent: Any) -> Iterator[Any]:
         attributes = None
     if type(attributes) is dict:
         yield from list(attributes.values())
-    for kind in type(parent).__mro__:
-        if "__slots__" in vars(kind):
-            for member in vars(kind).values():
-                if type(member) is types.MemberDescriptorType:
-                    yield from _read(parent, member)
+    for member in _slots(type(parent)):
+        yield from _read(parent, member)
+
+
+@functools.lru_cache
+def _slots(kind: type) -> list[Any]:
+    own = [vars(base).values() for base in kind.__mro__ if "__slots__" in vars(base)]
+    return [member for members in own for member in members if type(member) is types.MemberDescriptorType]
 
 
 def _read(holder: Any, member: Any) -> Iterator[Any]:

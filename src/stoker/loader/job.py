@@ -41,8 +41,8 @@ class Settings:
     drop_last: bool
     num_workers: int
     method: Method
-    seeding: Literal["auto", "sample", "worker"]
-    output: Literal["torch", "numpy"]
+    seeding: Seeding
+    own_collate: bool
     shard: Literal["auto", "none"]
 
 
@@ -61,17 +61,11 @@ class LoaderJob:
         self._init_fn = parts["worker_init_fn"]
         if self._settings.method == "thread" and self._settings.iterable:
             self._dataset = copy.copy(self._dataset)  # each thread walks, and may configure, its own stream
-        output = self._settings.output
-        if self._settings.method == "process":
+        if self._settings.method != "serial":
             torch_bridge.connect()
-            collate.write_in_place()
-            output = "deferred" if output == "torch" else output
-        elif self._settings.method == "thread":
-            torch_bridge.connect()
-        self._collate = collate.for_output(parts["collate_fn"], output)
-        self._own_collate = self._collate is parts["collate_fn"]
+        self._collate = parts["collate_fn"]
         self._info: WorkerInfo | None = None
-        self._seeding: seeding.SampleSeeding | None = None
+        self._seeding: SampleSeeding | None = None
         self._sick: Exception | None = None
         self._epoch: int | None = None
         self._stream: Iterator[Any] | None = None
@@ -87,13 +81,15 @@ class LoaderJob:
             self._start(work.seed)
         if self._sick is not None:
             raise self._sick
-        current.info = self._info
+        outside, current.info = current.info, self._info
+        if self._settings.method == "process":
+            collate.write_in_place()  # torch may have been imported by the last unit
         try:
             with contextlib.nullcontext() if lend is None else memory.lent_by(lend):
                 return self._from_stream(work) if self._settings.iterable else self._from_map(work)
         finally:
             if self._settings.method == "serial":
-                current.info = None
+                current.info = outside  # of a worker, where a dataset has a loader of its own
 
     def take_notes(self) -> list[str]:
         """Things to tell the user once, since the last call."""
@@ -118,16 +114,18 @@ class LoaderJob:
             worker_method="multiprocessing" if settings.method == "process" else settings.method,
         )
         current.info = self._info
+        current.info = self._info
         mode = settings.seeding
         try:
             if settings.method == "process":
-                owns = run_init_fn(self._init_fn, self._number, seed, mode=mode, dataset=self._dataset)
-                mode = "worker" if owns else mode
+                own_course = run_init_fn(self._init_fn, self._number, seed, mode=mode, dataset=self._dataset)
+                mode = "worker" if own_course else mode
             elif threads and self._init_fn is not None:
                 self._init_fn(self._number)
         except Exception as error:
             self._sick = error
-        self._seeding = seeding.SampleSeeding(mode, dataset=self._dataset, threads=threads, restore=serial, rng=rng)
+        held = (self._dataset, self._collate) if self._own_collate else self._dataset
+        self._seeding = SampleSeeding(mode, dataset=held, threads=threads, restore=serial, rng=rng)
 
     def _from_map(self, work: Work) -> Any:
         assert self._seeding is not None
@@ -202,7 +200,7 @@ class LoaderJob:
             yield item[1]
 
     def _collated(self, work: Work, samples: Any) -> Any:
-        if not self._own_collate:
+        if self._settings.own_collate:
             return self._collate(samples)
         assert self._seeding is not None
         return self._seeding.collate(work.seed, work.position, lambda: self._collate(samples))

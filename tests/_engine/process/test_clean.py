@@ -12,7 +12,7 @@ import pytest
 
 from stoker._engine.process import blocks, clean
 from stoker._machine.memory import Available
-from stoker.errors import MemoryLimitError
+from stoker.errors import CannotSendError, MemoryLimitError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed as POSIX does")
 
@@ -104,6 +104,21 @@ def test_an_unguarded_main_module_is_not_imported_and_its_classes_go_by_value(ru
 @pytest.mark.parametrize("how", [COMMAND, STDIN, SESSION])
 def test_a_guard_does_not_help_where_there_is_no_file(run, how: str) -> None:
     assert run(PHOTOS.format(guard='if __name__ == "__main__":'), how) == ["top", "True 7 __main__ True"]
+
+
+def test_a_process_of_multiprocessing_can_give_birth(run) -> None:
+    """As trainers that are started by torch.multiprocessing.spawn do."""
+    script = (
+        PHOTOS.replace("{guard}", "def main():")
+        + """
+if __name__ == "__main__":
+    import multiprocessing
+    process = multiprocessing.get_context("spawn").Process(target=main)
+    process.start()
+    process.join()
+"""
+    )
+    assert run(script) == ["top", "top", "top", "True 7 __mp_main__ True"]
 
 
 def test_relative_imports_of_a_module_run_by_name_work_by_value_too(run) -> None:
@@ -488,6 +503,12 @@ def test_a_lack_of_memory_is_said_before_anything_is_started(monkeypatch: pytest
     monkeypatch.setattr(blocks, "available", lambda: Available(1 << 27, 1 << 30, "memory cgroup /box (v2)"))
     with pytest.raises(MemoryLimitError, match=r"100.0 MiB more are needed .* 128.0 MiB are available of 1,024.0 MiB"):
         clean.start("clean_births:answer", {"dataset": bytes(100 << 20)}, [])
+
+
+def test_the_original_error_is_the_cause() -> None:
+    with pytest.raises(CannotSendError, match=r"^dataset: ") as caught:
+        clean.start("clean_births:answer", {"dataset": (n for n in ())}, [])
+    assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_all_arrays_together_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,15 +216,22 @@ def test_what_is_nested_too_deeply_is_said_so() -> None:
         deep = deep.pop()
 
 
-def test_an_error_of_the_users_own_is_kept_as_the_cause() -> None:
+def test_an_error_of_the_users_own_is_told() -> None:
     class Fussy:
         def __getstate__(self) -> object:
             raise ZeroDivisionError("half a state")
 
-    error = refused(dataset=Dataset(inner=[Fussy()]))
-    assert str(error).startswith("dataset.inner[0]: a ")
-    assert "(ZeroDivisionError: half a state)" in str(error)
-    assert isinstance(error.__cause__, ZeroDivisionError)
+    message = str(refused(dataset=Dataset(inner=[Fussy()])))
+    assert message.startswith("dataset.inner[0]: a ")
+    assert "(ZeroDivisionError: half a state)" in message
+
+
+def test_what_cannot_be_taken_apart_is_itself_named() -> None:
+    class Broken(dict[str, object]):
+        def items(self) -> Any:
+            raise LookupError("no items")
+
+    assert path(dataset=[Broken(a=1)]) == "dataset[0]"
 
 
 def test_what_pickles_alone_but_failed_together_is_still_an_error() -> None:

@@ -135,7 +135,7 @@ _PRIVATE = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
 
 
 def _reduce_tensor(tensor: Any) -> Reduced:
-    """torch's own reduction, with a typed storage for the newer dtypes (uint16, float8) too: its other half wants one."""
+    """torch's own reduction. Its other half wants a typed storage for the newer dtypes (uint16, float8) too."""
     torch = sys.modules["torch"]
     make, (storage, *rest) = tensor.__reduce_ex__(5)[:2]
     if isinstance(storage, torch.UntypedStorage):

@@ -27,8 +27,9 @@ def names_after_import(preparation: Mapping[str, Any]) -> frozenset[str] | None:
     module = preparation.get("init_main_from_name", "")
     if module == "__main__" or module.endswith(".__main__"):
         return None  # multiprocessing imports no package's or archive's __main__.py: those run unguarded
-    source = _source(getattr(sys.modules["__main__"], "__file__", None))
-    if source is None or not {"init_main_from_name", "init_main_from_path"} & preparation.keys():
+    path = preparation.get("init_main_from_path") or (module and getattr(sys.modules["__main__"], "__file__", None))
+    source = _source(path)
+    if source is None:
         return None
     guards = [statement for statement in source.body if _is_guard(statement)]
     if not guards:

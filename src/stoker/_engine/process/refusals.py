@@ -8,6 +8,7 @@ pickled once, and what the walk has come through, is skipped from then on.
 from __future__ import annotations
 
 import functools
+import reprlib
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -18,6 +19,9 @@ from stoker.errors import CannotSendError
 
 _DEPTH = 64
 """Levels that the walk goes down: what lies deeper is named by the object there."""
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 80
 
 
 class Place(NamedTuple):
@@ -33,7 +37,7 @@ class Place(NamedTuple):
         return Place(f"{self.path}.{name}", self.role)
 
     def item(self, key: object) -> Place:
-        return Place(f"{self.path}[{key!r}]", self.role)
+        return Place(f"{self.path}[{_short.repr(key)}]", self.role)
 
 
 Child = tuple[Place, Any]
@@ -55,13 +59,14 @@ def named(parts: Mapping[str, Any], importable: frozenset[str] | None, error: Ex
     for _ in range(_DEPTH):
         if causes.is_known(value) or isinstance(error.__cause__, RecursionError):
             break
-        deeper = walk.first_refused(list(walk.children(place, value)))
+        try:
+            deeper = walk.first_refused(list(walk.children(place, value)))
+        except Exception:  # it cannot even be taken apart
+            break
         if deeper is None:
             break
         place, value, error = deeper
-    refusal = CannotSendError(f"{place}: {causes.explained(value, error)}")
-    refusal.__cause__ = error
-    return refusal
+    return CannotSendError(f"{place}: {causes.explained(value, error)}")
 
 
 class _Walk:
@@ -87,7 +92,7 @@ class _Walk:
         """What is pickled with an object that was refused, each with its place."""
         self._known[id(value)] = value
         if type(value) is dict:
-            yield from ((Place(f"{key!r}", f"a key of {place}"), key) for key in value)
+            yield from ((Place(_short.repr(key), f"a key of {place}"), key) for key in value)
             yield from ((place.item(key), item) for key, item in value.items())
         elif type(value) in (list, tuple, set, frozenset):
             yield from ((place.item(index), item) for index, item in enumerate(value))
@@ -97,10 +102,7 @@ class _Walk:
         elif isinstance(value, functools.partial):
             yield from ((place.attribute(name), getattr(value, name)) for name in ("func", "args", "keywords"))
         else:
-            try:
-                reduced = _Probe(self._importable, {}).reduced(value)
-            except Exception:
-                return
+            reduced = _Probe(self._importable, {}).reduced(value)
             if isinstance(value, types.FunctionType):
                 yield from _of_function(place, value, reduced)
             elif isinstance(value, type):
@@ -175,7 +177,7 @@ def _of_instance(
     pairs: Any = None,
     *_: Any,
 ) -> Iterator[Child]:
-    fields = getattr(type(value), "_fields", ())
+    fields = getattr(value, "_fields", ()) if isinstance(value, tuple) else ()
     transparent = isinstance(value, (types.CellType, staticmethod, classmethod))
     for index, arg in enumerate(args):
         if arg is type(value):

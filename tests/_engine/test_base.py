@@ -1,0 +1,74 @@
+"""Exceptions on their way from a worker to the user."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from stoker._engine.base import Failure
+from stoker.errors import WorkerTraceback
+
+
+class NeedsTwo(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+    def __reduce__(self) -> tuple[type, tuple[int, str]]:
+        return NeedsTwo, (self.code, "again")
+
+
+class NeedsTwoAndCannotTravel(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code)
+
+
+class WithMessage(Exception):
+    message = "mine"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+def travelled(error: Exception) -> BaseException:
+    try:
+        raise error
+    except Exception as caught:
+        failure = Failure.of(caught, "in DataLoader worker process 3, at sample 17")
+    return pickle.loads(pickle.dumps(failure)).rebuilt()
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("key"), IndexError(5), WithMessage("m")], ids=repr)
+def test_an_exception_keeps_its_type_and_tells_where_it_was_raised(error: Exception) -> None:
+    got = travelled(error)
+    assert type(got) is type(error)
+    assert f"Caught {type(error).__name__} in DataLoader worker process 3, at sample 17." in str(got)
+    assert "test_base.py" in str(got) and "\\n" not in str(got)
+    assert isinstance(got.__cause__, WorkerTraceback)
+
+
+def test_a_class_that_is_not_made_from_a_message_arrives_as_it_was() -> None:
+    got = travelled(NeedsTwo(5, "bad"))
+    assert isinstance(got, NeedsTwo) and got.code == 5
+    assert "worker process 3" in "".join(getattr(got, "__notes__", ["worker process 3"]))
+    assert "bad" in str(got.__cause__)
+
+
+def test_one_that_can_neither_be_rebuilt_nor_travel_tells_its_story() -> None:
+    got = travelled(NeedsTwoAndCannotTravel(5, "bad"))
+    assert isinstance(got, RuntimeError)
+    assert "NeedsTwoAndCannotTravel" in str(got) and "at sample 17" in str(got)
+
+
+def test_a_local_class_tells_its_name() -> None:
+    class Local(Exception):
+        pass
+
+    got = travelled(Local("bad"))
+    assert "Local" in str(got) and "bad" in str(got)
+
+
+def test_cuda_in_a_forked_worker_comes_with_advice() -> None:
+    got = travelled(RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA ..."))
+    assert "pin_memory=True" in str(got) and "spawn" in str(got)

@@ -1,0 +1,96 @@
+"""An epoch is a function: a step is known without walking to it, and together they are the epoch."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.errors import SamplerError
+from stoker.loader.plan import BLOCK, ComputedPlan, Step, StreamedPlan, TurnPlan
+
+
+def walked(plan: ComputedPlan | StreamedPlan) -> list[Step]:
+    steps = []
+    while (step := plan.next()) is not None:
+        steps.append(step)
+    return steps
+
+
+sizes = st.integers(0, 3 * BLOCK)
+batches = st.integers(1, 2 * BLOCK)
+keys = st.none() | st.integers(0, 2**63 - 1)
+
+
+@given(n=sizes, batch_size=batches, drop_last=st.booleans(), key=keys)
+def test_steps_are_the_epoch(n: int, batch_size: int, drop_last: bool, key: int | None) -> None:
+    steps = walked(ComputedPlan(n, batch_size, drop_last, key, None))
+    flat = [index for step in steps for index in step.indices]
+    assert len(flat) == (n - n % batch_size if drop_last else n)
+    assert len(set(flat)) == len(flat) and all(0 <= index < n for index in flat)
+    assert all(len(step.indices) == batch_size for step in steps[:-1])
+    assert [step.position for step in steps] == list(range(0, len(flat), batch_size))
+    if key is None:
+        assert flat == list(range(len(flat)))
+
+
+@given(n=sizes, batch_size=batches, key=keys, data=st.data())
+def test_a_step_does_not_depend_on_the_way_to_it(n: int, batch_size: int, key: int | None, data: st.DataObject) -> None:
+    steps = walked(ComputedPlan(n, batch_size, False, key, None))
+    order = data.draw(st.permutations(range(len(steps) + 1))) if len(steps) < 20 else [len(steps), 3, 1, 2]
+    fresh = ComputedPlan(n, batch_size, False, key, None)
+    for k in order:
+        assert fresh.step(k) == (steps[k] if k < len(steps) else None)
+
+
+def test_a_step_of_ten_billion_samples_costs_what_one_of_a_thousand_does() -> None:
+    plan = ComputedPlan(10**10, 64, False, 7, None)
+    tracemalloc.start()
+    step = plan.step(10**8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert step is not None and len(set(step.indices)) == 64
+    assert peak < 4 << 20
+
+
+def test_without_batches_steps_are_single_indices() -> None:
+    assert [step.indices for step in walked(ComputedPlan(3, None, False, None, None))] == [0, 1, 2]
+
+
+def test_bound_steps_go_to_workers_in_turn() -> None:
+    assert [step.worker for step in walked(ComputedPlan(10, 2, False, None, 3))] == [0, 1, 2, 0, 1]
+    assert [step.worker for step in walked(StreamedPlan(iter([[1], [2], [3]]), True, 2))] == [0, 1, 0]
+
+
+def test_a_walked_sampler_counts_positions_over_uneven_batches() -> None:
+    steps = walked(StreamedPlan(iter([[5, 6, 7], [], (1,), [2, 2]]), True, None))
+    assert [(step.indices, step.position) for step in steps] == [([5, 6, 7], 0), ([], 3), ([1], 3), ([2, 2], 4)]
+
+
+@pytest.mark.parametrize("item", [3, "ab", None])
+def test_a_batch_that_is_none_is_refused(item: object) -> None:
+    with pytest.raises(SamplerError, match="must be a list of indices"):
+        StreamedPlan(iter([item]), True, None).next()
+
+
+def test_streams_take_turns_until_theirs_ends() -> None:
+    plan = TurnPlan(3)
+    turns = []
+
+    def take(count: int) -> None:
+        for _ in range(count):
+            step = plan.next()
+            assert step is not None
+            turns.append(step.worker)
+
+    take(4)
+    plan.ended(1)
+    take(3)
+    plan.ended(2)
+    plan.ended(2)
+    take(2)
+    assert turns == [0, 1, 2, 0, 2, 0, 2, 0, 0]
+    plan.ended(0)
+    assert plan.next() is None
