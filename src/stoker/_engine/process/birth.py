@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from stoker._engine.base import Recipe
 from stoker._engine.process import zygote
 from stoker._transport.reader import ForkHold, forking
+from stoker.errors import WorkerStartError
 
 NEVER_FORK = ("jax",)
 """Runtimes that run threads with locks of their own from their import on, and say themselves not to fork."""
@@ -29,6 +30,11 @@ class Birth(NamedTuple):
 
 def choose(context: Any) -> Birth:
     """The birth for a `multiprocessing_context` (an object of multiprocessing, or None for its default)."""
+    if not hasattr(os, "fork"):
+        raise WorkerStartError(
+            f"worker processes need os.fork, which {sys.platform} has not: pass worker_method='thread' for worker threads, "
+            "or num_workers=0."
+        )
     if context is not None:
         method = context.get_start_method()
         return Birth(method == "fork", f"multiprocessing_context={method!r}")
