@@ -4,7 +4,8 @@ Import it before everything slow. From then on the first Ctrl-C
 
 - ends the program at once while it is still being loaded (inside an import, an interrupt can come out as any error);
 - raises KeyboardInterrupt within `answered`, so that `with` blocks close what is open. Then, or when that takes too
-  long, or when something has swallowed the exception, what is left is killed and the program ends.
+  long, or when something has swallowed the exception, what is left is killed and the program ends. A timer's signal
+  does that, not a thread: no process can be forked meanwhile.
 
 Later ones change nothing. A worker process inherits this handler, and leaves the answer to the program that started it.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -27,7 +27,6 @@ SHOW_CURSOR = "\x1b[?25h"  # a progress line hides it
 
 _program = os.getpid()
 _stopped = False
-_ending = threading.Lock()
 _patience = 0.0
 _say: Callable[[], str] | None = None  # None outside of `answered`
 
@@ -65,22 +64,25 @@ def _on_ctrl_c(number: int, frame: FrameType | None) -> None:
     _stopped = True
     if _say is None:
         _end(lambda: "before it had begun")
-    timer = threading.Timer(_patience, _end, [_say])
-    timer.daemon = True
-    timer.start()
+    if hasattr(signal, "setitimer"):  # not on Windows
+        signal.signal(signal.SIGALRM, _on_impatience)
+        signal.setitimer(signal.ITIMER_REAL, _patience)
     raise KeyboardInterrupt
 
 
+def _on_impatience(number: int, frame: FrameType | None) -> None:
+    if os.getpid() == _program and _say is not None:
+        _end(_say)
+
+
 def _end(say: Callable[[], str]) -> NoReturn:
-    _ending.acquire()  # the program's thread or the timer's, whichever comes first
-    this, tries = psutil.Process(), 5
-    # More than once: where something swallowed the exception, the program goes on, and may start others meanwhile.
-    while tries and (processes := this.children(recursive=True)):  # parents come before their children
-        tries -= 1
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(processes, timeout=0.05)
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when its workers are killed
+    processes = psutil.Process().children(recursive=True)  # parents come before their children
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=0.2)
     to_next_line = SHOW_CURSOR + "\n" if sys.stderr.isatty() else ""
     print(f"{to_next_line}Stopped by Ctrl-C {say()}.", file=sys.stderr, flush=True)
     os._exit(EXIT_CODE)  # because an interpreter full of modules takes half a second to leave

@@ -57,11 +57,15 @@ current = _Current()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Returns what is known about the worker that calls, or None in the trainer.
+    """Returns what is known about the worker that calls, or None in the trainer. Answers in torch's own workers too.
 
     Safe in any thread and process. While a loader with `num_workers=0` fetches a sample, the answer is worker 0 of 1
     with `worker_method="serial"`, so that `get_worker_info().rng` works on every backend; torch's own
     `get_worker_info()` stays None there, as today.
     """
     current.asked = True
-    return current.info
+    if current.info is not None:
+        return current.info
+    torchs: Any = sys.modules.get("torch.utils.data._utils.worker")
+    own: WorkerInfo | None = getattr(torchs, "_worker_info", None)
+    return own  # in a worker of torch's own loader: frameworks put theirs in the place of ours

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 from stoker._engine.base import Answer, Backend, Recipe, StreamEnd
 
@@ -19,14 +19,16 @@ class SerialBackend(Backend):
         self._waiting.append((unit, work))
 
     def receive(self, timeout: float | None) -> Answer:
-        unit, work = self._waiting.popleft()
+        unit, work = self._waiting[0]
+        kind: Literal["batch", "error", "end"] = "batch"
         try:
             value = self._job.run(work)
         except StreamEnd:
-            return Answer(unit, "end", None, 0, self._job.take_notes())
+            kind, value = "end", None
         except Exception as error:
-            return Answer(unit, "error", error, 0, self._job.take_notes())
-        return Answer(unit, "batch", value, 0, self._job.take_notes())
+            kind, value = "error", error
+        self._waiting.popleft()  # only now: after Ctrl-C whoever goes on gets this batch
+        return Answer(unit, kind, value, 0, self._job.take_notes())
 
     def open(self, answer: Answer) -> Any:
         return answer.value

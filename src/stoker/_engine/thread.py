@@ -119,5 +119,9 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
         index = job.failed_index()
         at = where if index is None else f"{where}, at sample {index!r}"
         answer = Answer(unit, "error", Failure.of(error, at), number)
+    except BaseException as error:  # sys.exit() in the user's code, which would end a process
+        left = errors.WorkerDiedError(f"DataLoader worker thread {number} exited unexpectedly: {error!r}")
+        left.__cause__ = error
+        answer = Answer(unit, "error", left, number)
     answer.notes = job.take_notes()
     return answer

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._transport import leaves
+from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
 from stoker._transport.leaves import Leaf
 from stoker._transport.segments import Mapping
@@ -145,21 +145,24 @@ class Reader:
         """The batch. Large leaves are views of the slot, which is leased until they are gone."""
         if slot is None or written.slot is None:
             return leaves.loads(written.pickle, ())
-        mapping = self._mappings.get(slot.number)
-        if mapping is None:
-            mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
         self._settle()
-        copies = self.leased_bytes + slot.capacity > self._budget
+        mapping = self._map(slot)
+        copies = mapping is None or self.leased_bytes + slot.capacity > self._budget
         lease = Lease(slot, self._gone)
 
+        def copy(offset: int, size: int) -> bytearray:
+            if mapping is None:
+                return segments.read(self._descriptor, slot.offset + offset, size)
+            return bytearray(mapping.part(offset, size))
+
         def buffer(leaf: Leaf) -> Any:
-            if copies:
-                return bytearray(mapping.part(leaf.offset, leaf.size))
+            if mapping is None or copies:
+                return copy(leaf.offset, leaf.size)
             return lease.export(mapping, leaf.offset, leaf.size)
 
         makers = [_maker(leaf, buffer, None if copies else lease) for leaf in written.leaves]
         where = written.pickle
-        data = where if isinstance(where, bytes) else bytes(mapping.part(*where))
+        data = where if isinstance(where, bytes) else copy(*where)
         batch = leaves.loads(data, makers)
         if lease.is_out:
             self.leased_bytes += slot.capacity
@@ -167,6 +170,16 @@ class Reader:
             self._returned.append(slot.number)
             self.copied_batches += copies
         return batch
+
+    def _map(self, slot: Slot) -> Mapping | None:
+        """None where the system has no more mappings for this process, as with tens of thousands of batches kept."""
+        mapping = self._mappings.get(slot.number)
+        if mapping is None:
+            try:
+                mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
+            except OSError:
+                return None
+        return mapping
 
     def discard(self, slot: Slot) -> None:
         """The batch in the slot is not wanted."""

@@ -30,6 +30,16 @@ def create() -> int:
     return descriptor
 
 
+def read(descriptor: int, offset: int, size: int) -> bytearray:
+    """A copy of a range of a shared file, made without mapping it."""
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        done = os.preadv(descriptor, [rest], offset)
+        rest, offset = rest[done:], offset + done
+    return data
+
+
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p

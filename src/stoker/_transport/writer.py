@@ -56,8 +56,16 @@ class SlotWriter:
         self._mapping = None if slot is None else self._map(slot)
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
-        """Memory of the slot for a collator, or None: too small to be worth it, or more than is left."""
-        if size < SMALL or self._slot is None or self._used + size > self._slot.capacity:
+        """Memory of the slot for a collator, or None: too small to be worth it, or more than is left.
+
+        Raises:
+            MemoryLimitError: the memory cannot hold the batch. Said before it is written, since then it would be late.
+        """
+        if size < SMALL:
+            return None
+        if not self._used:
+            self._make_room(size)
+        if self._slot is None or self._used + size > self._slot.capacity:
             return None
         assert self._mapping is not None
         at, self._used = self._used, _aligned(self._used + size)

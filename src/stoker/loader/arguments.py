@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.context
+import operator
 from typing import Any
 
 METHODS = ("process", "thread")
@@ -12,10 +13,18 @@ SHARDS = ("auto", "none")
 OUTPUTS = ("torch", "numpy")
 
 
-def check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
+def workers(num_workers: Any) -> int:
+    """The number of workers as Python's integer; NumPy's will do."""
+    try:
+        return operator.index(num_workers)
+    except TypeError:
+        raise TypeError(
+            f"num_workers should be an integer or 'auto', but got num_workers={num_workers!r}"
+        ) from None
+
+
+def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
     """Numbers of workers, batches ahead and seconds."""
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int):
-        raise TypeError(f"num_workers should be an integer or 'auto', but got num_workers={num_workers!r}")
     if num_workers < 0:
         raise ValueError("num_workers option should be non-negative; use num_workers=0 to disable multiprocessing.")
     if timeout < 0:

@@ -41,6 +41,16 @@ class _Endless(Sampler[None]):
         return itertools.repeat(None)
 
 
+class _Epochs:
+    """Numbers the epochs of a loader, across its iterators."""
+
+    begun = 0
+
+    def next(self) -> int:
+        self.begun += 1
+        return self.begun - 1
+
+
 class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
     """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
 
@@ -103,7 +113,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     in_order: bool
     multiprocessing_context: Any = None  # hides torch's property: ours is a plain attribute
 
-    _initialized = False
+    __initialized = False  # mangled as torch's, because some who replace a sampler switch it off
 
     def __init__(
         self,
@@ -131,7 +141,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         seed: int | None = None,
         output: Literal["torch", "numpy"] | None = None,
     ) -> None:
-        number = _automatic_workers() if num_workers == "auto" else num_workers
+        number = _automatic_workers() if num_workers == "auto" else arguments.workers(num_workers)
         arguments.check_workers(number, timeout, prefetch_factor, persistent_workers)
         if number > 0 and prefetch_factor is None:
             prefetch_factor = 2
@@ -148,7 +158,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.pin_memory_device = pin_memory_device
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = arguments.context_of(multiprocessing_context, number)
+        self.multiprocessing_context = multiprocessing_context
         self.in_order = in_order
         self.worker_method = worker_method
         self.seeding = seeding
@@ -163,11 +173,11 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         else:
             shuffle = bool(shuffle)
         arguments.check_batching(batch_size, bool(shuffle), sampler, batch_sampler, drop_last)
-        self._own_order = sampler is None and batch_sampler is None and not self._is_stream
         if batch_sampler is not None:
             batch_size, drop_last = None, False
+        self._own_sampler: Any = None
         if sampler is None:
-            sampler = self._default_sampler(bool(shuffle), generator)
+            sampler = self._own_sampler = self._default_sampler(bool(shuffle), generator)
         if batch_size is not None and batch_sampler is None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
         self.shuffle = shuffle
@@ -182,9 +192,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.persistent_workers = persistent_workers
         self._IterableDataset_len_called: int | None = None
         self._iterator: LoaderIterator | None = None
-        self._epoch = 0
+        self._epochs = _Epochs()
         self._told: set[str] = set()
-        self._initialized = True
+        self.__initialized = True
         self.check_worker_number_rationality()
 
     def _default_sampler(self, shuffle: bool, generator: Any) -> Any:
@@ -222,8 +232,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return cls(**{**settings, **changes})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._initialized and name in _FIXED:
+        if self.__initialized and name in _FIXED:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        if name == "multiprocessing_context":
+            value = arguments.context_of(value, self.num_workers)
         object.__setattr__(self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
@@ -250,8 +262,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
     def close(self) -> None:
         """Ends persistent workers now. Batches that were delivered stay; the loader can be iterated over again."""
-        if self._iterator is not None:
-            self._iterator.close()
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            iterator.close()
 
     def __enter__(self) -> Self:
         return self
@@ -307,9 +320,21 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             self._told.add(text)
             warnings.warn(text, errors.StokerWarning, stacklevel=4)
 
-    def _forget(self, iterator: LoaderIterator) -> None:
-        if self._iterator is iterator:
-            self._iterator = None
+    def _snapshot(self) -> DataLoader[Any]:
+        """What an iterator keeps of the loader: not itself, so that neither waits for the garbage collector."""
+        copy = object.__new__(DataLoader)
+        copy.__dict__.update(self.__getstate__())
+        return copy
+
+    @property
+    def _own_order(self) -> bool:
+        """Whether the order is still the loader's own: frameworks replace samplers behind its back."""
+        own, batches = self._own_sampler, self.batch_sampler
+        if self._is_stream or own is None or self.sampler is not own:
+            return False
+        if getattr(own, "generator", self.generator) is not self.generator:
+            return False
+        return batches is None or (type(batches) is BatchSampler and batches.sampler is own)
 
     @property
     def _method(self) -> Literal["serial", "thread", "process"]:
@@ -357,15 +382,17 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
     def _begin_epoch(self, sampler: Iterator[Any] | None) -> tuple[int, int, Plan]:
         """Number, seed and plan of a new epoch."""
-        epoch, self._epoch = self._epoch, self._epoch + 1
+        epoch = self._epochs.next()
         seed = self._draw_seed() if self.seed is None else mix(self.seed, epoch) >> 1
         bound_to = self.num_workers if self.worker_init_fn is not None and self.num_workers else None
         if self._is_stream:
             return epoch, seed, TurnPlan(max(1, self.num_workers))
         if sampler is not None:
             return epoch, seed, StreamedPlan(sampler, self._auto_collation, bound_to)
-        key = mix(seed) if self.shuffle else None
-        return epoch, seed, ComputedPlan(len(self.dataset), self.batch_size, self.drop_last, key, bound_to)
+        key = mix(seed) if isinstance(self.sampler, RandomSampler) else None
+        batches = self.batch_sampler
+        size, drop_last = (None, False) if batches is None else (batches.batch_size, batches.drop_last)
+        return epoch, seed, ComputedPlan(len(self.dataset), size, drop_last, key, bound_to)
 
     def _draw_seed(self) -> int:
         """63 bits from `generator`, else from torch's global generator where torch is in use, else from NumPy's."""

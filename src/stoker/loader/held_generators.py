@@ -53,7 +53,7 @@ def held_generators(holder: object) -> list[Any]:
 def _children(parent: Any) -> Iterator[Any]:
     for kind in (list, tuple, set, frozenset, dict):
         if issubclass(type(parent), kind) and kind.__len__(parent) <= _MOST_ITEMS:
-            yield from dict.values(parent) if kind is dict else kind.__iter__(parent)
+            yield from list(dict.values(parent) if kind is dict else kind.__iter__(parent))
     if type(parent) is types.FunctionType:
         for cell in parent.__closure__ or ():
             yield from _read(cell, types.CellType.cell_contents)
@@ -71,7 +71,8 @@ def _attributes(parent: Any) -> Iterator[Any]:
         attributes = None
     if type(attributes) is dict:
         yield from list(attributes.values())
-    for member in _slots(type(parent)):
+    kind: Any = type(parent)
+    for member in _slots(kind):
         yield from _read(parent, member)
 
 

@@ -28,7 +28,7 @@ class LoaderIterator:
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader
+        self._loader = loader._snapshot()
         self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device)
         self._timeout = loader.timeout or None
         self._ahead = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
@@ -41,6 +41,7 @@ class LoaderIterator:
     def _rewind(self) -> None:
         """Ready for a new epoch, which begins with the first `next()`."""
         self._sampler = self._loader._new_sampler_iterator()
+        self._length_told = self._loader._IterableDataset_len_called
         self._plan: Plan | None = None
         self._planned_all = False
         self._sampler_error: BaseException | None = None
@@ -55,6 +56,7 @@ class LoaderIterator:
     def _reset(self, loader: DataLoader[Any]) -> None:
         """Starts a new epoch on the same workers; what is under way for the last one is dropped."""
         self._open_backend().drop(self._submitted)
+        self._loader = loader._snapshot()
         self._rewind()
 
     def __iter__(self) -> Self:
@@ -156,9 +158,7 @@ class LoaderIterator:
 
     def close(self) -> None:
         """Ends the workers now, also persistent ones. Batches that were delivered stay. Idempotent."""
-        self._finished = True
         self._release()
-        self._loader._forget(self)
 
     def _release(self) -> None:
         backend, self._backend = self._backend, None
@@ -181,7 +181,7 @@ class LoaderIterator:
 
     def _warn_of_length(self) -> None:
         """An IterableDataset that gives more than its length said, as torch warns of it."""
-        reported = self._loader._IterableDataset_len_called
+        reported = self._length_told
         if reported is None or self._yielded <= reported:
             return
         message = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -13,10 +14,12 @@ from stoker import collate
 from stoker._engine.base import Lender, Recipe, StreamEnd
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
-from stoker.loader import seeding, torch_bridge
+from stoker.errors import SamplerError
+from stoker.loader import torch_bridge
 from stoker.loader.generators import mix
 from stoker.loader.sample_rng import SampleRNG
-from stoker.loader.sharding import shared_out
+from stoker.loader.seeding import SampleSeeding, Seeding
+from stoker.loader.sharding import OTHERS, shared_out
 from stoker.loader.worker_seeding import run_init_fn
 
 Method = Literal["serial", "thread", "process"]
@@ -68,7 +71,8 @@ class LoaderJob:
         self._seeding: SampleSeeding | None = None
         self._sick: Exception | None = None
         self._epoch: int | None = None
-        self._stream: Iterator[Any] | None = None
+        self._source: Iterator[tuple[int, Any]] | None = None
+        self._position = 0
         self._stream_seed = 0
         self._notes: list[str] = []
         self._failed: Any = None
@@ -77,19 +81,19 @@ class LoaderJob:
         """Makes the batch of a unit, in memory that `lend` gives where it does."""
         self._failed = None
         work = Work(*work)
-        if self._seeding is None:
-            self._start(work.seed)
-        if self._sick is not None:
-            raise self._sick
-        outside, current.info = current.info, self._info
-        if self._settings.method == "process":
-            collate.write_in_place()  # torch may have been imported by the last unit
+        outside = current.info
         try:
+            seeds = self._seeding or self._start(work.seed)
+            current.info = self._info
+            if self._sick is not None:
+                raise self._sick
+            if self._settings.method == "process":
+                collate.write_in_place()  # torch may have been imported by the last unit
             with contextlib.nullcontext() if lend is None else memory.lent_by(lend):
-                return self._from_stream(work) if self._settings.iterable else self._from_map(work)
+                return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds)
         finally:
             if self._settings.method == "serial":
-                current.info = outside  # of a worker, where a dataset has a loader of its own
+                current.info = outside  # a worker's, where its dataset has a loader of its own
 
     def take_notes(self) -> list[str]:
         """Things to tell the user once, since the last call."""
@@ -100,7 +104,7 @@ class LoaderJob:
         """Index of the sample at which the last unit failed, or None."""
         return self._failed
 
-    def _start(self, seed: int) -> None:
+    def _start(self, seed: int) -> SampleSeeding:
         """The first unit brings the epoch's seed; the user's init function runs now, in the worker."""
         settings = self._settings
         serial, threads = settings.method == "serial", settings.method == "thread"
@@ -114,7 +118,6 @@ class LoaderJob:
             worker_method="multiprocessing" if settings.method == "process" else settings.method,
         )
         current.info = self._info
-        current.info = self._info
         mode = settings.seeding
         try:
             if settings.method == "process":
@@ -124,86 +127,97 @@ class LoaderJob:
                 self._init_fn(self._number)
         except Exception as error:
             self._sick = error
-        held = (self._dataset, self._collate) if self._own_collate else self._dataset
+        held = self._dataset if settings.own_collate else (self._dataset, self._collate)
         self._seeding = SampleSeeding(mode, dataset=held, threads=threads, restore=serial, rng=rng)
+        return self._seeding
 
-    def _from_map(self, work: Work) -> Any:
-        assert self._seeding is not None
-        seeds, dataset = self._seeding, self._dataset
-        if not self._settings.batched:
-            self._failed = work.indices
-            sample = seeds.samples(work.seed, [work.position], self._get, [work.indices])
-            self._failed = None
-            return self._collated(work, sample[0])
-        fetch_all = getattr(dataset, "__getitems__", None)
+    def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:
+        indices = work.indices if self._settings.batched else [work.indices]
+        fetch_all = getattr(self._dataset, "__getitems__", None) if self._settings.batched else None
         if callable(fetch_all):
-            samples = seeds.whole(work.seed, work.position, lambda: fetch_all(work.indices))
+            samples = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
         else:
-            positions = range(work.position, work.position + len(work.indices))
+            indices = list(indices)
+            positions = range(work.position, work.position + len(indices))
             try:
-                samples = seeds.samples(work.seed, positions, self._get, work.indices)
-            except Exception:
-                self._failed = None if seeds.failed_at is None else work.indices[seeds.failed_at]
+                samples = seeds.samples(work.seed, positions, self._get, indices)
+            except Exception as error:
+                if seeds.failed_at is not None and seeds.failed_at < len(indices):
+                    self._failed = indices[seeds.failed_at]
+                    _blame_the_sampler(error, self._failed, self._dataset)
                 raise
-        return self._collated(work, samples)
+        return self._collated(work.seed, work.position, samples if self._settings.batched else samples[0])
 
     def _get(self, index: Any) -> Any:
         return self._dataset[index]
 
-    def _from_stream(self, work: Work) -> Any:
+    def _from_stream(self, work: Work, seeds: SampleSeeding) -> Any:
         if work.epoch != self._epoch:
-            self._epoch, self._stream = work.epoch, None
-            self._open_stream(work)
-        if self._stream is None:
+            self._epoch, self._source = work.epoch, None
+            self._open_stream(work, seeds)
+        wanted = self._settings.batch_size if self._settings.batched else 1
+        first = self._position
+        with seeds.undisturbed(self._stream_seed):
+            samples = list(itertools.islice(_until_end(lambda: self._next_sample(seeds)), wanted))
+        if not samples or (self._settings.drop_last and len(samples) < (wanted or 0)):
             raise StreamEnd
-        if not self._settings.batched:
-            sample = next(self._stream, _END)
-            if sample is _END:
-                self._stream = None
-                raise StreamEnd
-            return self._collated(work, sample)
-        samples = []
-        for sample in self._stream:
-            samples.append(sample)
-            if len(samples) == self._settings.batch_size:
-                return self._collated(work, samples)
-        self._stream = None
-        if not samples or self._settings.drop_last:
-            raise StreamEnd
-        return self._collated(work, samples)
+        return self._collated(self._stream_seed, first, samples if self._settings.batched else samples[0])
 
-    def _open_stream(self, work: Work) -> None:
+    def _open_stream(self, work: Work, seeds: SampleSeeding) -> None:
         """The worker's stream of samples in this epoch, each made under its own seed."""
         settings = self._settings
-        share = settings.shard == "auto" and settings.num_workers > 1 and self._init_fn is None
-        seeds = self._seeding
-        assert seeds is not None
-        if share:
-            source, whole = seeds.one(work.seed, 0, self._shared_out)
+        whole = False
+        if settings.shard == "auto" and settings.num_workers > 1 and self._init_fn is None:
+            self._source, whole = seeds.one(work.seed, 0, self._shared_out)
         else:
-            source, whole = enumerate(seeds.one(work.seed, 0, lambda: iter(self._dataset))), 0
-        seed = work.seed if whole else mix(work.seed, self._number)
-        self._stream = self._samples(source, seed)
+            self._source = enumerate(seeds.one(work.seed, 0, lambda: iter(self._dataset)))
+        self._position = 0
+        self._stream_seed = work.seed if whole else mix(work.seed, self._number)
 
-    def _shared_out(self) -> Any:
-        return shared_out(self._dataset, self._number, self._settings.num_workers, self._notes.append)
+    def _shared_out(self) -> tuple[Iterator[tuple[int, Any]], bool]:
+        return shared_out(self._dataset, self._number, self._settings.num_workers, self._tell)
 
-    def _samples(self, source: Iterator[Any], seed: int) -> Iterator[Any]:
-        seeds = self._seeding
-        assert seeds is not None
-        position = 0
-        while True:
-            item: Any = seeds.one(seed, position, lambda: next(source, _END))
-            if item is _END:
-                return
-            position = item[0] + 1
-            yield item[1]
+    def _tell(self, note: str) -> None:
+        self._notes.append(note)
 
-    def _collated(self, work: Work, samples: Any) -> Any:
-        if self._settings.own_collate:
+    def _next_sample(self, seeds: SampleSeeding) -> Any:
+        """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
+        while self._source is not None:
+            item = seeds.one(self._stream_seed, self._position, functools.partial(next, self._source, None))
+            if item is None:
+                self._source = None
+                break
+            self._position = item[0] + 1
+            if item[1] is not OTHERS:
+                return item[1]
+        return _END
+
+    def _collated(self, seed: int, position: int, samples: Any) -> Any:
+        if self._settings.own_collate or self._seeding is None:
             return self._collate(samples)
-        assert self._seeding is not None
-        return self._seeding.collate(work.seed, work.position, lambda: self._collate(samples))
+        return self._seeding.collate(seed, position, lambda: self._collate(samples))
 
 
 _END = object()
+
+
+def _until_end(call: Callable[[], Any]) -> Iterator[Any]:
+    while (sample := call()) is not _END:
+        yield sample
+
+
+def _blame_the_sampler(error: Exception, index: Any, dataset: Any) -> None:
+    """Gives an error a cause to read where the index is none of the dataset's; its type stays the dataset's."""
+    if error.__cause__ is not None or not isinstance(error, (LookupError, TypeError)):
+        return
+    with contextlib.suppress(Exception):  # a dataset without a length, or with any other mind of its own
+        length = len(dataset)
+        if not hasattr(index, "__index__"):
+            what = f"{index!r} ({type(index).__name__}), which is no integer"
+        elif not -length <= index < length:
+            what = f"index {index}, but the dataset has {length} samples"
+        else:
+            return
+        error.__cause__ = SamplerError(
+            f"the sampler yielded {what}. Was it made for another dataset, or has the dataset changed since?"
+        )

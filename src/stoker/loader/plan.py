@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from stoker.errors import SamplerError
 from stoker.samplers.permutation import Permutation
 
 BLOCK = 4096
@@ -111,8 +112,6 @@ class StreamedPlan:
 
 def _as_list(batch: Any) -> list[Any]:
     """A batch of indices as a list: arrays and tensors give Python's numbers."""
-    from stoker.errors import SamplerError
-
     if hasattr(batch, "tolist"):
         batch = batch.tolist()
     if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__"):

@@ -51,6 +51,11 @@ class SampleSeeding:
     workers agree, generators with other initial seeds differ. They are looked for again when the epoch's seed changes,
     because `set_epoch` may have made new ones.
 
+    Cost, in a batch of 64: some 30 us for the batch if nothing is drawn (45 with `restore`). Seeding for a sample costs
+    6 us for Python's generator, 3 for NumPy's legacy one, 2 each for torch's and for a `np.random.Generator`, and is
+    paid only for those that are drawn from. A worker's first batch costs 1 ms more. `one`, `whole` and `collate` always
+    seed all: 15 us, 41 with `restore`.
+
     Args:
         mode: `"auto"`; `"sample"` seeds every generator before each sample, drawn from or not; `"worker"` leaves all
             but those of `rng` to run their own course.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,48 +12,58 @@ from stoker.datasets import ChainDataset
 from stoker.errors import ShardingError
 
 
-def shared_out(dataset: Any, worker: int, workers: int, tell: Callable[[str], None]) -> tuple[Iterator[Any], int]:
-    """The worker's share of a stream, and the stride at which its samples stand in the whole stream.
+OTHERS = object()
+"""Stands in a worker's stream for a sample that another worker gives."""
+
+
+def shared_out(
+    dataset: Any, worker: int, workers: int, tell: Callable[[str], None]
+) -> tuple[Iterator[tuple[int, Any]], bool]:
+    """The worker's share of a stream.
 
     A dataset that asks `get_worker_info()` before its first sample shares itself out, and is left alone. One with a
     method `shard(num_shards=, index=)` is asked for its shard. Of any other, worker i takes samples i, i + n, i + 2n, ….
 
     Returns:
-        An iterator over (position in the stream that was read, sample), and whether positions are those of the whole
-        stream: 1 if the worker reads it all and keeps its share, 0 if it reads a stream of its own.
+        An iterator over (position in the stream that is read, sample or `OTHERS`), and whether that stream is the
+        whole one, the same in each worker. An error of the stream's passes through, and the next sample may follow.
     """
     current.asked = False
     if callable(getattr(dataset, "shard", None)) and getattr(dataset, "num_shards", workers) >= workers:
-        return enumerate(iter(dataset.shard(num_shards=workers, index=worker))), 0
+        return enumerate(iter(dataset.shard(num_shards=workers, index=worker))), False
     if type(dataset).__iter__ is ChainDataset.__iter__:
-        parts = [_share(part, worker, workers, tell) for part in dataset.datasets]
-        return enumerate(itertools.chain.from_iterable(parts)), 0
+
+        def begun(part: Any) -> Iterator[Any]:  # when the parts before it are through
+            return map(operator.itemgetter(1), shared_out(part, worker, workers, tell)[0])
+
+        return enumerate(itertools.chain.from_iterable(map(begun, dataset.datasets))), False
     stream = iter(dataset)
     first = list(itertools.islice(stream, 1))
+    samples = enumerate(itertools.chain(first, stream))
     if current.asked:
-        return enumerate(itertools.chain(first, stream)), 0
+        return samples, False
     tell(_told(dataset, workers))
-    return _strided(enumerate(itertools.chain(first, stream)), worker, workers), 1
+    return _Strided(samples, worker, workers), True
 
 
-def _share(dataset: Any, worker: int, workers: int, tell: Callable[[str], None]) -> Iterator[Any]:
-    """One part of a chain, begun when the parts before it are through."""
-    stream, _ = shared_out(dataset, worker, workers, tell)
-    for _, sample in stream:
-        yield sample
+class _Strided(Iterator[tuple[int, Any]]):
+    """Every n-th sample of a stream that does not ask who reads it."""
 
+    def __init__(self, stream: Iterator[tuple[int, Any]], worker: int, workers: int) -> None:
+        self._stream = stream
+        self._worker = worker
+        self._workers = workers
 
-def _strided(stream: Iterator[Any], worker: int, workers: int) -> Iterator[Any]:
-    current.asked = False
-    for position, sample in stream:
+    def __next__(self) -> tuple[int, Any]:
+        current.asked = False
+        position, sample = next(self._stream)
         if current.asked:
             raise ShardingError(
                 "the dataset called get_worker_info() after its first sample, when the loader had begun to share its "
                 "samples out among the workers: both together would lose samples. Call it at the start of __iter__, or "
                 "pass shard='none'."
             )
-        if position % workers == worker:
-            yield position, sample
+        return position, sample if position % self._workers == self._worker else OTHERS
 
 
 def _told(dataset: Any, workers: int) -> str:

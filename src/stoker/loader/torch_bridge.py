@@ -20,7 +20,8 @@ _WORKER = "torch.utils.data._utils.worker"
 
 def _answer(torchs_own: Any) -> Any:
     current.asked = True
-    return torchs_own if current.info is None else current.info
+    info = current.info
+    return torchs_own if info is None or info.worker_method == "serial" else info
 
 
 def _replacement():  # type: ignore[no-untyped-def] # runs with the globals of torch's module

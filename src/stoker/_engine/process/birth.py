@@ -6,10 +6,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from stoker._engine.base import Recipe
@@ -51,16 +50,16 @@ Parts = dict[str, Any]
 Assemble = Callable[[Parts], Recipe]
 
 
-def fork(
-    ours: socket.socket,
-    theirs: socket.socket,
-    trainer: int | None,
-    arena: int,
-    workers: int,
-    recipe: Recipe,
-    hold: ForkHold,
-) -> int:
-    """Forks the zygote; returns its pid. `hold` keeps what is leased at this moment until the zygote has ended."""
+def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, recipe: Recipe, hold: ForkHold) -> int:
+    """Forks the zygote; returns its pid.
+
+    Args:
+        ends: the zygote's.
+        ours: the trainer's ends of the same, which the zygote closes.
+        workers: how many it forks.
+        recipe: makes the job in each.
+        hold: keeps what is leased at this moment until the zygote has ended.
+    """
     import gc
 
     collecting = gc.isenabled()
@@ -71,8 +70,9 @@ def fork(
         pid = os.fork()
         if pid == 0:
             try:
-                ours.close()
-                zygote.main(theirs, trainer, arena, lambda: (recipe, workers, collecting), before)
+                for descriptor in ours:
+                    os.close(descriptor)
+                zygote.main(ends, lambda: (recipe, workers, collecting), before)
             finally:
                 os._exit(1)
     return pid
@@ -96,12 +96,10 @@ def _quiet_about_threads() -> Iterator[None]:
         yield
 
 
-def clean(
-    theirs: socket.socket, trainer: int | None, arena: int, workers: int, parts: Parts, assemble: Assemble
-) -> int:
+def clean(ends: zygote.Ends, workers: int, parts: Parts, assemble: Assemble) -> int:
     """Starts a clean interpreter as zygote; returns its pid. Raises CannotSendError before anything starts."""
     from stoker._engine.process.clean import start
 
-    descriptors = [theirs.fileno(), arena] + ([] if trainer is None else [trainer])
     everything = {**parts, "assemble": assemble, "workers": workers}
+    descriptors = [descriptor for descriptor in ends if descriptor is not None]
     return start("stoker._engine.process.zygote:run_clean", everything, descriptors)

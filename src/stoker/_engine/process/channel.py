@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import struct
@@ -87,7 +88,13 @@ class Channel:
         del self._in[:at]
         return messages
 
+    def hang_up(self) -> None:
+        """The peer reads the end, even while other processes hold a copy of this socket."""
+        with contextlib.suppress(OSError):  # it has hung up itself
+            self._socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
+        """Closes this process's copy."""
         self._socket.close()
 
 

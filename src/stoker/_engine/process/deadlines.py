@@ -15,6 +15,9 @@ PULSE = 5.0
 HUNG = 30.0
 """Trainer: a zygote that gave no sign of life for so long is stopped or broken, and is ended."""
 
+OPENED = 600.0
+"""Trainer: how long a clean zygote may take to import what it needs and to unpack the dataset, silent meanwhile."""
+
 SICK_AFTER = 5.0
 """Zygote: workers that all wait for locks in their very first units for so long were born with a lock held."""
 

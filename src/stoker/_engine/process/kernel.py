@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import select
 import signal
@@ -46,16 +47,31 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def die_with_writers(pipe: int) -> None:
+    """The kernel kills this process when nobody holds the pipe's other end, also while it is stopped."""
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+    poll = select.poll()
+    poll.register(pipe, 0)
+    if poll.poll(0):  # it happened already
+        os._exit(1)
+
+
 def name_process(name: str) -> None:
     """What `ps` and `top` show for this process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def kill(pid: int) -> None:
-    """SIGKILL to a process that is ours and not yet reaped; nothing if it is gone."""
+def kill(pid: int, descriptor: int | None = None) -> None:
+    """SIGKILL to a process; nothing if it is gone. Without a descriptor it must be a child that is not yet reaped."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        if descriptor is None:
+            os.kill(pid, signal.SIGKILL)
+        else:  # somebody else may have reaped it, and its number may be another's by now
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
 
 def reap(pid: int, seconds: float) -> int | None:
@@ -86,12 +102,13 @@ def told(status: int | None) -> str:
 
 
 def waits_for_a_lock(pid: int) -> bool:
-    """Whether every thread of the process sleeps in a futex. False where the kernel does not say."""
+    """Whether every thread of the process sleeps in a futex without an end. False where the kernel does not say."""
     number = _FUTEX.get(os.uname().machine)
     threads = 0
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            if (thread / "syscall").read_text().split()[0] != number:
+            call = (thread / "syscall").read_text().split()
+            if call[0] != number or int(call[4], 16):  # the fourth argument is a timeout: that one only waits
                 return False
             threads += 1
     except OSError:

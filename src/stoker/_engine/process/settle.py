@@ -22,6 +22,7 @@ def zygote() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(STACKS_SIGNAL, signal.SIG_IGN)  # inherited by workers, until they can answer it
     kernel.name_process("stoker-zygote")
 
 
@@ -68,8 +69,13 @@ def _as_a_child_of_multiprocessing(number: int) -> None:
 
 
 def leave(code: int) -> None:
-    """Ends a process of ours: what was printed is written out, nothing else of Python's or the user's runs."""
+    """Ends a worker: what was printed is written out, nothing else of Python's or the user's runs."""
+    write_out()
+    os._exit(code)
+
+
+def write_out() -> None:
+    """What was printed leaves this process's memory."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(code)

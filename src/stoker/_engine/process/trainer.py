@@ -16,7 +16,8 @@ from stoker._engine.base import Answer, Backend, Failure
 from stoker._engine.process import birth, kernel
 from stoker._engine.process.birth import Assemble, Birth, Parts
 from stoker._engine.process.channel import Channel, Message, pair
-from stoker._engine.process.deadlines import CLOSE, HUNG, PULSE, REAP, STACKS
+from stoker._engine.process.deadlines import CLOSE, HUNG, OPENED, PULSE, REAP, STACKS
+from stoker._engine.process.zygote import Ends
 from stoker._machine import memory
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
@@ -36,20 +37,24 @@ class _Life:
         self.hold = ForkHold()
         self.workers: list[int] = []
         ours, theirs = pair()
-        trainer = kernel.process_descriptor(self.owner)
+        lifeline, self.lifeline = os.pipe()
+        ends = Ends(theirs.fileno(), self.arena, lifeline, kernel.process_descriptor(self.owner))
         try:
             if forked:
-                self.pid = birth.fork(ours, theirs, trainer, self.arena, workers, assemble(parts), self.hold)
+                mine = (ours.fileno(), self.lifeline)
+                self.pid = birth.fork(ends, mine, workers, assemble(parts), self.hold)
             else:
-                self.pid = birth.clean(theirs, trainer, self.arena, workers, parts, assemble)
+                self.pid = birth.clean(ends, workers, parts, assemble)
         except BaseException:
             ours.close()
             os.close(self.arena)
+            os.close(self.lifeline)
             raise
         finally:
             theirs.close()
-            if trainer is not None:
-                os.close(trainer)
+            os.close(lifeline)
+            if ends.trainer is not None:
+                os.close(ends.trainer)
         self.descriptor = kernel.process_descriptor(self.pid)
         self.channel = Channel(ours)
         self.status: int | None = None
@@ -60,25 +65,32 @@ class _Life:
         if self.ended:
             return
         self.ended = True
-        if os.getpid() == self.owner:
-            if kill:
-                kernel.kill(self.pid)
-            else:
-                self.channel.send("close")
-            self._await_end(CLOSE)
-            self._reap_orphans()
-        self.channel.close()
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-        os.close(self.arena)
-        self.hold.release()
+        try:
+            if os.getpid() == self.owner:
+                if kill:
+                    kernel.kill(self.pid, self.descriptor)
+                else:
+                    self.channel.hang_up()
+                self._await_end(CLOSE)
+                self._reap_orphans()
+        except BaseException:  # Ctrl-C once more: then at once
+            kernel.kill(self.pid, self.descriptor)
+            kernel.reap(self.pid, REAP)
+            raise
+        finally:
+            self.channel.close()
+            if self.descriptor is not None:
+                os.close(self.descriptor)
+            os.close(self.arena)
+            os.close(self.lifeline)
+            self.hold.release()
 
     def _await_end(self, seconds: float) -> None:
         if self.descriptor is not None:
             poll = select.poll()
             poll.register(self.descriptor, select.POLLIN)
             if not poll.poll(seconds * 1000):
-                kernel.kill(self.pid)
+                kernel.kill(self.pid, self.descriptor)
                 poll.poll(REAP * 1000)
             self.status = kernel.reap(self.pid, REAP)
             return
@@ -89,8 +101,13 @@ class _Life:
 
     def _reap_orphans(self) -> None:
         """Workers whose zygote was killed fall to PID 1, or to a subreaper: if that is us, nobody else reaps them."""
+        if self.status == 0:
+            return  # it has reaped them, and their numbers may be others' by now
+        for message in self.channel.receive():
+            if message[0] == "workers":
+                self.workers = message[1]
         for pid in self.workers:
-            kernel.reap(pid, REAP if os.getpid() == 1 else 0.0)
+            kernel.reap(pid, REAP)
 
 
 class ProcessBackend(Backend):
@@ -113,6 +130,7 @@ class ProcessBackend(Backend):
         self._dropped_below = 0
         self._fatal: BaseException | None = None
         self._stacks: str | None = None
+        self._starved = False
         self._births = 0
         self._owner = os.getpid()
         self._bear()
@@ -133,16 +151,13 @@ class ProcessBackend(Backend):
         return [self._life.pid, *self._life.workers]
 
     def submit(self, unit: int, work: Any, worker: int | None) -> None:
+        self._check_owner()
         blob = leaves.dumps(work, lambda leaf: None)
         self._units[unit] = (blob, worker)
         self._life.channel.send("unit", unit, worker, blob, self._reader.returned())
 
     def receive(self, timeout: float | None) -> Answer:
-        if os.getpid() != self._owner:
-            raise errors.IteratorClosedError(
-                f"this iterator belongs to process {self._owner} and was asked for a batch in process {os.getpid()}, "
-                "which was forked from it: make a new one with iter(loader) there"
-            )
+        self._check_owner()
         start = heard = time.monotonic()
         until = None if timeout is None else start + timeout
         asked = start
@@ -155,18 +170,33 @@ class ProcessBackend(Backend):
             now = time.monotonic()
             if until is not None and now >= until:
                 raise self._timed_out(timeout)
+            if self._starved:
+                self._starved = False
+                gc.collect()  # batches in cycles hold slots
+                self._life.channel.send("hungry", self._reader.returned())
             wait = PULSE if until is None else min(PULSE, until - now)
             if self._poll_for(wait):
                 heard = time.monotonic()
-            elif now - heard > HUNG:
+            elif now - heard > (limit := self._longest_silence()):
                 self._life.end(kill=True)
                 self._fatal = errors.WorkerDiedError(
                     f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of life "
-                    f"for {HUNG:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?"
+                    f"for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?"
                 )
             elif time.monotonic() - asked > PULSE:
                 asked = time.monotonic()
                 self._life.channel.send("pulse")
+
+    def _check_owner(self) -> None:
+        """A forked child shares the socket: what it sent would be taken for its parent's."""
+        if os.getpid() != self._owner:
+            raise errors.IteratorClosedError(
+                f"this iterator belongs to process {self._owner} and was asked for a batch in process {os.getpid()}, "
+                "which was forked from it: make a new one with iter(loader) there"
+            )
+
+    def _longest_silence(self) -> float:
+        return HUNG if self._how.forked or self._life.workers else OPENED
 
     def _poll_for(self, seconds: float) -> bool:
         channel = self._life.channel
@@ -180,13 +210,14 @@ class ProcessBackend(Backend):
         """Takes what has arrived; notices the zygote's end."""
         if self._life.ended:
             return
-        gone = kernel.has_ended(self._life.descriptor)  # before reading: what it said last is still there
-        for message in self._life.channel.receive():
+        life = self._life
+        gone = kernel.has_ended(life.descriptor)  # before reading: what it said last is still there
+        for message in life.channel.receive():
             self._hear(message)
-            if self._life.ended:
+            if life.ended:
                 return
-        if (gone or self._life.channel.ended) and self._fatal is None:
-            self._life.end()
+        if (gone or life.channel.ended) and self._fatal is None:
+            life.end()
             self._fatal = errors.WorkerDiedError(
                 f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
                 f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed for "
@@ -211,8 +242,7 @@ class ProcessBackend(Backend):
         elif name == "workers":
             self._life.workers = message[1]
         elif name == "starved":
-            gc.collect()  # batches in cycles hold slots
-            self._life.channel.send("hungry", self._reader.returned())
+            self._starved = True  # answered when there is nothing left to deliver
         elif name == "died":
             self._fatal = _died(*message[1:])
         elif name == "sick":

@@ -73,10 +73,12 @@ class Worker:
         number = None if held is None else held.number
         self._channel.send("answer", self._unit, kind, value, number, seconds, notes)
         while self._channel.unsent:
-            ready = select.select([self._trainer] if self._trainer is not None else [], [self._channel], [])
-            if ready[0]:
+            self._poll.modify(self._channel.fileno(), select.POLLOUT)
+            self._poll.poll()
+            if kernel.has_ended(self._trainer):
                 self._end()
             self._channel.flush()
+        self._poll.modify(self._channel.fileno(), select.POLLIN)
 
     def _ask(self, size: int) -> Slot:
         """Exchanges the slot held for one of at least `size` bytes. The zygote answers or ends, and so do we."""
@@ -102,7 +104,8 @@ class Worker:
 
     def _end(self) -> None:
         """The trainer is gone. The zygote ends by itself, unless it is stopped: so we see to it, and to the others."""
-        kernel.kill(self._zygote)
+        if os.getppid() == self._zygote:
+            kernel.kill(self._zygote)
         settle.leave(0)
 
 

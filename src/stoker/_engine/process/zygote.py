@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stoker import errors
 from stoker._engine.base import Failure, Recipe
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 SPARE_SLOTS = 3
 """Idle slots kept beyond the units under way: a training loop holds one batch while it asks for the next, wrappers that
 look ahead hold two."""
+
+
+class Ends(NamedTuple):
+    """The descriptors that a zygote is born with."""
+
+    channel: int
+    """Socket to the trainer."""
+    arena: int
+    """The arena's shared file."""
+    lifeline: int
+    """A pipe whose other end the trainer holds."""
+    trainer: int | None = None
+    """pidfd of the trainer, where there is such a thing."""
 
 
 class _Child:
@@ -50,26 +63,17 @@ class Zygote:
     """The loop of the zygote.
 
     Args:
-        trainer: channel to the trainer.
-        trainer_descriptor: pidfd of the trainer, or None.
-        arena: descriptor of the arena's shared file.
+        channel: to the trainer.
+        ends: what it was born with.
         workers: how many to fork.
         recipe: makes the job in each worker.
         collecting: whether workers run Python's garbage collector, as the trainer does.
     """
 
-    def __init__(
-        self,
-        trainer: Channel,
-        trainer_descriptor: int | None,
-        arena: int,
-        workers: int,
-        recipe: Recipe,
-        collecting: bool,
-    ) -> None:
-        self._trainer = trainer
-        self._trainer_descriptor = trainer_descriptor
-        self._arena = Arena(arena)
+    def __init__(self, channel: Channel, ends: Ends, workers: int, recipe: Recipe, collecting: bool) -> None:
+        self._trainer = channel
+        self._trainer_descriptor = ends.trainer
+        self._arena = Arena(ends.arena)
         self._recipe = recipe
         self._collecting = collecting
         self._dispatch = Dispatch(workers)
@@ -180,7 +184,7 @@ class Zygote:
                 kernel.kill(child.pid)
         for child in self._children.values():
             kernel.reap(child.pid, REAP)
-        settle.leave(0)
+        os._exit(0)  # nothing of the trainer's is to be written out here
 
     # Messages
 
@@ -203,8 +207,6 @@ class Zygote:
                 self._trainer.send("alive")
             elif name == "stacks":
                 self._trainer.send("stacks", self._read_stacks())
-            elif name == "close":
-                self._end()
         if self._trainer.ended:
             self._end()
         self._hand_out()
@@ -221,9 +223,9 @@ class Zygote:
                 self._free(held)
                 self._slots.pop(unit, None)
                 self._asks.append(_Ask((unit, number, size)))
-                self._grant()
         if child.channel.ended or kernel.has_ended(child.descriptor):
             self._bury(number)
+        self._grant()  # who waited for earlier units to have their slots
         self._hand_out()
 
     def _take_answer(self, number: int, message: Message) -> None:
@@ -273,13 +275,14 @@ class Zygote:
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
         earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
-        return self._arena.free > earlier or memory.available().bytes > (earlier + 1) * size
+        return not earlier or self._arena.free > earlier or memory.available().bytes > (earlier + 1) * size
 
     def _grant(self, hungry: bool = False) -> None:
         """Gives waiting workers their slots, earliest unit first; tells the trainer when the earliest must wait.
 
         Args:
-            hungry: the trainer waits for a batch and has given back what it could: who cannot be served now never will.
+            hungry: the trainer waits for a batch and has given back what it could. If the earliest unit of all cannot
+                be served now, it never will.
         """
         self._asks.sort()
         while self._asks:
@@ -292,7 +295,10 @@ class Zygote:
                 if not hungry:
                     self._trainer.send("starved")
                     return
+                if unit > min(self._dispatch.outstanding):
+                    return  # the batches before it will bring their memory back
                 self._children[number].channel.send("slot", str(error))
+                hungry = False
             else:
                 self._slots[unit] = slot.number
                 self._children[number].channel.send("slot", tuple(slot))
@@ -363,44 +369,39 @@ def _dumped(error: BaseException) -> bytes:
 
 
 def main(
-    end: socket.socket,
-    trainer: int | None,
-    arena: int,
-    make: Callable[[], tuple[Recipe, int, bool]],
-    signals: set[signal.Signals | int] | None = None,
+    ends: Ends, make: Callable[[], tuple[Recipe, int, bool]], signals: set[signal.Signals | int] | None = None
 ) -> None:
     """The zygote's whole life, in the process that was born for it; does not return.
 
     Args:
-        end: socket to the trainer.
-        trainer: pidfd of the trainer, or None.
-        arena: descriptor of the arena's shared file.
+        ends: what it was born with.
         make: gives the recipe, the number of workers, and whether they run Python's garbage collector.
         signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
     """
-    channel = Channel(end)
+    kernel.die_with_writers(ends.lifeline)
+    channel = Channel(socket.socket(fileno=ends.channel))
     try:
         settle.zygote()
         if signals is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         recipe, workers, collecting = make()
-        Zygote(channel, trainer, arena, workers, recipe, collecting).run()
+        Zygote(channel, ends, workers, recipe, collecting).run()
     except BaseException as error:
         channel.send("broken", _dumped(error))
         until = time.monotonic() + REAP
         while channel.unsent and time.monotonic() < until:
             time.sleep(0.001)
             channel.flush()
-    settle.leave(1)
+    os._exit(1)
 
 
 def run_clean(parcel: Parcel, descriptors: Sequence[int]) -> None:
     """Entry of a clean interpreter: what was sent is opened here, so that what goes wrong can be reported."""
-    end, arena, *trainer = descriptors
 
     def make() -> tuple[Recipe, int, bool]:
         parts = parcel.open()
+        settle.write_out()  # else every worker would print again what was printed meanwhile
         assemble, workers = parts.pop("assemble"), parts.pop("workers")
         return assemble(parts), workers, True
 
-    main(socket.socket(fileno=end), trainer[0] if trainer else None, arena, make)
+    main(Ends(*descriptors), make)

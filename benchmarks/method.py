@@ -1,0 +1,231 @@
+"""The method that all benchmarks share.
+
+A *case* is one situation in which rivals are compared; a *measurement* is one rival in one case. Each measurement runs
+in a fresh process that prints its figures as JSON and ends. A round measures every rival of every case once, one rival
+directly after the other; the next round takes them in the opposite order, so that none always runs on the warmer
+machine. A ratio is that of two measurements of the same round, which saw the same machine. Shown are medians, and in
+brackets the smallest and the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import table
+
+Figures = dict[str, Any]
+"""What a measurement gives: numbers by their names, which hold the unit; a text where there is no number."""
+
+LONGEST = 180.0
+"""Seconds after which a measurement is given up."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a figure of the first rival has to reach: itself, or its ratio to that of the rival `against`."""
+
+    figure: str
+    against: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One situation: for each rival the arguments of its measurement.
+
+    An argument named `python` is not handed on: it is the interpreter that runs the measurement.
+    """
+
+    name: str
+    rivals: dict[str, dict[str, Any]]
+    goals: list[Goal] = field(default_factory=list)
+
+
+def parser(about: str | None, rounds: int) -> argparse.ArgumentParser:
+    """The arguments that all benchmarks take."""
+    result = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--rounds", type=int, help=f"how often everything is measured; without it {rounds}, quick 1")
+    result.add_argument("--quick", action="store_true", help="smaller and shorter: to see that it works")
+    result.add_argument("--case", default="", help="only cases whose name has this in it")
+    result.add_argument("--json", type=Path, help="file to write the results to")
+    result.add_argument("--measure", help=argparse.SUPPRESS)
+    result.set_defaults(usual_rounds=rounds)
+    return result
+
+
+def main(
+    arguments: argparse.ArgumentParser,
+    cases: Callable[[argparse.Namespace], list[Case]],
+    measure: Callable[..., Figures],
+) -> None:
+    """Runs a benchmark: as the program that was called, or as the process of one measurement."""
+    options = arguments.parse_args()
+    if options.measure is not None:
+        print(json.dumps(measure(**json.loads(options.measure))))
+        return
+    chosen = [case for case in cases(options) if options.case in case.name]
+    rounds = options.rounds or (1 if options.quick else options.usual_rounds)
+    before, began = environment(), time.monotonic()
+    measured = list(_rounds(chosen, rounds))
+    results = {
+        "name": Path(sys.argv[0]).stem,
+        "question": arguments.description,
+        "quick": options.quick,
+        "rounds": rounds,
+        "seconds": round(time.monotonic() - began),
+        "environment": {**before, "load average after": load_average()},
+        "cases": [summary(case, [a_round[place] for a_round in measured]) for place, case in enumerate(chosen)],
+    }
+    table.show(results)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _rounds(cases: list[Case], rounds: int) -> Iterator[list[dict[str, Figures]]]:
+    """For each round and case: the figures of each rival."""
+    for number in range(rounds):
+        this_round: list[dict[str, Figures]] = []
+        for case in cases:
+            figures = {}
+            for rival in list(case.rivals)[:: -1 if number % 2 else 1]:
+                figures[rival] = _measurement(case.rivals[rival])
+                first = next(iter(figures[rival].items()))
+                print(f"round {number + 1} of {rounds}: {case.name}: {rival}: {first[0]} {first[1]}", file=sys.stderr)
+            this_round.append({rival: figures[rival] for rival in case.rivals})
+        yield this_round
+
+
+def _measurement(arguments: dict[str, Any]) -> Figures:
+    """Runs one measurement in a process of its own."""
+    arguments = dict(arguments)
+    command = [arguments.pop("python", sys.executable), sys.argv[0], "--measure", json.dumps(arguments)]
+    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST)
+    if run.returncode:
+        raise SystemExit(f"a measurement ended with status {run.returncode}: {command}\n{run.stdout}{run.stderr}")
+    figures: Figures = json.loads(run.stdout.splitlines()[-1])
+    return figures
+
+
+# What rounds say together
+
+
+def summary(case: Case, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
+    """Medians and spread of the figures, and of their ratios within the same round; which goals are met."""
+    first, *others = case.rivals
+    names = list(dict.fromkeys(name for a_round in rounds for figures in a_round.values() for name in figures))
+    figures = {name: {rival: _spread([r[rival].get(name) for r in rounds]) for rival in case.rivals} for name in names}
+    ratios = {
+        name: {other: _spread([_ratio(r[first].get(name), r[other].get(name)) for r in rounds]) for other in others}
+        for name in names
+    }
+    goals = []
+    for goal in case.goals:
+        spread = ratios[goal.figure][goal.against] if goal.against else figures[goal.figure][first]
+        goals.append({**asdict(goal), "met": spread is not None and _met(goal, spread["median"])})
+    return {"name": case.name, "rivals": list(case.rivals), "figures": figures, "ratios": ratios, "goals": goals}
+
+
+def _met(goal: Goal, value: float) -> bool:
+    return (goal.at_least is None or value >= goal.at_least) and (goal.at_most is None or value <= goal.at_most)
+
+
+def _ratio(ours: Any, theirs: Any) -> float | None:
+    numbers = isinstance(ours, (int, float)) and isinstance(theirs, (int, float))
+    return ours / theirs if numbers and theirs else None
+
+
+def _spread(values: list[Any]) -> dict[str, Any] | None:
+    """Median, smallest and largest; of texts the most frequent; None where a round has nothing."""
+    if not values or None in values:
+        return None
+    if isinstance(values[0], str):
+        return {"median": statistics.mode(values), "all": values}
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "all": values}
+
+
+# What measurements need
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of all its descendants that have ended and were waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def memory_of_all() -> int:
+    """Bytes of this process and its descendants. A page that n processes share counts 1/n in each (PSS)."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        text = _read(f"/proc/{name}/stat")
+        if text:
+            parents[int(name)] = int(text.rpartition(") ")[2].split()[1])
+    family = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    lines = [line for pid in family for line in _read(f"/proc/{pid}/smaps_rollup").splitlines()]
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def data_loader(rival: str) -> Any:
+    """The `DataLoader` of stoker or of torch."""
+    if rival == "stoker":
+        import stoker
+
+        return stoker.DataLoader
+    import torch.utils.data
+
+    return torch.utils.data.DataLoader
+
+
+# The machine
+
+
+def environment() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "CPUs": f"{len(os.sched_getaffinity(0))} x {_field('/proc/cpuinfo', 'model name') or platform.machine()}",
+        "memory": f"{int(_field('/proc/meminfo', 'MemTotal').split()[0]) / 2**20:.0f} GiB",
+        "kernel": platform.release(),
+        "Python": platform.python_version(),
+        **{package: _version(package) for package in ("stoker", "torch", "numpy", "pillow")},
+        "load average before": load_average(),
+    }
+
+
+def load_average() -> str:
+    """Processes that wanted to run in the last minute, on average."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed as a package"
+
+
+def _field(path: str, name: str) -> str:
+    lines = (line.partition(":") for line in _read(path).splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:  # the process has ended
+        return ""

@@ -1,0 +1,77 @@
+"""Results as tables: on the terminal, by rich where it is installed, and in Markdown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+Rows = list[list[str]]
+
+
+def show(results: dict[str, Any]) -> None:
+    """Prints the results of a benchmark."""
+    for case in results["cases"]:
+        title = f"{results['name']}: {case['name']}"
+        header, *rows = rows_of(case)
+        try:
+            import rich.box
+            import rich.table
+        except ImportError:
+            print(f"\n{title}\n" + markdown([header, *rows]))
+            continue
+        table = rich.table.Table(header[0], title=title, title_justify="left", box=rich.box.SIMPLE)
+        for name in header[1:]:
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(*row)
+        rich.print(table)
+
+
+def rows_of(case: dict[str, Any]) -> Rows:
+    """A row for each figure of a case, a column for each rival and each ratio, and one for the goals."""
+    first, *others = case["rivals"]
+    rows = [["", *case["rivals"], *(f"{first} / {other}" for other in others), "goal"]]
+    for figure, by_rival in case["figures"].items():
+        cells = [spread(by_rival[rival]) for rival in case["rivals"]]
+        cells += [spread(case["ratios"][figure][other]) for other in others]
+        goals = [goal_text(goal, first) for goal in case["goals"] if goal["figure"] == figure]
+        rows.append([figure, *cells, "; ".join(goals)])
+    used = [place for place in range(len(rows[0])) if any(row[place] for row in rows[1:])]
+    return [[row[place] for place in used] for row in rows]
+
+
+def goal_text(goal: dict[str, Any], first: str) -> str:
+    """The goal, and whether it is met."""
+    bound = f">= {number(goal['at_least'])}" if goal["at_least"] is not None else f"<= {number(goal['at_most'])}"
+    ratio = f" x {goal['against']}" if goal["against"] else ""
+    return f"{bound}{ratio}: {'met' if goal['met'] else 'MISSED'}"
+
+
+def spread(value: dict[str, Any] | None) -> str:
+    """A median with its smallest and largest value."""
+    if value is None:
+        return ""
+    middle = value["median"]
+    if isinstance(middle, str):
+        return middle
+    if len(value["all"]) == 1:
+        return number(middle)
+    return f"{number(middle)} ({number(value['min'])}..{number(value['max'])})"
+
+
+def number(value: float) -> str:
+    """Three digits that say something."""
+    if not value:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def markdown(rows: Rows) -> str:
+    """The rows as a table of Markdown, aligned to be read as plain text too."""
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    widths = [max(3, *(len(row[place]) for row in rows)) for place in range(len(rows[0]))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    rule = "|" + "|".join("-" * (width + 1) + (":" if place else "-") for place, width in enumerate(widths)) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])

@@ -1,0 +1,186 @@
+"""What every backend must do as the serial one does: the same samples, order, errors and augmentation.
+
+A test module makes the suite its own by subclassing it:
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    class TestThreads(BackendSuite):
+        settings = {"worker_method": "thread"}
+
+The serial backend is the model: each test runs the same loader on both and compares. The suite needs pytest's
+collection alone, and neither torch nor a clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stoker._worker_info import get_worker_info
+from stoker.datasets import Dataset, IterableDataset
+
+SAMPLES = 23
+"""How many samples the suite's datasets have: no multiple of a batch size or of a number of workers."""
+
+
+class Augmented(Dataset[Any]):
+    """Samples whose numbers come from global generators, or from the worker's own."""
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> list[float]:
+        if self._whose == "global":
+            return [index, random.random(), float(np.random.rand()), random.random()]
+        info = get_worker_info()
+        assert info is not None and info.rng is not None
+        return [index, info.rng.random_generator.random(), float(info.rng.numpy_generator.random()), 0.0]
+
+
+class Failing(Dataset[Any]):
+    """Some samples raise, each kind of error in its own way."""
+
+    errors: ClassVar[dict[int, type[Exception]]] = {3: ValueError, 8: KeyError, 9: IndexError, 14: UnicodeDecodeError}
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        kind = self.errors.get(index)
+        if kind is UnicodeDecodeError:
+            b"\xff".decode()
+        if kind is not None:
+            raise kind(f"sample {index} is broken")
+        return index
+
+
+class Nested(Dataset[Any]):
+    """Samples of all kinds of leaves, some too large to travel in a message."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        large = np.full((64, 64), index, dtype=np.float64)
+        return {"large": large, "pair": (index, float(index)), "name": f"sample {index}", "flag": np.bool_(index % 2)}
+
+
+class Batches(Dataset[Any]):
+    """Fetches a whole batch at once."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitems__(self, indices: list[int]) -> list[float]:
+        return [index + random.random() for index in indices]
+
+
+class Stream(IterableDataset[Any]):
+    """A stream that shares itself out among workers."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        start, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(start, SAMPLES, step))
+
+
+class BackendSuite:
+    """Tests of one backend; `settings` are the loader's arguments that choose it, `workers` comes from the subclass."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+    global_generators: ClassVar[bool] = True
+    """Whether what samples draw from global generators repeats: not with threads, which share them."""
+
+    def loader(self, dataset: Any, workers: int, **arguments: Any) -> Any:
+        """The loader under test, or the model where `workers` is 0."""
+        from stoker.loader.dataloader import DataLoader
+
+        backend = {"num_workers": workers, **self.settings} if workers else {}
+        return DataLoader(dataset, **{"batch_size": 4, "seed": 7, "output": "numpy", **backend, **arguments})
+
+    def epoch(self, dataset: Any, workers: int, **arguments: Any) -> list[Any]:
+        """All batches of one epoch, as plain values."""
+        with self.loader(dataset, workers, **arguments) as loader:
+            return [plain(batch) for batch in loader]
+
+    def same(self, dataset: Any, workers: int, **arguments: Any) -> None:
+        """Asserts that this backend and the model deliver the same."""
+        assert self.epoch(dataset, workers, **arguments) == self.epoch(dataset, 0, **arguments)
+
+    def test_samples_and_order(self, workers: int) -> None:
+        self.same(range(SAMPLES), workers)
+        self.same(range(SAMPLES), workers, shuffle=True)
+        self.same(range(SAMPLES), workers, shuffle=True, drop_last=True)
+
+    def test_leaves_of_all_kinds(self, workers: int) -> None:
+        self.same(Nested(), workers, shuffle=True)
+
+    def test_single_samples(self, workers: int) -> None:
+        self.same(range(SAMPLES), workers, batch_size=None, shuffle=True)
+
+    def test_samplers_of_the_users(self, workers: int) -> None:
+        self.same(range(SAMPLES), workers, sampler=[5, 5, 1, 22, 0])
+        self.same(range(SAMPLES), workers, batch_size=1, batch_sampler=[[5], [], [1, 22, 0, 0, 1]], collate_fn=list)
+
+    def test_augmentation_from_global_generators(self, workers: int) -> None:
+        if self.global_generators:
+            self.same(Augmented("global"), workers, shuffle=True)
+            self.same(Batches(), workers, shuffle=True)
+
+    def test_augmentation_from_the_workers_generators(self, workers: int) -> None:
+        self.same(Augmented("own"), workers, shuffle=True)
+
+    def test_errors_come_in_their_place(self, workers: int) -> None:
+        def story(number: int) -> list[Any]:
+            with self.loader(Failing(), number, batch_size=2) as loader:
+                iterator, told = iter(loader), []
+                while True:
+                    try:
+                        told.append(plain(next(iterator)))
+                    except StopIteration:
+                        return told
+                    except Exception as error:
+                        told.append(type(error))
+
+        assert story(workers) == story(0)
+
+    def test_epochs_differ_and_repeat(self, workers: int) -> None:
+        def epochs(number: int, **arguments: Any) -> list[Any]:
+            with self.loader(Augmented("own"), number, shuffle=True, **arguments) as loader:
+                return [[plain(batch) for batch in loader] for _ in range(3)]
+
+        model = epochs(0)
+        assert model[0] != model[1] != model[2]
+        assert epochs(workers) == model
+        if workers:
+            assert epochs(workers, persistent_workers=True) == model
+
+    def test_an_epoch_that_is_left_leaves_nothing_in_the_next(self, workers: int) -> None:
+        def epochs(number: int, **arguments: Any) -> list[Any]:
+            with self.loader(range(SAMPLES), number, shuffle=True, **arguments) as loader:
+                first = plain(next(iter(loader)))
+                return [first, *(plain(batch) for batch in loader)]
+
+        model = epochs(0)
+        assert epochs(workers) == model
+        if workers:
+            assert epochs(workers, persistent_workers=True) == model
+
+    def test_streams_lose_and_double_nothing(self, workers: int) -> None:
+        batches = self.epoch(Stream(), workers)
+        assert sorted(sample for batch in batches for sample in batch) == list(range(SAMPLES))
+        assert batches[0] == list(range(0, 4 * workers, workers))
+
+
+def plain(value: Any) -> Any:
+    """A batch as lists and numbers, which compare by `==`."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,375 @@
+"""However a program or an iterator ends: no process, memory, descriptor or thread stays, and it takes no second."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import DataLoader
+
+QUICK = 2.0
+"""Seconds. A second is promised; the machine that tests this may be busy."""
+
+SAMPLES = [np.full(20_000, index) for index in range(40)]
+
+
+def open_iterator(birth: str, **settings: Any) -> Any:
+    settings = {"batch_size": 2, "num_workers": 2, "output": "numpy", "multiprocessing_context": birth} | settings
+    iterator = iter(DataLoader(SAMPLES, **settings))
+    assert next(iterator)[1, 0] == 1
+    return iterator
+
+
+@contextmanager
+def quickly() -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < QUICK
+
+
+# In one process. What stays behind is found by the fixture of all tests.
+
+
+def test_break(birth: str) -> None:
+    loader: Any = DataLoader(SAMPLES, num_workers=2, output="numpy", multiprocessing_context=birth)
+    start = None
+    for _ in loader:
+        start = time.monotonic()
+        break
+    assert start is not None and time.monotonic() - start < QUICK
+
+
+def test_exception(birth: str) -> None:
+    def train() -> None:
+        nonlocal start
+        for _ in open_iterator(birth):
+            start = time.monotonic()
+            raise ZeroDivisionError
+
+    start = 0.0
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert time.monotonic() - start < QUICK
+
+
+def test_del_while_a_batch_is_kept(birth: str) -> None:
+    iterator = open_iterator(birth)
+    batch = next(iterator)
+    with quickly():
+        del iterator
+    assert batch[1, 0] == 3  # it stays its user's
+    assert (batch + batch)[0, 0] == 4
+
+
+def test_garbage(birth: str) -> None:
+    iterator = open_iterator(birth)
+    cycle = [iterator]
+    cycle.append(cycle)
+    del iterator, cycle
+    with quickly():
+        gc.collect()
+
+
+def test_close_twice(birth: str) -> None:
+    iterator = open_iterator(birth)
+    with quickly():
+        iterator.close()
+        iterator.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        next(iterator)
+
+
+def test_asked_again_after_the_end(birth: str) -> None:
+    iterator = open_iterator(birth)
+    assert sum(1 for _ in iterator) == 19
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+def test_iter_in_a_thread_that_ends(birth: str) -> None:
+    """A death signal from the parent would fire now: it follows the thread that forked."""
+    iterators: list[Any] = []
+    thread = threading.Thread(target=lambda: iterators.append(open_iterator(birth)))
+    thread.start()
+    thread.join()
+    assert sum(1 for _ in iterators.pop()) == 19
+
+
+def test_somebody_else_waited_for_our_zygote() -> None:
+    iterator = open_iterator("fork")
+    zygote = iterator._backend.pids[0]
+    os.kill(zygote, signal.SIGKILL)
+    assert os.waitpid(-1, 0)[0] == zygote
+    with pytest.raises(RuntimeError, match="exited unexpectedly.*status was taken by somebody else's wait"), quickly():
+        while True:
+            next(iterator)
+
+
+def test_sigchld_is_ignored(birth: str) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        iterator = open_iterator(birth)
+        with quickly():
+            iterator.close()
+        with pytest.raises(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_children_that_hold_our_sockets(birth: str) -> None:
+    """A fork of somebody else's has copies of all descriptors: the zygote must end all the same."""
+    iterator = open_iterator(birth)
+    ear, mouth = os.pipe()
+    bystander = os.fork()
+    if not bystander:
+        os.close(mouth)
+        os.read(ear, 1)
+        os._exit(0)
+    os.close(ear)
+    with quickly():
+        iterator.close()
+    assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
+    os.close(mouth)
+    os.waitpid(bystander, 0)
+
+
+def test_a_forked_child_does_not_disturb(birth: str) -> None:
+    """It can neither ask for batches nor end the workers, and its copies are gone with it."""
+    iterator = open_iterator(birth, prefetch_factor=1)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            for _ in range(50):
+                next(iterator)
+        except RuntimeError as error:
+            code = 0 if "was forked from it" in str(error) else 2
+        finally:
+            del iterator
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [batch[0, 0] for batch in iterator] == list(range(2, 40, 2))
+
+
+def test_threads_of_the_thread_backend() -> None:
+    loader: Any = DataLoader(SAMPLES, num_workers=2, output="numpy", worker_method="thread")
+    iterator = iter(loader)
+    next(iterator)
+    with quickly():
+        del iterator
+
+
+# Programs
+
+
+EXITS = {
+    "open iterator": "it = iter(loader(Data())); next(it); say_pids(it)",
+    "open iterator, workers busy": "it = iter(loader(Stuck())); next(it); say_pids(it)",
+    "open iterator in a cycle": "it = iter(loader(Data())); next(it); say_pids(it); it.me = it; del it",
+    "open iterator and a kept batch": "it = iter(loader(Data())); b = next(it); v = b[0]; say_pids(it)",
+    "persistent workers": "l = loader(Data(), persistent_workers=True); it = iter(l); next(it); say_pids(it)",
+    "sys.exit": "it = iter(loader(Data())); next(it); say_pids(it); sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_interpreter_exit(start: Any, birth: str, how: str) -> None:
+    program = start(birth, EXITS[how])
+    program.watched()
+    with quickly():
+        program.all_gone()
+    assert program.end() == (0, "")
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c(start: Any, birth: str, signals: int) -> None:
+    """To the whole process group, as a terminal sends it, while all workers are busy."""
+    program = start(birth, "it = iter(loader(Stuck())); next(it); say_pids(it); next(it); say('waits'); next(it)")
+    pids = program.watched()
+    program.is_stuck()
+    program.hears("waits")
+    with quickly():
+        os.killpg(program.pid, signal.SIGINT)
+        if signals == 2:
+            os.killpg(program.pid, signal.SIGINT)
+        program.all_gone()
+    status, errors = program.end()
+    assert status == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+    assert len(pids) == 3 and "stoker-" not in errors
+
+
+def test_ctrl_c_that_the_program_survives(start: Any, birth: str) -> None:
+    """Workers do not hear it: the epoch goes on where it was."""
+    program = start(
+        birth,
+        """
+        it = iter(loader([np.full(20_000, index) for index in range(40)]))
+        numbers = [next(it)[0, 0]]
+        say_pids(it)
+        try:
+            say("waits")
+            while True:
+                pass
+        except KeyboardInterrupt:
+            numbers += [batch[0, 0] for batch in it]
+        assert numbers == list(range(0, 40, 2)), numbers
+        """,
+    )
+    program.watched()
+    program.hears("waits")
+    os.killpg(program.pid, signal.SIGINT)
+    assert program.end() == (0, "")
+
+
+WAITS = "it = iter(loader({data}())); next(it); say_pids(it); signal.pause()"
+
+
+@pytest.mark.parametrize("data", ["Data", "Stuck"])
+def test_trainer_is_killed(start: Any, birth: str, data: str) -> None:
+    program = start(birth, WAITS.format(data=data))
+    program.watched()
+    if data == "Stuck":
+        program.is_stuck()
+    with quickly():
+        os.kill(program.pid, signal.SIGKILL)
+        program.all_gone()
+
+
+@pytest.mark.parametrize("data", ["Data", "Stuck"])
+def test_trainer_and_zygote_are_killed(start: Any, birth: str, data: str) -> None:
+    program = start(birth, WAITS.format(data=data))
+    zygote, *_ = program.watched()
+    if data == "Stuck":
+        program.is_stuck()
+    with quickly():
+        os.kill(zygote, signal.SIGKILL)
+        os.kill(program.pid, signal.SIGKILL)
+        program.all_gone()
+
+
+@pytest.mark.parametrize("data", ["Data", "Stuck"])
+def test_trainer_is_killed_while_the_zygote_is_stopped(start: Any, birth: str, data: str) -> None:
+    program = start(birth, WAITS.format(data=data))
+    zygote, *_ = program.watched()
+    if data == "Stuck":
+        program.is_stuck()
+    with quickly():
+        os.kill(zygote, signal.SIGSTOP)
+        os.kill(program.pid, signal.SIGKILL)
+        program.all_gone()
+
+
+def test_trainer_is_killed_and_a_child_of_it_holds_our_sockets(start: Any, birth: str) -> None:
+    program = start(
+        birth,
+        """
+        it = iter(loader(Stuck()))
+        next(it)
+        bystander = os.fork()
+        if bystander:
+            say_pids(it)
+        signal.pause()
+        """,
+    )
+    program.watched()
+    with quickly():
+        os.kill(program.pid, signal.SIGKILL)
+        program.all_gone()
+
+
+def test_trainer_is_killed_while_a_clean_zygote_is_born(start: Any) -> None:
+    """It imports modules and unpacks the dataset, which may take minutes."""
+    program = start(
+        "spawn",
+        """
+        class Slow(Data):
+            def __reduce__(self):
+                return select.select, ([], [], [])
+        it = iter(loader(Slow()))
+        say_pids(it)
+        signal.pause()
+        """,
+    )
+    program.watched()
+    with quickly():
+        os.kill(program.pid, signal.SIGKILL)
+        program.all_gone()
+
+
+@pytest.mark.parametrize("victim", ["nobody", "zygote"])
+def test_trainer_is_pid_1(start: Any, birth: str, victim: str) -> None:
+    """It inherits orphans, and must reap those that are ours."""
+    if subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode:
+        pytest.skip("no process namespace can be made here")
+    program = start(
+        birth,
+        f"""
+        assert os.getpid() == 1
+        it = iter(loader(Data()))
+        next(it)
+        start = time.monotonic()
+        if {victim!r} == "zygote":
+            os.kill(it._backend.pids[0], signal.SIGKILL)
+        it.close()
+        assert time.monotonic() - start < {QUICK}
+        others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+        say("left", *others)
+        """,
+        before=["unshare", "--pid", "--fork", "--mount-proc"],
+    )
+    assert program.hears("left") == []
+    assert program.end() == (0, "")
+
+
+def test_a_trainer_that_never_reads(start: Any, birth: str) -> None:
+    """As many batches as were asked for are made, and then nobody uses any CPU."""
+    program = start(
+        birth,
+        """
+        class Counted(Data):
+            def __init__(self):
+                self.ear, self.mouth = os.pipe()
+                os.set_blocking(self.ear, False)
+            def __getitem__(self, index):
+                os.write(self.mouth, b".")
+                return super().__getitem__(index)
+
+        def cpu():
+            texts = [Path(f"/proc/{pid}/schedstat").read_text() for pid in it._backend.pids]
+            return [int(text.split()[0]) / 1e9 for text in texts]
+
+        data = Counted() if BIRTH == "fork" else Data()
+        it = iter(loader(data, prefetch_factor=3))
+        next(it)
+        if BIRTH == "fork":  # 6 batches under way and the one that was delivered
+            made = 0
+            while made < 14:
+                select.select([data.ear], [], [], 10)
+                made += len(os.read(data.ear, 1000))
+            gone = select.select([data.ear], [], [], 0.2)[0]
+            assert not gone and made == 14, made
+        else:
+            select.select([], [], [], 0.5)
+        before = cpu()
+        select.select([], [], [], 1.0)
+        used = [after - start for after, start in zip(cpu(), before)]
+        assert max(used) < 0.005, used
+        assert len(it._backend._units) <= 6
+        say("idle")
+        """,
+    )
+    program.hears("idle")
+    assert program.end() == (0, "")

@@ -1,0 +1,262 @@
+"""Bad input, each with its own clear error: what happened, where, and in a type that scripts catch today."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker.errors import BatchError, CannotSendError, LeafTypeError, MissingFieldError, SamplerError
+
+ALL = pytest.mark.parametrize(
+    "workers", [{}, {"num_workers": 1}, {"num_workers": 1, "worker_method": "thread"}], ids=str
+)
+
+
+class Samples:
+    """A dataset of what it is given, with a hole where an exception stands."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self.samples[index]
+        if isinstance(sample, Exception):
+            raise sample
+        return sample
+
+
+def story_of(error: BaseException | None) -> str:
+    """An error's text and those of its causes."""
+    text = ""
+    while error is not None:
+        text += f"{type(error).__name__}: {error}\n"
+        error = error.__cause__
+    return text
+
+
+def epoch(dataset: Any, workers: dict[str, Any], **settings: Any) -> list[Any]:
+    settings = {"output": "numpy", **settings}
+    return [getattr(batch, "tolist", lambda b=batch: b)() for batch in stoker.DataLoader(dataset, **settings, **workers)]
+
+
+# Datasets
+
+
+@pytest.mark.parametrize("dataset", [None, 3, object()], ids=str)
+def test_not_a_dataset(dataset: Any) -> None:
+    with pytest.raises(TypeError, match=f"dataset should have __getitem__ .* but got {type(dataset).__name__}"):
+        stoker.DataLoader(dataset)
+
+
+def test_not_a_dataset_but_iterable_is_told_what_it_lacks() -> None:
+    with pytest.raises(TypeError, match=r"let its class inherit from stoker\.IterableDataset"):
+        stoker.DataLoader({1, 2})
+    with pytest.raises(TypeError, match=r"let its class inherit from stoker\.IterableDataset"):
+        stoker.DataLoader(i for i in range(3))
+
+
+@ALL
+def test_an_empty_dataset(workers: Any) -> None:
+    assert epoch([], workers) == []
+    assert epoch([], workers, batch_size=None) == []
+    with pytest.raises(ValueError, match="num_samples should be a positive integer value, but got num_samples=0"):
+        stoker.DataLoader([], shuffle=True, **workers)
+
+
+@ALL
+def test_a_dataset_that_has_become_empty(workers: Any) -> None:
+    data = [1, 2, 3]
+    loader = stoker.DataLoader(data, 2, shuffle=True, **workers)
+    data.clear()
+    assert list(loader) == []
+
+
+@ALL
+def test_a_negative_length(workers: Any) -> None:
+    class Negative(Samples):
+        def __len__(self) -> int:
+            return -5
+
+    with pytest.raises(ValueError, match="should return >= 0"):
+        epoch(Negative([]), workers)
+
+
+@ALL
+def test_a_dataset_without_a_length(workers: Any) -> None:
+    class Endless:
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises(TypeError, match=r"has no len\(\)"):
+        epoch(Endless(), workers)
+    assert epoch(Endless(), workers, sampler=[10**12, 3]) == [[10**12], [3]]
+
+
+@ALL
+def test_an_index_error_inside_a_sample_is_an_error_and_no_end(workers: Any) -> None:
+    with pytest.raises(IndexError, match="deep inside") as told:
+        epoch(Samples([0, 1, IndexError("deep inside"), 3]), workers)
+    assert "sampler" not in story_of(told.value)
+    if workers:
+        assert "at sample 2" in str(told.value)
+
+
+def test_a_subset_that_overrides_one_fetch_method_alone_is_refused() -> None:
+    class Half(stoker.Subset[Any]):
+        def __getitem__(self, idx: Any) -> Any:
+            return -super().__getitem__(idx)
+
+    with pytest.raises(NotImplementedError, match="must also override"):
+        Half([1, 2, 3], [0, 1])
+
+
+# Samplers
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("sampler", "kind", "words"),
+    [
+        ([0, 9], IndexError, r"yielded index 9, but the dataset has 3 samples"),
+        ([0, -4], IndexError, r"yielded index -4, but the dataset has 3 samples"),
+        ([0, 1.0], TypeError, r"yielded 1\.0 \(float\), which is no integer"),
+        ([0, "two"], TypeError, r"yielded 'two' \(str\), which is no integer"),
+        ([0, None], TypeError, r"yielded None \(NoneType\), which is no integer"),
+        ([0, [1, 2]], TypeError, r"yielded \[1, 2\] \(list\), which is no integer"),
+    ],
+    ids=str,
+)
+def test_a_sampler_of_wrong_indices_keeps_the_datasets_error_and_is_named(
+    sampler: Any, kind: Any, words: str, workers: Any
+) -> None:
+    for settings in ({"sampler": sampler}, {"batch_sampler": [sampler]}, {"sampler": sampler, "batch_size": None}):
+        with pytest.raises(kind) as told:
+            epoch([7, 8, 9], workers, **settings)
+        import re
+
+        assert re.search(words, story_of(told.value)), story_of(told.value)
+
+
+@ALL
+def test_negative_indices_count_from_the_end_as_today(workers: Any) -> None:
+    assert epoch([7, 8, 9], workers, sampler=[-1, -3]) == [[9], [7]]
+
+
+@ALL
+@pytest.mark.parametrize("batches", [[0, 1], ["ab"], [b"ab"], [None]], ids=str)
+def test_a_batch_sampler_that_yields_no_batches(batches: Any, workers: Any) -> None:
+    with pytest.raises(SamplerError, match="which is no batch: each item must be a list of indices"):
+        epoch([7, 8, 9], workers, batch_sampler=batches)
+
+
+class Short:
+    """Says that it is longer than it is."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([2, 0])
+
+
+@ALL
+def test_a_sampler_that_ends_early_ends_the_epoch_as_today(workers: Any) -> None:
+    loader = stoker.DataLoader([7, 8, 9], sampler=Short(), **workers)
+    assert len(loader) == 100
+    for _ in range(2):
+        assert [int(batch) for batch in loader] == [9, 7]
+
+
+@ALL
+def test_a_sampler_that_never_ends_is_not_walked_far_ahead(workers: Any) -> None:
+    walked = []
+
+    def never() -> Iterator[int]:
+        while True:
+            walked.append(1)
+            yield 1
+
+    with iter(stoker.DataLoader([7, 8, 9], sampler=never(), **workers)) as iterator:
+        assert [int(next(iterator)) for _ in range(10)] == [8] * 10
+    assert len(walked) <= 14
+
+
+@ALL
+def test_a_sampler_that_raises_does_so_in_its_turn(workers: Any) -> None:
+    def stumbling() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError("in the sampler")
+
+    iterator = iter(stoker.DataLoader([7, 8, 9], sampler=stumbling(), **workers))
+    assert int(next(iterator)) == 8
+    with pytest.raises(ZeroDivisionError, match="in the sampler"):
+        next(iterator)
+    assert list(iterator) == []
+
+
+def test_a_sampler_that_cannot_be_iterated() -> None:
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(stoker.DataLoader([1], sampler=3))  # type: ignore[arg-type]
+
+
+# Samples that make no batch
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("samples", "kind", "words"),
+    [
+        ([np.zeros((2, 3)), np.zeros((2, 4))], BatchError, ["(2, 3)", "(2, 4)", "PadCollator"]),
+        ([{"x": np.zeros(2)}, {"x": np.zeros(3)}], BatchError, ['["x"]', "(2,)", "(3,)", "PadCollator"]),
+        ([{"x": 1}, {"y": 1}], MissingFieldError, ["x"]),
+        ([(1, 2), (1,)], BatchError, ["equal"]),
+        ([(1, "a"), (1, 2.0)], BatchError, ["[1]"]),
+        ([None, None], LeafTypeError, ["NoneType"]),
+        ([{"a": object()}] * 2, LeafTypeError, ['["a"]', "object"]),
+    ],
+    ids=["shapes", "field", "keys", "lengths", "types", "none", "object"],
+)
+def test_samples_that_make_no_batch(samples: Any, kind: Any, words: list[str], workers: Any) -> None:
+    with pytest.raises(kind) as told:
+        epoch(Samples(samples), workers, batch_size=2)
+    assert [word for word in words if word not in str(told.value)] == []
+    assert isinstance(told.value, RuntimeError)  # as torch's
+
+
+# What cannot be sent
+
+
+def test_what_cannot_be_sent_to_a_clean_worker_is_named_before_anything_starts() -> None:
+    class Holder(Samples):
+        lock = None
+
+    dataset = Holder([1, 2])
+    dataset.lock = threading.Lock()  # type: ignore[assignment]
+    with pytest.raises(CannotSendError, match=r"dataset\.lock") as told:
+        iter(stoker.DataLoader(dataset, num_workers=1, multiprocessing_context="spawn"))
+    assert isinstance(told.value, TypeError)
+    assert epoch(dataset, {"num_workers": 1, "multiprocessing_context": "fork"}) == [[1], [2]]
+
+
+# Few descriptors
+
+
+@pytest.mark.parametrize("size", [1, 300], ids=["in the message", "in slots"])
+def test_many_batches_held_with_few_descriptors(size: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    data = [np.full((size, size), i) for i in range(150)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        held = list(stoker.DataLoader(data, num_workers=1, output="numpy"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [int(batch[0, 0, 0]) for batch in held] == list(range(150))

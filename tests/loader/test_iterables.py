@@ -1,0 +1,301 @@
+"""Streams: batches of the workers in turn, and who shares samples out among them."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import stoker
+from stoker.errors import ShardingError, StokerWarning
+
+PROCESSES: dict[str, Any] = {"num_workers": 2}
+THREADS: dict[str, Any] = {"num_workers": 2, "worker_method": "thread"}
+BOTH = pytest.mark.parametrize("workers", [PROCESSES, THREADS], ids=str)
+
+
+class Unequal(stoker.IterableDataset[int]):
+    """Worker i gives `lengths[i]` samples."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+
+    def __iter__(self) -> Iterator[int]:
+        info = stoker.get_worker_info()
+        worker = 0 if info is None else info.id
+        for number in range(self.lengths[worker]):
+            yield 100 * worker + number
+
+
+class Plain(stoker.IterableDataset[int]):
+    """Never asks who reads it."""
+
+    def __init__(self, length: int = 10) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
+class Late(stoker.IterableDataset[int]):
+    """Asks when it is too late."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+        stoker.get_worker_info()
+        yield 1
+        yield 2
+
+
+class Noisy(stoker.IterableDataset[Any]):
+    """Samples with augmentation, in an order of its own."""
+
+    def __iter__(self) -> Iterator[Any]:
+        numbers = list(range(10))
+        random.shuffle(numbers)
+        for number in numbers:
+            yield number, random.random()
+
+
+class Sharded(Plain):
+    """Knows how to give a shard, as Hugging Face's datasets do."""
+
+    def shard(self, num_shards: int, index: int) -> Iterator[int]:
+        return iter(range(index * 100, index * 100 + 3))
+
+
+class Stumbling(stoker.IterableDataset[int]):
+    """An iterator that raises, and goes on when it is asked again."""
+
+    def __iter__(self) -> Iterator[int]:
+        class Numbers:
+            number = -1
+
+            def __iter__(self) -> Any:
+                return self
+
+            def __next__(self) -> int:
+                self.number += 1
+                if self.number == 3:
+                    raise ValueError("sample 3 is broken")
+                if self.number == 6:
+                    raise StopIteration
+                return self.number
+
+        return Numbers()
+
+
+def flat(loader: Any) -> list[Any]:
+    return [sample for batch in loader for sample in (batch if isinstance(batch, list) else [batch])]
+
+
+@pytest.fixture(autouse=True)
+def many_workers() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+@pytest.mark.parametrize("lengths", [[5, 3], [1, 6], [0, 4], [4, 0], [0, 0], [2, 9, 5], [7, 0, 1]], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}], ids=str)
+@pytest.mark.parametrize("method", ["process", "thread"])
+def test_batches_of_the_workers_in_turn_as_torch_has_them(lengths: Any, settings: Any, method: Any) -> None:
+    torch = pytest.importorskip("torch")
+    settings = {"num_workers": len(lengths), "collate_fn": list, **settings}
+    ours = list(stoker.DataLoader(Unequal(lengths), worker_method=method, **settings))
+
+    iterators = [iter(torch.utils.data.DataLoader(_One(lengths, i), **{**settings, "num_workers": 0})) for i in range(len(lengths))]
+    turns = []  # torch's loader takes some tenths of a second to end its workers, so its rule is played here
+    while iterators:
+        for iterator in list(iterators):
+            batch = next(iterator, None)
+            if batch is None:
+                iterators.remove(iterator)
+            else:
+                turns.append(batch)
+    assert ours == turns
+
+
+class _One(Unequal):
+    def __init__(self, lengths: list[int], worker: int) -> None:
+        super().__init__(lengths)
+        self.worker = worker
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(100 * self.worker, 100 * self.worker + self.lengths[self.worker]))
+
+
+def test_turns_are_those_of_torchs_own_workers() -> None:
+    torch = pytest.importorskip("torch")
+    for lengths in ([5, 2], [1, 4]):
+        settings: dict[str, Any] = {"num_workers": 2, "batch_size": 2, "collate_fn": list}
+        assert list(stoker.DataLoader(Unequal(lengths), **settings)) == list(
+            torch.utils.data.DataLoader(Unequal(lengths), **settings)
+        )
+
+
+@BOTH
+def test_single_samples_of_a_stream(workers: Any) -> None:
+    loader = stoker.DataLoader(Unequal([3, 1]), batch_size=None, output="numpy", **workers)
+    assert [int(sample) for sample in loader] == [0, 100, 1, 2]
+
+
+@BOTH
+def test_a_stream_that_does_not_share_itself_out_is_shared_out_with_one_warning(workers: Any) -> None:
+    loader = stoker.DataLoader(Plain(), collate_fn=list, batch_size=2, **workers)
+    with pytest.warns(StokerWarning, match="Plain does not share its samples out") as caught:
+        first = list(loader)
+        second = list(loader)
+    assert len(caught) == 1
+    assert first == second == [[0, 2], [1, 3], [4, 6], [5, 7], [8], [9]]
+
+
+@BOTH
+def test_without_sharding_each_worker_reads_all(workers: Any) -> None:
+    loader = stoker.DataLoader(Plain(3), collate_fn=list, shard="none", **workers)
+    assert flat(loader) == [0, 0, 1, 1, 2, 2]
+
+
+@BOTH
+def test_a_stream_with_an_init_function_is_never_strided(workers: Any) -> None:
+    def init(worker: int) -> None:
+        info = stoker.get_worker_info()
+        assert info is not None
+        info.dataset.length = 2 + worker
+
+    assert flat(stoker.DataLoader(Plain(), collate_fn=list, worker_init_fn=init, **workers)) == [0, 0, 1, 1, 2]
+
+
+@BOTH
+def test_a_stream_that_asks_torchs_function_is_never_strided(workers: Any) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Asks(stoker.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            info = torch.utils.data.get_worker_info()
+            return iter(range(info.id, 6, info.num_workers))
+
+    assert flat(stoker.DataLoader(Asks(), collate_fn=list, **workers)) == list(range(6))
+
+
+@BOTH
+def test_a_stream_of_torchs_class(workers: Any) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Theirs(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    with pytest.warns(StokerWarning, match="Theirs does not share"):
+        assert flat(stoker.DataLoader(Theirs(), collate_fn=list, **workers)) == [0, 1, 2, 3]
+    assert flat(stoker.DataLoader(Theirs(), collate_fn=list)) == [0, 1, 2, 3]
+
+
+@BOTH
+def test_one_worker_shares_with_nobody(workers: Any) -> None:
+    assert flat(stoker.DataLoader(Plain(3), collate_fn=list, **{**workers, "num_workers": 1})) == [0, 1, 2]
+
+
+@BOTH
+def test_a_dataset_that_knows_its_shards_is_asked(workers: Any) -> None:
+    assert flat(stoker.DataLoader(Sharded(), collate_fn=list, **workers)) == [0, 100, 1, 101, 2, 102]
+
+
+@BOTH
+def test_each_part_of_a_chain_is_shared_out_by_itself(workers: Any) -> None:
+    chain = stoker.ChainDataset([Unequal([2, 3]), Plain(3), Sharded()])
+    with pytest.warns(StokerWarning, match="Plain does not share") as caught:
+        samples = flat(stoker.DataLoader(chain, collate_fn=list, **workers))
+    assert len(caught) == 1
+    assert sorted(samples) == sorted([0, 1, 100, 101, 102, 0, 1, 2, 0, 1, 2, 100, 101, 102])
+
+
+@BOTH
+def test_who_asks_after_its_first_sample_is_told(workers: Any) -> None:
+    iterator = iter(stoker.DataLoader(Late(), collate_fn=list, **workers))
+    with pytest.warns(StokerWarning), pytest.raises(ShardingError, match="after its first sample"):
+        list(iterator)
+    iterator.close()
+    assert flat(stoker.DataLoader(Late(), collate_fn=list, shard="none", **workers)) == [0, 0, 1, 1, 2, 2]
+
+
+@BOTH
+def test_a_collator_may_ask(workers: Any) -> None:
+    def collate(samples: list[int]) -> list[int]:
+        assert stoker.get_worker_info() is not None
+        return samples
+
+    with pytest.warns(StokerWarning):
+        assert sorted(flat(stoker.DataLoader(Plain(9), collate_fn=collate, **workers))) == list(range(9))
+
+
+def test_a_strided_stream_is_augmented_the_same_with_any_number_of_workers() -> None:
+    def samples(workers: int) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StokerWarning)
+            return sorted(flat(stoker.DataLoader(Noisy(), collate_fn=list, num_workers=workers, seed=3)))
+
+    assert samples(2) == samples(3)
+    assert [number for number, _ in samples(2)] == list(range(10))
+    assert len({noise for _, noise in samples(2)}) == 10
+
+
+@pytest.mark.parametrize("workers", [{}, PROCESSES, THREADS], ids=str)
+def test_a_collator_draws_anew_for_each_batch(workers: Any) -> None:
+    def collate(samples: list[int]) -> list[float]:
+        info = stoker.get_worker_info()
+        assert info is not None
+        assert info.rng is not None
+        return [info.rng.random_generator.random()]
+
+    loader = stoker.DataLoader(Unequal([6, 6]), 2, collate_fn=collate, seed=1, **workers)
+    first, second = flat(loader), flat(loader)
+    assert len({*first, *second}) == len(first) + len(second)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "worker_method": "thread"}], ids=str)
+def test_a_stream_that_raises_goes_on_behind_it(workers: Any) -> None:
+    told: list[Any] = []
+    iterator = iter(stoker.DataLoader(Stumbling(), collate_fn=list, **workers))
+    while True:
+        try:
+            told += next(iterator)
+        except StopIteration:
+            break
+        except ValueError as error:
+            assert "sample 3 is broken" in str(error)
+            told.append("error")
+    assert told == [0, 1, 2, "error", 4, 5]
+
+
+@pytest.mark.parametrize("workers", [{}, PROCESSES, THREADS], ids=str)
+def test_a_stream_that_never_ends_is_not_read_far_ahead(workers: Any) -> None:
+    class Endless(stoker.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            info = stoker.get_worker_info()
+            assert info is not None
+            number = info.id
+            while True:
+                assert number < 40
+                yield number
+                number += info.num_workers
+
+    with iter(stoker.DataLoader(Endless(), collate_fn=list, **workers)) as iterator:
+        assert [next(iterator) for _ in range(10)] == [[i] for i in range(10)]
+
+
+@BOTH
+def test_persistent_workers_read_a_stream_anew_in_each_epoch(workers: Any) -> None:
+    with stoker.DataLoader(Unequal([3, 1]), collate_fn=list, persistent_workers=True, **workers) as loader:
+        assert flat(loader) == flat(loader) == [0, 100, 1, 2]
+        next(iter(loader))
+        assert flat(loader) == [0, 100, 1, 2]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_unequal_streams_in_any_order(in_order: bool) -> None:
+    loader = stoker.DataLoader(Unequal([9, 2, 4]), collate_fn=list, num_workers=3, in_order=in_order)
+    assert sorted(flat(loader)) == sorted([*range(9), 100, 101, 200, 201, 202, 203])
