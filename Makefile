@@ -1,6 +1,7 @@
 # From a clone to a training run: `make demo`. To the test suite: `make test`. Python 3.10 or later, pip and make.
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+.PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs clean
 

@@ -114,7 +114,9 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
     """Runs one measurement in a process of its own."""
     arguments = dict(arguments)
     command = [arguments.pop("python", sys.executable), sys.argv[0], "--measure", json.dumps(arguments)]
-    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST)
+    # Else every process would compile Stoker's modules anew, which lie compiled where it is installed as torch is
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST, env=kept)
     if run.returncode:
         raise SystemExit(f"a measurement ended with status {run.returncode}: {command}\n{run.stdout}{run.stderr}")
     figures: Figures = json.loads(run.stdout.splitlines()[-1])

@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 Rows = list[list[str]]
+WIDTH = 120
+"""Characters that a table may take, also on a narrower terminal."""
 
 
 def show(results: dict[str, Any]) -> None:
@@ -15,6 +17,7 @@ def show(results: dict[str, Any]) -> None:
         header, *rows = rows_of(case)
         try:
             import rich.box
+            import rich.console
             import rich.table
         except ImportError:
             print(f"\n{title}\n" + markdown([header, *rows]))
@@ -24,7 +27,7 @@ def show(results: dict[str, Any]) -> None:
             table.add_column(name, justify="right")
         for row in rows:
             table.add_row(*row)
-        rich.print(table)
+        rich.console.Console(width=max(WIDTH, rich.console.Console().width)).print(table)
 
 
 def rows_of(case: dict[str, Any]) -> Rows:
@@ -34,17 +37,17 @@ def rows_of(case: dict[str, Any]) -> Rows:
     for figure, by_rival in case["figures"].items():
         cells = [spread(by_rival[rival]) for rival in case["rivals"]]
         cells += [spread(case["ratios"][figure][other]) for other in others]
-        goals = [goal_text(goal, first) for goal in case["goals"] if goal["figure"] == figure]
+        goals = [goal_text(goal, len(others)) for goal in case["goals"] if goal["figure"] == figure]
         rows.append([figure, *cells, "; ".join(goals)])
     used = [place for place in range(len(rows[0])) if any(row[place] for row in rows[1:])]
     return [[row[place] for place in used] for row in rows]
 
 
-def goal_text(goal: dict[str, Any], first: str) -> str:
-    """The goal, and whether it is met."""
+def goal_text(goal: dict[str, Any], others: int) -> str:
+    """The goal, and whether it is met; against whom, where there are several others."""
     bound = f">= {number(goal['at_least'])}" if goal["at_least"] is not None else f"<= {number(goal['at_most'])}"
-    ratio = f" x {goal['against']}" if goal["against"] else ""
-    return f"{bound}{ratio}: {'met' if goal['met'] else 'MISSED'}"
+    against = f" x {goal['against']}" if goal["against"] and others > 1 else ""
+    return f"{bound}{against}: {'met' if goal['met'] else 'MISSED'}"
 
 
 def spread(value: dict[str, Any] | None) -> str:
@@ -72,6 +75,8 @@ def markdown(rows: Rows) -> str:
     """The rows as a table of Markdown, aligned to be read as plain text too."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(3, *(len(row[place]) for row in rows)) for place in range(len(rows[0]))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
     rule = "|" + "|".join("-" * (width + 1) + (":" if place else "-") for place, width in enumerate(widths)) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoker import errors
+    from stoker._freeze import freeze
     from stoker._worker_info import WorkerInfo, get_worker_info
     from stoker.collate import PadCollator, default_collate, default_convert
     from stoker.datasets import (
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         WorkerStartError,
         WorkerTraceback,
     )
-    from stoker._freeze import freeze
     from stoker.loader.dataloader import DataLoader
     from stoker.samplers import (
         BatchSampler,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol

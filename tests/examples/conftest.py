@@ -58,7 +58,7 @@ class Program:
         return "\n".join(self.lines)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def packages() -> None:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         pytest.skip(f"the demo needs {', '.join(missing)}: pip install 'stoker[demo,torch]'")

@@ -111,7 +111,7 @@ def test_somebody_else_waited_for_our_zygote() -> None:
     zygote = iterator._backend.pids[0]
     os.kill(zygote, signal.SIGKILL)
     assert os.waitpid(-1, 0)[0] == zygote
-    with pytest.raises(RuntimeError, match="exited unexpectedly.*status was taken by somebody else's wait"), quickly():
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly.*status was taken by somebody else's wait"), quickly():
         while True:
             next(iterator)
 
@@ -180,6 +180,7 @@ EXITS = {
     "open iterator in a cycle": "it = iter(loader(Data())); next(it); say_pids(it); it.me = it; del it",
     "open iterator and a kept batch": "it = iter(loader(Data())); b = next(it); v = b[0]; say_pids(it)",
     "persistent workers": "l = loader(Data(), persistent_workers=True); it = iter(l); next(it); say_pids(it)",
+    "worker threads": "it = iter(DataLoader(Data(), num_workers=2, worker_method='thread')); next(it); say('pids')",
     "sys.exit": "it = iter(loader(Data())); next(it); say_pids(it); sys.exit(0)",
 }
 

@@ -191,7 +191,8 @@ def test_a_context_assigned_afterwards_is_checked() -> None:
     loader = stoker.DataLoader(DATA, num_workers=1)
     loader.multiprocessing_context = "fork"
     assert loader.multiprocessing_context is multiprocessing.get_context("fork")
-    assert loader.multiprocessing_context is TorchLoader(DATA, num_workers=1, multiprocessing_context="fork").multiprocessing_context
+    theirs = TorchLoader(DATA, num_workers=1, multiprocessing_context="fork")
+    assert loader.multiprocessing_context is theirs.multiprocessing_context
     with pytest.raises(ValueError, match="should specify a valid start method"):
         loader.multiprocessing_context = "teleport"
 
@@ -238,6 +239,18 @@ def test_the_signature_begins_as_torchs() -> None:
         assert (name, mine.default, mine.kind) == (their_name, theirs.default, theirs.kind)
 
 
+def test_a_seed_is_any_integer_and_nothing_else() -> None:
+    orders = [
+        [int(batch) for batch in stoker.DataLoader(DATA, shuffle=True, seed=seed)]
+        for seed in (3, np.int64(3), -3, 2**70)
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0] not in orders[2:]
+    for wrong in ("a", 1.5):
+        with pytest.raises(TypeError, match=f"seed should be an integer or None, but got seed={wrong!r}"):
+            stoker.DataLoader(DATA, seed=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("number", [np.int64(2), np.uint8(2), True])
 def test_any_integer_is_a_number_of_workers(number: Any) -> None:
     with warnings.catch_warnings():
@@ -282,15 +295,21 @@ def test_pinning_without_an_accelerator_warns_as_torch_does_and_goes_on() -> Non
     assert ours == theirs
     assert ours[0] == DATA
     assert len(ours[1]) == 1
+    with pytest.warns(UserWarning, match="no accelerator is found") as caught:
+        iter(stoker.DataLoader(DATA, pin_memory=True))
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-@pytest.mark.parametrize("arguments", [{}, {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}], ids=str
+)
 def test_a_copy_is_a_loader_of_its_own(again: Callable[[Any], Any], arguments: dict[str, Any]) -> None:
     loader = stoker.DataLoader(DATA, batch_size=5, shuffle=True, seed=3, **arguments)
     first = [batch.tolist() for batch in loader]
     with again(loader) as copied:
         second = [batch.tolist() for batch in copied]
+        assert [batch.tolist() for batch in loader] == second  # each counts its own epochs
         with pytest.raises(ValueError, match="batch_size"):
             copied.batch_size = 2
     with stoker.DataLoader(DATA, batch_size=5, shuffle=True, seed=3, **arguments) as model:

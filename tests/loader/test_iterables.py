@@ -12,6 +12,8 @@ import pytest
 import stoker
 from stoker.errors import ShardingError, StokerWarning
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
+
 PROCESSES: dict[str, Any] = {"num_workers": 2}
 THREADS: dict[str, Any] = {"num_workers": 2, "worker_method": "thread"}
 BOTH = pytest.mark.parametrize("workers", [PROCESSES, THREADS], ids=str)
@@ -92,13 +94,6 @@ def flat(loader: Any) -> list[Any]:
     return [sample for batch in loader for sample in (batch if isinstance(batch, list) else [batch])]
 
 
-@pytest.fixture(autouse=True)
-def many_workers() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield
-
-
 @pytest.mark.parametrize("lengths", [[5, 3], [1, 6], [0, 4], [4, 0], [0, 0], [2, 9, 5], [7, 0, 1]], ids=str)
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}], ids=str)
 @pytest.mark.parametrize("method", ["process", "thread"])
@@ -107,8 +102,9 @@ def test_batches_of_the_workers_in_turn_as_torch_has_them(lengths: Any, settings
     settings = {"num_workers": len(lengths), "collate_fn": list, **settings}
     ours = list(stoker.DataLoader(Unequal(lengths), worker_method=method, **settings))
 
-    iterators = [iter(torch.utils.data.DataLoader(_One(lengths, i), **{**settings, "num_workers": 0})) for i in range(len(lengths))]
-    turns = []  # torch's loader takes some tenths of a second to end its workers, so its rule is played here
+    settings["num_workers"] = 0  # torch's workers take some tenths of a second to end, so their rule is played here
+    iterators = [iter(torch.utils.data.DataLoader(_One(lengths, i), **settings)) for i in range(len(lengths))]
+    turns = []
     while iterators:
         for iterator in list(iterators):
             batch = next(iterator, None)
@@ -149,7 +145,7 @@ def test_a_stream_that_does_not_share_itself_out_is_shared_out_with_one_warning(
     with pytest.warns(StokerWarning, match="Plain does not share its samples out") as caught:
         first = list(loader)
         second = list(loader)
-    assert len(caught) == 1
+    assert [warning.filename for warning in caught] == [__file__]
     assert first == second == [[0, 2], [1, 3], [4, 6], [5, 7], [8], [9]]
 
 
@@ -207,8 +203,9 @@ def test_a_dataset_that_knows_its_shards_is_asked(workers: Any) -> None:
 @BOTH
 def test_each_part_of_a_chain_is_shared_out_by_itself(workers: Any) -> None:
     chain = stoker.ChainDataset([Unequal([2, 3]), Plain(3), Sharded()])
+    loader = stoker.DataLoader(chain, collate_fn=list, **workers)
     with pytest.warns(StokerWarning, match="Plain does not share") as caught:
-        samples = flat(stoker.DataLoader(chain, collate_fn=list, **workers))
+        samples = flat(loader)
     assert len(caught) == 1
     assert sorted(samples) == sorted([0, 1, 100, 101, 102, 0, 1, 2, 0, 1, 2, 100, 101, 102])
 

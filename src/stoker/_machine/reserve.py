@@ -46,9 +46,7 @@ def reserve(fd: int, offset: int, size: int) -> None:
         MemoryLimitError: there is not enough; nothing new is reserved then.
         OSError: the descriptor takes no reservation.
     """
-    memory = available()
-    if size > memory.bytes - kept_free(memory.limit):
-        raise _refusal(size, memory, f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed")
+    memory = check(size)
     if not hasattr(os, "posix_fallocate"):
         return
     fenced = _libc is not None and size > memory.bytes // _FENCED_SHARE and threading.active_count() == 1
@@ -59,6 +57,18 @@ def reserve(fd: int, offset: int, size: int) -> None:
         raise _refusal(size, memory, "but something else took it meanwhile and the kernel stopped the reservation")
     if failure:
         raise OSError(failure, os.strerror(failure))
+
+
+def check(size: int) -> Available:
+    """Asks whether so many bytes can be taken, for shared memory or for one's own; returns what there is.
+
+    Raises:
+        MemoryLimitError: they cannot.
+    """
+    memory = available()
+    if size > memory.bytes - kept_free(memory.limit):
+        raise _refusal(size, memory, f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed")
+    return memory
 
 
 def punch(fd: int, offset: int, size: int) -> None:

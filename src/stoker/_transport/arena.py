@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stoker._machine import reserve
+from stoker._machine.memory import available
 from stoker._transport import segments
 from stoker.errors import MemoryLimitError
 
@@ -36,10 +37,13 @@ class Arena:
     def slot(self, number: int) -> Slot:
         return self._slots[number]
 
-    @property
-    def free(self) -> int:
-        """How many slots are reserved and nobody's."""
-        return len(self._free)
+    def can_give(self, count: int, size: int) -> bool:
+        """Whether `take` would give so many slots of at least `size` bytes, also if processes grow a little meanwhile."""
+        count -= sum(self._slots[number].capacity >= size for number in self._free)
+        if count <= 0:
+            return True
+        memory = available()
+        return memory.bytes - 2 * reserve.kept_free(memory.limit) >= count * rounded(size)
 
     @property
     def reserved_bytes(self) -> int:

@@ -43,11 +43,26 @@ def _leaf(index: int) -> Any:
     return _building.leaves[index]()
 
 
-def _small_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """A small array that a worker without torch collated for a trainer with torch."""
+def _small_tensor(array: np.ndarray[Any, Any], dtype: str | None = None) -> Any:
+    """A small leaf. Torch's own pickling takes ten times as long, and a worker without torch has none."""
     import torch
 
-    return torch.from_numpy(array)
+    tensor = torch.from_numpy(array)
+    return tensor if dtype is None else tensor.view(getattr(torch, dtype))
+
+
+def _small_array(tensor: Any) -> tuple[Any, ...] | None:
+    """What `_small_tensor` makes the tensor from; None where that would lose something, such as gradient or strides."""
+    dtype = None
+    try:
+        try:
+            array = tensor.numpy()
+        except TypeError:  # NumPy has no bfloat16 and its like
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            array = tensor.view(getattr(sys.modules["torch"], f"int{8 * tensor.itemsize}")).numpy()
+    except (AttributeError, RuntimeError):
+        return None
+    return (array, dtype) if array.flags.forc else None
 
 
 Place = Callable[[Any], "int | None"]
@@ -83,6 +98,9 @@ class _Takes:
                 return _leaf, (number,)
             if deferred:
                 return _small_tensor, (np.array(thing),)
+            small = _small_array(thing) if kind is self._tensor else None
+            if small is not None:
+                return _small_tensor, small
         return self._otherwise(thing)
 
     def _otherwise(self, thing: Any) -> Any:

@@ -19,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from stoker._machine.reserve import check, punch
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
 from stoker._transport.leaves import Leaf
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import Written
+from stoker.errors import MemoryLimitError
 
 _open: set[Lease] = set()  # leases whose exporters live; also beyond the loader's end
 _born_by: list[ForkHold] = []  # set while a fork of ours is under way
@@ -36,6 +38,7 @@ class Lease:
         self.slot = slot
         self._mapping: Mapping | None = None  # kept from the first exporter to the last
         self.holds = 0
+        self.begun = False
         self.retired = False
         self.settled = False
         self._gone = gone
@@ -51,6 +54,7 @@ class Lease:
     def export(self, mapping: Mapping, offset: int, size: int) -> Any:
         """A buffer over part of the slot, counted until it is gone."""
         self._mapping = mapping
+        self.begun = True
         exporter = mapping.part(offset, size)
         self._tokens.append(None)
         self._references.append(weakref.ref(exporter, self._exporter_gone))
@@ -136,18 +140,29 @@ class Reader:
         self._descriptor = descriptor
         self._budget = budget
         self._mappings: dict[int, Mapping] = {}
+        self._kept: dict[int, Slot] = {}  # leased, or seen by a fork
         self._gone: deque[Lease] = deque()
         self._returned: list[int] = []
         self.leased_bytes = 0
         self.copied_batches = 0
 
     def read(self, slot: Slot | None, written: Written) -> Any:
-        """The batch. Large leaves are views of the slot, which is leased until they are gone."""
+        """The batch. Large leaves are views of the slot, which is leased until they are gone.
+
+        Raises:
+            MemoryLimitError: so many batches are kept that this one would have to be copied, and there is no memory.
+        """
         if slot is None or written.slot is None:
             return leaves.loads(written.pickle, ())
         self._settle()
         mapping = self._map(slot)
         copies = mapping is None or self.leased_bytes + slot.capacity > self._budget
+        if copies:
+            try:
+                check(slot.capacity)
+            except MemoryLimitError:
+                self.discard(slot)
+                raise
         lease = Lease(slot, self._gone)
 
         def copy(offset: int, size: int) -> bytearray:
@@ -163,13 +178,15 @@ class Reader:
         makers = [_maker(leaf, buffer, None if copies else lease) for leaf in written.leaves]
         where = written.pickle
         data = where if isinstance(where, bytes) else copy(*where)
-        batch = leaves.loads(data, makers)
-        if lease.is_out:
-            self.leased_bytes += slot.capacity
-        else:
-            self._returned.append(slot.number)
-            self.copied_batches += copies
-        return batch
+        try:
+            return leaves.loads(data, makers)
+        finally:
+            if lease.begun:  # and perhaps over already: a class of the user's may drop what it is rebuilt from
+                self.leased_bytes += slot.capacity
+                self._kept[slot.number] = slot
+            else:
+                self._returned.append(slot.number)
+                self.copied_batches += copies
 
     def _map(self, slot: Slot) -> Mapping | None:
         """None where the system has no more mappings for this process, as with tens of thousands of batches kept."""
@@ -186,8 +203,18 @@ class Reader:
         self._returned.append(slot.number)
 
     def close(self) -> None:
-        """No more batches come. What is leased stays mapped until its last view is gone; the rest is unmapped now."""
+        """No more batches come, and nobody writes any more. What is leased stays until its last view is gone.
+
+        The rest goes back to the system now, also where a fork of this process holds the arena's file or a mapping.
+        """
+        self._settle()
         self._mappings.clear()
+        at = 0
+        end = Slot(-1, os.fstat(self._descriptor).st_size, 0)
+        for slot in [*sorted(self._kept.values(), key=lambda slot: slot.offset), end]:
+            if slot.offset > at:
+                punch(self._descriptor, at, slot.offset - at)
+            at = slot.offset + slot.capacity
 
     def returned(self) -> list[int]:
         """Numbers of the slots that came back since the last call."""
@@ -202,6 +229,7 @@ class Reader:
                 lease.settled = True
                 self.leased_bytes -= lease.slot.capacity
                 if not lease.retired:
+                    del self._kept[lease.slot.number]
                     self._returned.append(lease.slot.number)
 
 

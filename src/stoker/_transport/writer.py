@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker import errors
+from stoker._machine.reserve import check
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.leaves import SMALL, Leaf
@@ -66,6 +67,7 @@ class SlotWriter:
         if not self._used:
             self._make_room(size)
         if self._slot is None or self._used + size > self._slot.capacity:
+            check(size)
             return None
         assert self._mapping is not None
         at, self._used = self._used, _aligned(self._used + size)

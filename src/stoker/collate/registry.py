@@ -62,10 +62,25 @@ def leaves_for(output: Output | None) -> NumpyLeaves:
     return TENSORS
 
 
+_last: dict[NumpyLeaves, tuple[list[object], dict[Key, CollateFn]]] = {}
+
+
 def functions(leaves: NumpyLeaves) -> dict[Key, CollateFn]:
-    """The functions in force now, those that are nobody's but ours or torch's given by `leaves`."""
-    live: dict[Key, CollateFn] = {}
+    """The functions in force now, those that are nobody's but ours or torch's given by `leaves`.
+
+    Both registries are read for every batch, since users change them at any time; what follows from them is worked out
+    anew only when they have changed, because that takes as long as a small batch does. Not to be changed by the caller.
+    """
     theirs = torch_collation()
+    now = [*default_collate_fn_map.items(), theirs, *(() if theirs is None else theirs.default_collate_fn_map.items())]
+    before = _last.get(leaves)
+    if before is None or before[0] != now:
+        before = _last[leaves] = now, _in_force(leaves, theirs)
+    return before[1]
+
+
+def _in_force(leaves: NumpyLeaves, theirs: Any) -> dict[Key, CollateFn]:
+    live: dict[Key, CollateFn] = {}
     if theirs is not None:
         live = {key: _given_by(leaves, fn) for key, fn in theirs.default_collate_fn_map.items()}
     for key, fn in default_collate_fn_map.items():

@@ -13,14 +13,12 @@ SHARDS = ("auto", "none")
 OUTPUTS = ("torch", "numpy")
 
 
-def workers(num_workers: Any) -> int:
-    """The number of workers as Python's integer; NumPy's will do."""
+def integer(name: str, value: Any, otherwise: str) -> int:
+    """A number as Python's integer; NumPy's will do."""
     try:
-        return operator.index(num_workers)
+        return operator.index(value)
     except TypeError:
-        raise TypeError(
-            f"num_workers should be an integer or 'auto', but got num_workers={num_workers!r}"
-        ) from None
+        raise TypeError(f"{name} should be an integer or {otherwise}, but got {name}={value!r}") from None
 
 
 def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:

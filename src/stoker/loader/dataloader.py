@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import itertools
 import math
 import sys
@@ -60,7 +62,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         dataset: map-style (`__getitem__`, `__len__`; `__getitems__` for a batch at once) or an `IterableDataset`.
         batch_size: samples in a batch; None turns batching off.
         shuffle: a new order each epoch, by a keyed permutation: constant time and memory for any number of samples.
-        sampler: any iterable of indices. An explicit one is walked, so `RandomSampler(generator=g)` gives torch's order.
+        sampler: any iterable of indices. An explicit one is walked: `RandomSampler(generator=g)` gives torch's order.
         batch_sampler: any iterable of lists of indices.
         num_workers: workers beside the trainer; 0 fetches in the trainer itself. `"auto"` takes what affinity, cgroup
             and memory allow, and the attribute is then that number.
@@ -78,12 +80,13 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         pin_memory_device: deprecated by torch, and ignored.
         in_order: False delivers batches as they come.
-        worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One copy
-            of the dataset, no transport; randomness comes from `get_worker_info().rng`.
-        seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample, from
-            the epoch's seed and the sample's position, some 10 us; "auto" does so only for those who draw; "worker" seeds
-            once for each worker, as torch does, and results then depend on the number of workers.
-        shard: "auto" shares a stream that does not shard itself out among the workers, and says so once; "none" does not.
+        worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One
+            copy of the dataset, no transport; randomness comes from `get_worker_info().rng`.
+        seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample,
+            from the epoch's seed and the sample's position, some 10 us; "auto" does so only for those who draw;
+            "worker" seeds once for each worker, as torch does, and results then depend on the number of workers.
+        shard: "auto" shares a stream that does not shard itself out among the workers, and says so once; "none" does
+            not.
         seed: fixes all epochs: epoch e is a function of (seed, e). Without it each epoch's seed is drawn at the first
             `next()`, from `generator` or the global generator.
         output: "torch" (where it is installed) or "numpy" leaves.
@@ -141,7 +144,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         seed: int | None = None,
         output: Literal["torch", "numpy"] | None = None,
     ) -> None:
-        number = _automatic_workers() if num_workers == "auto" else arguments.workers(num_workers)
+        number = (
+            _automatic_workers() if num_workers == "auto" else arguments.integer("num_workers", num_workers, "'auto'")
+        )
         arguments.check_workers(number, timeout, prefetch_factor, persistent_workers)
         if number > 0 and prefetch_factor is None:
             prefetch_factor = 2
@@ -163,7 +168,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.worker_method = worker_method
         self.seeding = seeding
         self.shard = shard
-        self.seed = seed
+        self.seed = None if seed is None else arguments.integer("seed", seed, "None")
         self.output = output
 
         self._is_stream = _is_iterable(dataset)
@@ -275,7 +280,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None}
+        return {**self.__dict__, "_iterator": None, "_epochs": copy.copy(self._epochs)}
 
     def describe(self) -> str:
         """What will run, how many, with which memory, and why: one screen of text. Starts nothing."""
@@ -307,24 +312,25 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         usable = cpus.cpus()
         if self.num_workers > usable.number and self.worker_method == "process":
             self._tell_once(
-                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of "
-                f"worker in current system is {usable.number} ({usable.source}), which is smaller than what this "
+                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number "
+                f"of worker in current system is {usable.number} ({usable.source}), which is smaller than what this "
                 "DataLoader is going to create. Please be aware that excessive worker creation might get DataLoader "
-                "running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary."
+                "running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary.",
+                stacklevel=3,
             )
 
     # What the iterator needs
 
-    def _tell_once(self, text: str) -> None:
+    def _tell_once(self, text: str, stacklevel: int) -> None:
         if text not in self._told:
             self._told.add(text)
-            warnings.warn(text, errors.StokerWarning, stacklevel=4)
+            warnings.warn(text, errors.StokerWarning, stacklevel=stacklevel + 1)
 
     def _snapshot(self) -> DataLoader[Any]:
         """What an iterator keeps of the loader: not itself, so that neither waits for the garbage collector."""
-        copy = object.__new__(DataLoader)
-        copy.__dict__.update(self.__getstate__())
-        return copy
+        snapshot: DataLoader[Any] = object.__new__(DataLoader)
+        snapshot.__dict__.update((name, self.__dict__[name]) for name in _SEEN_BY_ITERATORS)
+        return snapshot
 
     @property
     def _own_order(self) -> bool:
@@ -404,6 +410,13 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         if torch is None:
             return int(np.random.randint(2**63 - 1, dtype=np.int64))
         return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+
+
+_SEEN_BY_ITERATORS = (
+    *(name for name in inspect.signature(DataLoader).parameters),
+    *("_is_stream", "_own_sampler", "_epochs", "_told", "_IterableDataset_len_called"),
+)
+"""Not what a subclass adds: it may be an iterator, and that is for the subclass alone to keep."""
 
 
 def _is_iterable(dataset: Any) -> bool:

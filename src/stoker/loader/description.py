@@ -96,7 +96,8 @@ def _ahead(loader: DataLoader[Any]) -> str:
     order = "delivered in order" if loader.in_order else "delivered as they come"
     if loader._method == "thread":
         return f"up to {count} batches, {order}"
-    return f"up to {count} batches, {order}, in anonymous shared memory (no /dev/shm) that is reserved before it is written"
+    kept = "in anonymous shared memory (no /dev/shm) that is reserved before it is written"
+    return f"up to {count} batches, {order}, {kept}"
 
 
 def _collation(loader: DataLoader[Any]) -> str:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class LoaderIterator:
     """Iterates over one epoch of a loader; made by `iter(loader)`.
 
-    With persistent workers the loader keeps one and starts it anew for each epoch. Used by one thread at a time. It ends
-    its workers when its epoch is over (persistent ones excepted), when it is closed, dropped or garbage, and when the
-    interpreter exits.
+    With persistent workers the loader keeps one and starts it anew for each epoch. Used by one thread at a time. It
+    ends its workers when its epoch is over (persistent ones excepted), when it is closed, dropped or garbage, and when
+    the interpreter exits.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -67,7 +67,8 @@ class LoaderIterator:
 
     def __getstate__(self) -> Any:
         raise NotImplementedError(
-            f"{type(self).__name__} cannot be pickled: it belongs to this process. Send the loader, and call iter() there."
+            f"{type(self).__name__} cannot be pickled: it belongs to this process. Send the loader, and call iter() "
+            "there."
         )
 
     def __next__(self) -> Any:
@@ -127,7 +128,7 @@ class LoaderIterator:
         answer = backend.receive(self._timeout)
         self._outstanding -= 1
         for note in answer.notes:
-            self._loader._tell_once(note)
+            self._loader._tell_once(note, stacklevel=4)
         if answer.kind == "end":
             assert self._plan is not None
             self._plan.ended(answer.worker)

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import functools
 import itertools
+import operator
+import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -101,7 +103,7 @@ class LoaderJob:
         return notes
 
     def failed_index(self) -> Any:
-        """Index of the sample at which the last unit failed, or None."""
+        """Index of the sample at which the last unit failed, those of its batch if it was the batch, or None."""
         return self._failed
 
     def _start(self, seed: int) -> SampleSeeding:
@@ -132,24 +134,24 @@ class LoaderJob:
         return self._seeding
 
     def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:
-        indices = work.indices if self._settings.batched else [work.indices]
-        fetch_all = getattr(self._dataset, "__getitems__", None) if self._settings.batched else None
-        if callable(fetch_all):
-            samples = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
-        else:
-            indices = list(indices)
-            positions = range(work.position, work.position + len(indices))
-            try:
-                samples = seeds.samples(work.seed, positions, self._get, indices)
-            except Exception as error:
-                if seeds.failed_at is not None and seeds.failed_at < len(indices):
-                    self._failed = indices[seeds.failed_at]
-                    _blame_the_sampler(error, self._failed, self._dataset)
-                raise
-        return self._collated(work.seed, work.position, samples if self._settings.batched else samples[0])
-
-    def _get(self, index: Any) -> Any:
-        return self._dataset[index]
+        batched = self._settings.batched
+        indices = list(work.indices) if batched else [work.indices]
+        fetch_all = getattr(self._dataset, "__getitems__", None) if batched else None
+        try:
+            if callable(fetch_all):
+                samples = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
+            else:
+                positions = range(work.position, work.position + len(indices))
+                samples = seeds.samples(work.seed, positions, functools.partial(operator.getitem, self._dataset), indices)
+            return self._collated(work.seed, work.position, samples if batched else samples[0])
+        except Exception as error:
+            failed_at = seeds.failed_at
+            if failed_at is None:
+                self._failed = _Indices(indices) if batched else work.indices
+            elif failed_at < len(indices):
+                self._failed = indices[failed_at]
+                _blame_the_sampler(error, self._failed, self._dataset)
+            raise
 
     def _from_stream(self, work: Work, seeds: SampleSeeding) -> Any:
         if work.epoch != self._epoch:
@@ -199,6 +201,13 @@ class LoaderJob:
 
 
 _END = object()
+
+
+class _Indices(list[Any]):
+    """Those of a batch that failed as a whole: a message shows the first."""
+
+    def __repr__(self) -> str:
+        return reprlib.repr(list(self))
 
 
 def _until_end(call: Callable[[], Any]) -> Iterator[Any]:

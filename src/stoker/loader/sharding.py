@@ -11,7 +11,6 @@ from stoker._worker_info import current
 from stoker.datasets import ChainDataset
 from stoker.errors import ShardingError
 
-
 OTHERS = object()
 """Stands in a worker's stream for a sample that another worker gives."""
 
@@ -22,7 +21,7 @@ def shared_out(
     """The worker's share of a stream.
 
     A dataset that asks `get_worker_info()` before its first sample shares itself out, and is left alone. One with a
-    method `shard(num_shards=, index=)` is asked for its shard. Of any other, worker i takes samples i, i + n, i + 2n, ….
+    method `shard(num_shards=, index=)` is asked for its shard. Of any other, worker i takes samples i, i + n, …
 
     Returns:
         An iterator over (position in the stream that is read, sample or `OTHERS`), and whether that stream is the
@@ -69,7 +68,7 @@ class _Strided(Iterator[tuple[int, Any]]):
 def _told(dataset: Any, workers: int) -> str:
     return (
         f"{type(dataset).__name__} does not share its samples out among workers (it never calls get_worker_info()), so "
-        f"each of the {workers} workers would have read all of it. The loader shares them out: worker i reads the whole "
-        f"stream and keeps samples i, i + {workers}, i + {2 * workers}, …. To save that reading, give the dataset a "
-        "method shard(num_shards, index), or let it read its share; shard='none' turns this off."
+        f"each of the {workers} workers would have read all of it. The loader shares them out: worker i reads the "
+        f"whole stream and keeps samples i, i + {workers}, i + {2 * workers}, …. To save that reading, give the "
+        "dataset a method shard(num_shards, index), or let it read its share; shard='none' turns this off."
     )

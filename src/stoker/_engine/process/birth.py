@@ -66,10 +66,12 @@ def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, recipe: Recipe, h
     with contextlib.suppress(Exception):  # else what is buffered would be printed twice
         sys.stdout.flush()
         sys.stderr.flush()
-    with _signals_blocked() as before, _quiet_about_threads(), forking(hold):
+    quiet = _quiet_about_threads()
+    with _signals_blocked() as before, forking(hold), quiet:
         pid = os.fork()
         if pid == 0:
             try:
+                quiet.__exit__(None, None, None)  # workers have the user's filters, and no other
                 for descriptor in ours:
                     os.close(descriptor)
                 zygote.main(ends, lambda: (recipe, workers, collecting), before)

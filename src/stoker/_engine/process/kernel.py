@@ -36,7 +36,7 @@ def has_ended(descriptor: int | None) -> bool:
         return False
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    return any(event & select.POLLIN for _, event in poll.poll(0))  # not where user code has closed it
 
 
 def die_with_parent(parent: int) -> None:

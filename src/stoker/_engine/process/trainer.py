@@ -34,6 +34,7 @@ class _Life:
     def __init__(self, forked: bool, workers: int, parts: Parts, assemble: Assemble) -> None:
         self.owner = os.getpid()
         self.arena = segments.create()
+        self.reader = Reader(self.arena, int(memory.available().bytes * SHARE_OF_MEMORY))
         self.hold = ForkHold()
         self.workers: list[int] = []
         ours, theirs = pair()
@@ -73,6 +74,7 @@ class _Life:
                     self.channel.hang_up()
                 self._await_end(CLOSE)
                 self._reap_orphans()
+                self.reader.close()
         except BaseException:  # Ctrl-C once more: then at once
             kernel.kill(self.pid, self.descriptor)
             kernel.reap(self.pid, REAP)
@@ -138,7 +140,6 @@ class ProcessBackend(Backend):
     def _bear(self) -> None:
         self._life = _Life(self._how.forked, self._workers, self._parts, self._assemble)
         self._births += 1
-        self._reader = Reader(self._life.arena, int(memory.available().bytes * SHARE_OF_MEMORY))
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
         if self._life.descriptor is not None:
@@ -154,7 +155,7 @@ class ProcessBackend(Backend):
         self._check_owner()
         blob = leaves.dumps(work, lambda leaf: None)
         self._units[unit] = (blob, worker)
-        self._life.channel.send("unit", unit, worker, blob, self._reader.returned())
+        self._life.channel.send("unit", unit, worker, blob, self._life.reader.returned())
 
     def receive(self, timeout: float | None) -> Answer:
         self._check_owner()
@@ -173,7 +174,7 @@ class ProcessBackend(Backend):
             if self._starved:
                 self._starved = False
                 gc.collect()  # batches in cycles hold slots
-                self._life.channel.send("hungry", self._reader.returned())
+                self._life.channel.send("hungry", self._life.reader.returned())
             wait = PULSE if until is None else min(PULSE, until - now)
             if self._poll_for(wait):
                 heard = time.monotonic()
@@ -288,11 +289,11 @@ class ProcessBackend(Backend):
     def open(self, answer: Answer) -> Any:
         slot, value = answer.value
         answer.value = None
-        return self._reader.read(slot, Written(*value))
+        return self._life.reader.read(slot, Written(*value))
 
     def discard(self, answer: Answer) -> None:
         if answer.kind == "batch" and answer.value[0] is not None:
-            self._reader.discard(answer.value[0])
+            self._life.reader.discard(answer.value[0])
 
     def drop(self, before: int) -> None:
         self._dropped_below = before
@@ -305,7 +306,6 @@ class ProcessBackend(Backend):
 
     def close(self) -> None:
         self._finalizer()
-        self._reader.close()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
 

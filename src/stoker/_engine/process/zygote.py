@@ -19,7 +19,6 @@ from stoker._engine.base import Failure, Recipe
 from stoker._engine.process import immortal, kernel, settle, worker
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import LEAVE, REAP, SICK_AFTER, STACKS
-from stoker._machine import memory
 from stoker._supervision.dispatch import Dispatch
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Arena, Slot
@@ -275,7 +274,7 @@ class Zygote:
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
         earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
-        return not earlier or self._arena.free > earlier or memory.available().bytes > (earlier + 1) * size
+        return not earlier or self._arena.can_give(earlier + 1, size)
 
     def _grant(self, hungry: bool = False) -> None:
         """Gives waiting workers their slots, earliest unit first; tells the trainer when the earliest must wait.

@@ -1,0 +1,111 @@
+"""How long until training has its first batch, and what do short epochs cost?
+
+Time to the first batch: from `iter(loader)` until the first `next()` has returned, with two workers and batches of 64,
+in a process that has made its dataset and has not used a loader before. Forked workers are compared with torch's under
+fork, clean ones (a new interpreter that is sent the dataset) with torch's under forkserver and spawn. The datasets:
+a small one, a NumPy array of 1 GB, a list of 1.2 million paths, and tensors, which a clean worker needs torch for.
+
+Short epochs: ten times an epoch of 20 batches of 64 small samples, whose workers are started anew each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import method
+from method import Case, Figures, Goal
+
+FIRST = "seconds to the first batch"
+EPOCHS = "seconds for 10 epochs"
+DATASETS = {"small": "a small dataset", "array": "an array of 1 GB", "paths": "1.2 million paths"}
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    def rivals(*methods: tuple[str, str], **arguments: Any) -> dict[str, dict[str, Any]]:
+        common = {"quick": options.quick, **arguments}
+        return {
+            rival if rival == "stoker" else f"torch, {start}": {"rival": rival, "start": start, **common}
+            for rival, start in methods
+        }
+
+    forked = [("stoker", "fork"), ("torch", "fork")]
+    clean = [("stoker", "spawn"), ("torch", "forkserver"), ("torch", "spawn")]
+    at_most_forked, at_most_clean = Goal(FIRST, "torch, fork", at_most=1), Goal(FIRST, "torch, forkserver", at_most=0.5)
+    return [
+        *(
+            Case(f"first batch, forked, {name}", rivals(*forked, dataset=dataset), [at_most_forked])
+            for dataset, name in DATASETS.items()
+        ),
+        *(
+            Case(f"first batch, clean, {name}", rivals(*clean, dataset=dataset), [at_most_clean])
+            for dataset, name in {**DATASETS, "tensors": "tensors"}.items()
+        ),
+        Case(
+            "ten short epochs, forked",
+            rivals(*forked, dataset="small", epochs=10),
+            [Goal(EPOCHS, "torch, fork", at_most=1)],
+        ),
+    ]
+
+
+def measure(rival: str, start: str, dataset: str, quick: bool, epochs: int = 0) -> Figures:
+    DataLoader = method.data_loader(rival)
+    loader = DataLoader(make(dataset, quick), batch_size=64, num_workers=2, multiprocessing_context=start)
+    began = time.perf_counter()
+    if epochs:
+        batches = sum(1 for _ in range(epochs) for _ in loader)
+        assert batches == 20 * epochs
+        return {EPOCHS: time.perf_counter() - began}
+    iterator = iter(loader)
+    next(iterator)
+    seconds = time.perf_counter() - began
+    del iterator
+    return {FIRST: seconds}
+
+
+def make(dataset: str, quick: bool) -> Any:
+    """20 batches of 64 at least."""
+    import numpy as np
+
+    if dataset == "array":
+        return Rows(np.ones(((1 << 24 if quick else 1 << 28) // 1024, 1024), np.float32))
+    if dataset == "paths":
+        return Paths([f"train/{i % 1000:03d}/{i:08d}.jpg" for i in range(60_000 if quick else 1_200_000)])
+    rows = np.ones((20 * 64, 16), np.float32)
+    if dataset == "tensors":
+        import torch
+
+        return Rows(torch.from_numpy(rows))
+    return Rows(rows)
+
+
+class Rows:
+    """Samples are rows of an array, or of a tensor."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+class Paths:
+    """Samples are what is known from their paths alone."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.paths[index].split("/")[1])
+
+
+if __name__ == "__main__":
+    method.main(method.parser(__doc__, rounds=3), cases, measure)

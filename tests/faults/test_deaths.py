@@ -1,0 +1,183 @@
+"""A worker or the zygote dies or hangs: the trainer says who, how and doing what, in the words of torch's loader."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import DataLoader, errors
+from stoker._engine.process import trainer
+
+DEATHS: dict[str, tuple[Callable[[], object], str]] = {
+    "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), "is killed by signal: Killed"),
+    "SIGTERM": (lambda: os.kill(os.getpid(), signal.SIGTERM), "is killed by signal: Terminated"),
+    "SIGSEGV": (lambda: os.kill(os.getpid(), signal.SIGSEGV), "is killed by signal: Segmentation fault"),
+    "abort": (os.abort, "is killed by signal: Aborted"),
+    "os._exit": (lambda: os._exit(3), "exited unexpectedly with exit code 3"),
+    "sys.exit": (lambda: sys.exit(4), "exited unexpectedly with exit code 4"),
+    "exit of another thread": (lambda: _in_a_thread(lambda: os._exit(5)), "exited unexpectedly with exit code 5"),
+    "closed descriptors": (lambda: os.closerange(3, 100), "exited unexpectedly"),
+}
+
+
+def _in_a_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+class Dies:
+    """From sample 6 on."""
+
+    def __init__(self, how: Callable[[], object]) -> None:
+        self._how = how
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= 6:
+            self._how()
+        return np.full(20_000, index)
+
+
+def loader(dataset: Any, **settings: Any) -> Any:
+    return DataLoader(
+        dataset, **{"batch_size": 2, "num_workers": 2, "output": "numpy", "multiprocessing_context": "fork"} | settings
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_core_dumps() -> Any:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_worker_dies(death: str) -> None:
+    how, told = DEATHS[death]
+    iterator = iter(loader(Dies(how)))
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly") as caught:
+        for _ in range(4):
+            next(iterator)
+    assert isinstance(caught.value, errors.WorkerDiedError)
+    assert told in str(caught.value)
+    assert re.search(r"worker [01], and ended while it made batch [345]", str(caught.value)), str(caught.value)
+
+
+def test_worker_is_killed_while_idle() -> None:
+    iterator = iter(loader(Dies(lambda: None), prefetch_factor=1))
+    next(iterator)
+    os.kill(iterator._backend.pids[1], signal.SIGKILL)
+    with pytest.raises(errors.WorkerDiedError, match="is killed by signal: Killed"):
+        for _ in iterator:
+            pass
+
+
+def test_crash_of_a_clean_worker() -> None:
+    dataset = [np.full(20_000, index) for index in range(8)]
+    iterator = iter(loader(dataset, multiprocessing_context="forkserver", collate_fn=_crash))
+    with pytest.raises(errors.WorkerDiedError, match="is killed by signal: Segmentation fault"):
+        next(iterator)
+
+
+_crash = eval("lambda samples: __import__('ctypes').string_at(0)", {"__name__": "__main__"})
+
+
+def test_sys_exit_in_a_worker_thread() -> None:
+    iterator = iter(loader(Dies(lambda: sys.exit(4)), worker_method="thread", multiprocessing_context=None))
+    with pytest.raises(errors.WorkerDiedError, match="exited unexpectedly"):
+        for _ in iterator:
+            pass
+
+
+def test_zygote_is_killed() -> None:
+    iterator = iter(loader(Dies(lambda: None)))
+    next(iterator)
+    zygote = iterator._backend.pids[0]
+    os.kill(zygote, signal.SIGKILL)
+    with pytest.raises(errors.WorkerDiedError, match=rf"exited unexpectedly: the zygote \(pid {zygote}\).* Killed"):
+        for _ in iterator:
+            pass
+
+
+def test_zygote_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "PULSE", 0.05)
+    monkeypatch.setattr(trainer, "HUNG", 0.3)
+    iterator = iter(loader(Dies(lambda: None)))
+    next(iterator)
+    os.kill(iterator._backend.pids[0], signal.SIGSTOP)
+    with pytest.raises(errors.WorkerDiedError, match=r"no sign of life for 0\.3 s"):
+        for _ in iterator:
+            pass
+
+
+def test_slow_workers_do_not_make_the_zygote_look_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "PULSE", 0.05)
+    monkeypatch.setattr(trainer, "HUNG", 0.3)
+    ear, mouth = os.pipe()
+    iterator = iter(loader(Dies(lambda: os.read(ear, 1))))
+    timer = threading.Timer(0.6, lambda: os.write(mouth, bytes(100)))
+    timer.start()
+    assert sum(1 for _ in iterator) == 10
+    timer.join()
+    os.close(ear)
+    os.close(mouth)
+
+
+def test_timeout_shows_where_the_workers_are() -> None:
+    iterator = iter(loader(Dies(signal.pause), timeout=0.3))
+    for _ in range(3):
+        next(iterator)
+    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.3 seconds") as caught:
+        next(iterator)
+    assert isinstance(caught.value, errors.LoaderTimeoutError)
+    story = str(caught.value)
+    assert re.search(r"Worker 0 \(pid \d+\)", story) and re.search(r"Worker 1 \(pid \d+\)", story)
+    assert "test_deaths.py" in story and "__getitem__" in story
+
+
+def test_timeout_before_the_workers_can_answer_kills_none() -> None:
+    """The signal that asks for stacks ends a process that has not yet said what to do with it."""
+    iterator = iter(loader(Dies(lambda: None), timeout=1e-4))
+    delivered = 0
+    until = time.monotonic() + 20
+    while delivered < 10 and time.monotonic() < until:
+        try:
+            next(iterator)
+            delivered += 1
+        except errors.LoaderTimeoutError:
+            pass
+    assert delivered == 10
+
+
+def test_interrupted_serial_epoch_goes_on_where_it_was() -> None:
+    def once() -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    interrupted: list[bool] = []
+    iterator = iter(loader(Dies(once), num_workers=0, multiprocessing_context=None))
+    numbers = []
+    while True:
+        try:
+            numbers.append(next(iterator)[0, 0])
+        except KeyboardInterrupt:
+            continue
+        except StopIteration:
+            break
+    assert interrupted and numbers == list(range(0, 20, 2))

@@ -1,0 +1,61 @@
+"""One descriptor for all batches: a small limit on descriptors is enough for any number of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def test_many_batches_held_with_a_hundred_descriptors(start: Any, birth: str) -> None:
+    program = start(
+        birth,
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        kept = list(loader(Data(), num_workers=4))
+        assert len(kept) == 500
+        assert all(batch[1, -1] == 2 * place + 1 for place, batch in enumerate(kept))
+        """,
+    )
+    assert program.end() == (0, "")
+
+
+def test_a_thousand_descriptors_in_the_trainer(start: Any) -> None:
+    """Descriptors beyond those that `select` can tell apart."""
+    program = start(
+        "fork",
+        """
+        import resource
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 3000), limit))
+        held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1200)]
+        text = ["x" * 12_000] * 64  # answers beyond what a socket takes at once
+        class Long(Data):
+            def __getitem__(self, index):
+                return text
+        it = iter(loader(Long(), batch_size=1, prefetch_factor=64, collate_fn=lambda samples: os.urandom(15_000)))
+        assert sum(1 for _ in it) == 1000
+        """,
+    )
+    assert program.end() == (0, "")
+
+
+def test_a_process_without_mappings_left(start: Any) -> None:
+    """Who keeps more batches than the kernel allows mappings gets copies."""
+    program = start(
+        "fork",
+        """
+        from stoker._transport import reader
+        class Scarce(reader.Mapping):
+            left = 10
+            def __init__(self, *arguments):
+                if Scarce.left == 0:
+                    raise OSError("no more")
+                Scarce.left -= 1
+                super().__init__(*arguments)
+        reader.Mapping = Scarce
+        kept = list(loader(Data()))
+        assert all(batch[1, -1] == 2 * place + 1 for place, batch in enumerate(kept))
+        assert Scarce.left == 0
+        """,
+    )
+    assert program.end() == (0, "")

@@ -1,0 +1,154 @@
+"""Memory that does not suffice is an exception with numbers, never a kill; and `/dev/shm` does not matter."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker._machine.cgroups import own
+
+LIMIT = 512
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A memory cgroup of `LIMIT` MiB below this process's own."""
+    for group in own("memory"):
+        directory = Path(group.directory, f"stoker-faults-{os.getpid()}")
+        try:
+            directory.mkdir()
+        except OSError:
+            continue
+        try:
+            limit = directory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")
+            limit.write_text(str(LIMIT << 20))
+            yield directory
+        except OSError:
+            continue
+        else:
+            return
+        finally:
+            directory.rmdir()
+    pytest.skip("no memory cgroup can be made here")
+
+
+def kills(cgroup: Path) -> int:
+    for name in ("memory.oom_control", "memory.events"):
+        if (cgroup / name).exists():
+            found = re.search(r"^oom_kill (\d+)", (cgroup / name).read_text(), re.MULTILINE)
+            return int(found[1]) if found else 0
+    raise AssertionError
+
+
+def within(cgroup: Path) -> list[str]:
+    """A command that runs the one behind it in the cgroup."""
+    return ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs; exec "$@"', "sh"]
+
+
+BATCHES = """
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+class Grows:
+    '''Batch k is of SIZES[k] MiB; its samples are views of one small row, so that only batches need memory.'''
+    def __init__(self, sizes):
+        self.sizes = sizes
+    def __len__(self):
+        return len(self.sizes)
+    def __getitem__(self, index):
+        row = np.full((1, 1 << 17), index, np.float64)  # 1 MiB
+        return np.broadcast_to(row, (self.sizes[index], 1 << 17))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_that_do_not_fit(start: Any, birth: str, cgroup: Path, workers: int) -> None:
+    program = start(
+        birth,
+        BATCHES
+        + f"""
+from stoker import MemoryLimitError
+it = iter(loader(Grows([20, 20, 20, 800, 20]), batch_size=1, num_workers={workers}))
+kept = [next(it) for _ in range(3)]
+try:
+    next(it)
+except MemoryLimitError as error:
+    assert isinstance(error, MemoryError) and isinstance(error, RuntimeError)
+    say("error", str(error).replace(chr(10), " "))
+after = next(it)
+assert [int(batch[0, 19, -1]) for batch in kept + [after]] == [0, 1, 2, 4]
+""",
+        before=within(cgroup),
+    )
+    message = " ".join(program.hears("error"))
+    assert program.end() == (0, "")
+    assert kills(cgroup) == 0
+    assert re.search(r"cannot reserve 8\d\d\.\d MiB .* are available of 512\.0 MiB \(limited by memory cgroup", message)
+    assert "smaller batch_size" in message
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_that_fit_one_by_one(start: Any, cgroup: Path, workers: int) -> None:
+    """Work ahead takes what there is, and waits for the rest; who asks for batches in turn gets them all."""
+    program = start(
+        "fork",
+        BATCHES
+        + f"""
+it = iter(loader(Grows([90] * 12), batch_size=1, num_workers={workers}, prefetch_factor=4))
+seen = []
+for batch in it:
+    seen.append(int(batch[0, -1, -1]))
+    del batch
+assert seen == list(range(12)), seen
+""",
+        before=within(cgroup),
+    )
+    assert program.end() == (0, "")
+    assert kills(cgroup) == 0
+
+
+def test_kept_batches_until_nothing_is_left(start: Any, cgroup: Path) -> None:
+    program = start(
+        "fork",
+        BATCHES
+        + """
+from stoker import MemoryLimitError
+it = iter(loader(Grows([40] * 30), batch_size=1))
+kept = []
+try:
+    for batch in it:
+        kept.append(batch)
+except MemoryLimitError:
+    say("kept", len(kept))
+assert [int(batch[0, -1, -1]) for batch in kept] == list(range(len(kept)))
+""",
+        before=within(cgroup),
+    )
+    assert 3 <= int(program.hears("kept")[0]) <= LIMIT // 40
+    assert program.end() == (0, "")
+    assert kills(cgroup) == 0
+
+
+def test_a_small_dev_shm(start: Any, birth: str) -> None:
+    """4 workers and batches of 38 MB complete an epoch beside a /dev/shm of 64 MB."""
+    mount = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-m", "sh", "-c", mount, "sh", "true"]).returncode:
+        pytest.skip("no mount namespace can be made here")
+    program = start(
+        birth,
+        BATCHES
+        + """
+assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize == 64 << 20
+it = iter(loader(Grows([38] * 16), batch_size=1, num_workers=4))
+assert [int(batch[0, -1, -1]) for batch in it] == list(range(16))
+""",
+        before=["unshare", "-m", "sh", "-c", mount, "sh"],
+    )
+    assert program.end() == (0, "")

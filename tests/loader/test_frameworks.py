@@ -1,0 +1,320 @@
+"""What frameworks and training scripts do to a loader: ask what it is, rebuild it, subclass it, keep its iterator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import stoker
+
+torch = pytest.importorskip("torch")
+data = torch.utils.data
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
+
+BACKENDS = pytest.mark.parametrize(
+    "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str
+)
+
+
+def epoch(loader: Any) -> list[int]:
+    return [int(sample) for batch in loader for sample in batch]
+
+
+# Nominal
+
+
+def test_ours_are_theirs_by_name() -> None:
+    class Stream(stoker.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter([])
+
+    assert isinstance(stoker.DataLoader([1]), data.DataLoader)
+    assert isinstance(stoker.DataLoader([1]).sampler, data.SequentialSampler)
+    assert isinstance(stoker.DataLoader([1], shuffle=True).sampler, data.RandomSampler)
+    assert isinstance(stoker.DataLoader([1]).batch_sampler, data.BatchSampler)
+    assert isinstance(Stream(), data.IterableDataset)
+    assert stoker.DataLoader(Stream())._dataset_kind == data._DatasetKind.Iterable
+    assert stoker.DataLoader([1])._dataset_kind == data._DatasetKind.Map
+
+
+def test_no_behaviour_is_shared_with_torchs_loader() -> None:
+    theirs = {name for name, value in vars(data.DataLoader).items() if callable(value) or isinstance(value, property)}
+    kept = {"__class_getitem__", "__init_subclass__"}
+    assert theirs - set(vars(stoker.DataLoader)) - kept == set()
+
+
+def test_ours_and_torchs_parts_go_together() -> None:
+    ours, theirs = stoker.TensorDataset(torch.arange(6)), data.TensorDataset(torch.arange(6))
+    for kind in (stoker.DataLoader, data.DataLoader):
+        for dataset in (ours, theirs):
+            for sampler in (stoker.SequentialSampler(dataset), data.SequentialSampler(dataset)):
+                for batches in (stoker.BatchSampler(sampler, 4, True), data.BatchSampler(sampler, 4, True)):
+                    assert [batch[0].tolist() for batch in kind(dataset, batch_sampler=batches)] == [[0, 1, 2, 3]]
+    assert epoch(data.DataLoader(range(3), collate_fn=stoker.default_collate)) == [0, 1, 2]
+
+
+# Rebuilding a loader from its attributes
+
+
+def rebuilt(loader: Any, sampler: Any) -> Any:
+    """As Lightning does it: what differs from the constructor's defaults, and another sampler."""
+    attributes = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
+    attributes["multiprocessing_context"] = loader.multiprocessing_context
+    parameters = dict(inspect.signature(type(loader).__init__).parameters)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        parameters |= inspect.signature(stoker.DataLoader.__init__).parameters
+    arguments = {
+        name: attributes[name]
+        for name, parameter in parameters.items()
+        if name in attributes and (name == "dataset" or parameter.default != attributes[name])
+    }
+    batches = loader.batch_sampler
+    if batches is not None and type(batches) not in (stoker.BatchSampler, data.BatchSampler):
+        arguments |= {"batch_sampler": type(batches)(sampler, batches.batch_size, batches.drop_last)}
+        arguments |= {"sampler": None, "batch_size": 1, "drop_last": False, "shuffle": False}
+    elif isinstance(loader.dataset, data.IterableDataset):
+        arguments |= {"sampler": None, "batch_sampler": None}
+    else:
+        arguments |= {"sampler": sampler, "shuffle": False, "batch_sampler": None}
+    return type(loader)(**arguments)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"batch_size": 3, "drop_last": True, "seed": 1, "shuffle": True},
+    {"batch_size": None},
+    {"num_workers": 1, "prefetch_factor": 4, "multiprocessing_context": "fork", "worker_init_fn": print},
+    {"num_workers": 1, "worker_method": "thread", "seeding": "sample", "output": "numpy", "timeout": 9},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_loader_is_rebuilt_from_its_attributes(settings: dict[str, Any]) -> None:
+    loader = stoker.DataLoader(range(10), **settings)
+    again = rebuilt(loader, data.DistributedSampler(range(10), 2, 1, shuffle=False))
+    assert type(again) is stoker.DataLoader
+    ours, theirs = vars(loader), vars(again)
+    for name in inspect.signature(stoker.DataLoader).parameters.keys() - {"sampler", "batch_sampler", "shuffle"}:
+        assert ours[name] == theirs[name], name
+    expected = [1, 3, 5] if loader.drop_last else [1, 3, 5, 7, 9]
+    assert [int(i) for batch in again for i in (batch if loader.batch_size else [batch])] == expected
+
+
+def test_torchs_loader_is_built_from_ours() -> None:
+    """As Accelerate does it: torch's arguments, read one by one, into a loader of torch's."""
+    names = set(inspect.signature(data.DataLoader).parameters)
+    names -= {"sampler", "batch_sampler", "shuffle", "batch_size", "drop_last"}
+    loader = stoker.DataLoader(range(10), 3, shuffle=True, num_workers=1, persistent_workers=True)
+    arguments = {name: getattr(loader, name) for name in names}
+    theirs = data.DataLoader(**arguments, batch_sampler=loader.batch_sampler)
+    assert theirs.multiprocessing_context is None
+    arguments |= {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}
+    assert sorted(epoch(data.DataLoader(**arguments, batch_sampler=loader.batch_sampler))) == list(range(10))
+
+
+# Subclasses
+
+
+class Repeat:
+    """A sampler that never ends, as those wrap around who keep one iterator for ever."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from iter(self.sampler)
+
+
+class InfiniteLoader(stoker.DataLoader[Any]):
+    """As YOLO's training scripts have it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Repeat(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class MultiEpochsLoader(stoker.DataLoader[Any]):
+    """As timm has it: torch's private flag is switched off meanwhile."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._DataLoader__initialized = False
+        if self.batch_sampler is None:
+            self.sampler = Repeat(self.sampler)
+        else:
+            self.batch_sampler = Repeat(self.batch_sampler)
+        self._DataLoader__initialized = True
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.sampler.sampler) if self.batch_sampler is None else len(self.batch_sampler.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+@BACKENDS
+@pytest.mark.parametrize("kind", [InfiniteLoader, MultiEpochsLoader])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_one_iterator_for_ever(kind: Any, workers: dict[str, Any], shuffle: bool) -> None:
+    loader = kind(range(10), 4, shuffle=shuffle, generator=torch.Generator().manual_seed(0), **workers)
+    assert len(loader) == 3
+    epochs = [epoch(loader) for _ in range(3)]
+    assert [sorted(numbers) for numbers in epochs] == [list(range(10))] * 3
+    assert (epochs[0] == epochs[1]) is not shuffle
+    with pytest.raises(ValueError, match="batch_size attribute should not be set"):
+        loader.batch_size = 3
+    iterator = loader.iterator
+    del loader
+    iterator.close()
+
+
+@BACKENDS
+def test_a_dropped_infinite_loader_ends_its_workers(workers: dict[str, Any]) -> None:
+    """Without the garbage collector, and without a `close`: the fixture proves it."""
+    loader = InfiniteLoader(range(10), 4, **workers)
+    next(iter(loader))
+    del loader
+
+
+@pytest.mark.parametrize("kind", [InfiniteLoader, MultiEpochsLoader])
+def test_an_iterator_that_is_replaced_is_gone(kind: Any) -> None:
+    import weakref
+
+    loader = kind(range(10), 4, num_workers=1)
+    first = weakref.ref(loader.iterator)
+    loader.iterator = loader._get_iterator()  # YOLO's `reset`
+    assert first() is None
+    assert sorted(epoch(loader)) == list(range(10))
+
+
+def test_single_samples_for_ever() -> None:
+    loader = MultiEpochsLoader(range(3), batch_size=None)
+    assert [int(sample) for _ in range(2) for sample in loader] == [0, 1, 2, 0, 1, 2]
+
+
+@BACKENDS
+def test_a_sampler_put_behind_the_loaders_back_is_walked(workers: dict[str, Any]) -> None:
+    loader = stoker.DataLoader(range(10), 4, shuffle=True, **workers)
+    object.__setattr__(loader, "batch_sampler", [[1, 2], [3]])
+    assert [batch.tolist() for batch in loader] == [[1, 2], [3]]
+    assert "walked from list" in loader.describe()
+    loader = stoker.DataLoader(range(10), 4, **workers)
+    loader.batch_sampler.sampler = [5, 6, 7, 8, 9]
+    assert [batch.tolist() for batch in loader] == [[5, 6, 7, 8], [9]]
+    loader = stoker.DataLoader(range(10), 4, **workers)
+    loader.batch_sampler.batch_size = 7
+    assert [len(batch) for batch in loader] == [7, 3]
+    assert len(loader) == 2
+
+
+def test_a_generator_given_to_the_loaders_sampler_is_obeyed() -> None:
+    """Accelerate gives one to a sampler that has none, and sets its state on all ranks."""
+
+    def order(kind: Any) -> list[int]:
+        loader = kind(range(20), 4, shuffle=True)
+        loader.sampler.generator = torch.Generator().manual_seed(3)
+        return epoch(loader)
+
+    assert order(stoker.DataLoader) == order(data.DataLoader)
+
+
+class Counting(stoker.DataLoader[Any]):
+    """Overrides what may be overridden."""
+
+    def __init__(self, dataset: Any, *, doubled: bool, **kwargs: Any) -> None:
+        self.doubled = doubled  # before the loader's own attributes, as some do
+        super().__init__(dataset, **kwargs)
+        self.begun = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun += 1
+        for batch in super().__iter__():
+            yield batch * 2 if self.doubled else batch
+
+    def __len__(self) -> int:
+        return super().__len__() * 10
+
+
+@BACKENDS
+def test_a_subclass_with_its_own_constructor_iteration_and_length(workers: dict[str, Any]) -> None:
+    loader = Counting(range(4), doubled=True, batch_size=2, **workers)
+    for _ in range(2):
+        assert epoch(loader) == [0, 2, 4, 6]
+    assert (loader.begun, len(loader)) == (2, 20)
+    assert isinstance(loader, data.DataLoader)
+
+
+def test_a_subclass_of_both_loaders_parents() -> None:
+    class Prefetching:
+        """A wrapper around any loader, as fast.ai and apex have them."""
+
+        def __init__(self, loader: Any) -> None:
+            self.loader = loader
+
+        def __iter__(self) -> Iterator[Any]:
+            batches = iter(self.loader)
+            ahead = next(batches)
+            for batch in batches:
+                yield ahead
+                ahead = batch
+            yield ahead
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.loader, name)
+
+    wrapped = Prefetching(stoker.DataLoader(range(6), 4, num_workers=1))
+    assert epoch(wrapped) == list(range(6))
+    assert wrapped.batch_size == 4
+
+
+# The frameworks themselves, where they are installed
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_lightnings_own_rebuilding() -> None:
+    pytest.importorskip("lightning_fabric")
+    from lightning_fabric.utilities.data import (
+        _get_dataloader_init_args_and_kwargs,
+        _reinstantiate_wrapped_cls,
+        _replace_dunder_methods,
+        _update_dataloader,
+        has_iterable_dataset,
+    )
+
+    loader = stoker.DataLoader(range(10), 2, shuffle=True, num_workers=1, seed=4)
+    again = _update_dataloader(loader, data.DistributedSampler(range(10), 2, 0, shuffle=False))
+    assert type(again) is stoker.DataLoader
+    assert (again.seed, again.num_workers, again.batch_sampler.batch_size) == (4, 1, 2)
+    assert epoch(again) == [0, 2, 4, 6, 8]
+    assert not has_iterable_dataset(loader)
+    with _replace_dunder_methods(data.DataLoader, "dataset"):
+        wrapped = Counting(range(10), doubled=False, batch_size=5)
+    args, kwargs = _get_dataloader_init_args_and_kwargs(wrapped, data.SequentialSampler(range(10)))
+    again = _reinstantiate_wrapped_cls(wrapped, *args, **kwargs)
+    assert (type(again), again.doubled, epoch(again)) == (Counting, False, list(range(10)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_accelerates_own_preparing() -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.data_loader import prepare_data_loader, skip_first_batches
+
+    loader = stoker.DataLoader(range(12), 2, num_workers=1)
+    shares = [epoch(prepare_data_loader(loader, num_processes=2, process_index=i, put_on_device=False)) for i in (0, 1)]
+    assert shares == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
+    assert epoch(skip_first_batches(stoker.DataLoader(range(6), 2), 1)) == [2, 3, 4, 5]
