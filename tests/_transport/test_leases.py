@@ -64,8 +64,8 @@ class Line:
         return len(numbers)
 
     def close(self) -> None:
-        os.close(self.descriptor)
         self.reader.close()
+        os.close(self.descriptor)
         self.writer._mappings.clear()
         self.writer.begin(None)
 
@@ -363,3 +363,52 @@ def test_sparse_and_nested_tensors_travel_by_value(line: Line) -> None:
 def test_a_leaf_just_below_the_bound_is_copied(line: Line) -> None:
     batch = line.send(lambda: torch.zeros(SMALL - 1, dtype=torch.uint8))
     assert line.collect() == 1 and batch.numel() == SMALL - 1
+
+
+class Dropped:
+    """Is rebuilt from an array that it does not keep."""
+
+    def __init__(self, values: Any) -> None:
+        self.total = int(values.sum())
+
+    def __reduce__(self) -> Any:
+        return Dropped, (array(),)
+
+
+class Refuses:
+    """Cannot be rebuilt."""
+
+    def __init__(self, values: Any) -> None:
+        if values is not None:
+            raise ZeroDivisionError
+
+    def __reduce__(self) -> Any:
+        return Refuses, (array(),)
+
+
+def test_a_class_that_drops_its_array_returns_the_slot_once() -> None:
+    line = Line()
+    assert line.send(lambda: Dropped(array())).total == ELEMENTS
+    assert line.collect() == 1
+    assert line.collect() == 0
+    assert line.reader.leased_bytes == 0
+    line.close()
+
+
+def test_a_class_that_cannot_be_rebuilt_loses_no_slot() -> None:
+    line = Line()
+    with pytest.raises(ZeroDivisionError):
+        line.send(lambda: Refuses(None))
+    assert line.collect() == 1
+    assert line.reader.leased_bytes == 0
+    line.close()
+
+
+def test_the_end_gives_back_all_but_what_is_leased() -> None:
+    line = Line()
+    kept, other = line.send(array), line.send(array)
+    del other
+    line.reader.close()
+    assert os.fstat(line.descriptor).st_blocks * 512 == line.arena.slot(0).capacity
+    assert kept.sum() == ELEMENTS
+    line.close()

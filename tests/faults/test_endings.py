@@ -128,8 +128,14 @@ def test_sigchld_is_ignored(birth: str) -> None:
         signal.signal(signal.SIGCHLD, before)
 
 
+def arena_blocks(pid: int) -> int:
+    """How much memory the arenas take whose file the process holds."""
+    files = [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    return sum(os.stat(file).st_blocks for file in files if "memfd:stoker" in os.readlink(file))
+
+
 def test_children_that_hold_our_sockets(birth: str) -> None:
-    """A fork of somebody else's has copies of all descriptors: the zygote must end all the same."""
+    """A fork of somebody else's has copies of all descriptors: zygote and memory must go all the same."""
     iterator = open_iterator(birth)
     ear, mouth = os.pipe()
     bystander = os.fork()
@@ -141,6 +147,7 @@ def test_children_that_hold_our_sockets(birth: str) -> None:
     with quickly():
         iterator.close()
     assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
+    assert arena_blocks(bystander) == 0
     os.close(mouth)
     os.waitpid(bystander, 0)
 

@@ -60,7 +60,7 @@ def _small_array(tensor: Any) -> tuple[Any, ...] | None:
         except TypeError:  # NumPy has no bfloat16 and its like
             dtype = str(tensor.dtype).removeprefix("torch.")
             array = tensor.view(getattr(sys.modules["torch"], f"int{8 * tensor.itemsize}")).numpy()
-    except (AttributeError, RuntimeError):
+    except (AttributeError, RuntimeError, TypeError):
         return None
     return (array, dtype) if array.flags.forc else None
 

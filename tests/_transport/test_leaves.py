@@ -1,0 +1,61 @@
+"""Small leaves travel in the pickle: as NumPy arrays where nothing is lost, else as torch pickles them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker._transport import leaves
+
+torch = pytest.importorskip("torch")
+
+
+def travelled(batch: Any) -> Any:
+    return leaves.loads(leaves.dumps(batch, lambda leaf: None), ())
+
+
+TENSORS = {
+    "integers": lambda: torch.arange(64),
+    "a number": lambda: torch.tensor(1.5),
+    "none": lambda: torch.zeros(3, 0),
+    "transposed": lambda: torch.rand(3, 4).t(),
+    "channels last": lambda: torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "spread": lambda: torch.rand(1).expand(5),
+    "bfloat16": lambda: torch.rand(3).bfloat16(),
+    "a number in bfloat16": lambda: torch.tensor(1.5).bfloat16(),
+    "uint16": lambda: torch.ones(3, dtype=torch.uint16),
+    "float8": lambda: torch.rand(3, 4).to(torch.float8_e4m3fn),
+    "conjugated": lambda: torch.rand(3, dtype=torch.complex64).conj(),
+    "a leaf of autograd": lambda: torch.rand(3, requires_grad=True),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("make", TENSORS.values(), ids=TENSORS)
+def test_a_small_tensor_arrives_as_it_was(make: Any) -> None:
+    sent = make()
+    got = travelled(sent)
+    for what in ("dtype", "shape", "layout", "requires_grad"):
+        assert getattr(got, what) == getattr(sent, what)
+    if sent.layout is torch.strided:
+        assert got.stride() == sent.stride()
+        assert torch.equal(numbers(got), numbers(sent))
+
+
+def numbers(tensor: Any) -> Any:
+    """The bits of a tensor, as integers that can be compared."""
+    return tensor.detach().resolve_conj().contiguous().flatten().view(torch.uint8)
+
+
+def test_a_row_of_a_large_tensor_travels_alone() -> None:
+    row = torch.rand(1000, 100)[3]
+    assert len(leaves.dumps(row, lambda leaf: None)) < 1000
+    assert travelled(row).untyped_storage().nbytes() == row.nbytes
+
+
+def test_a_tensor_that_a_batch_holds_twice_arrives_as_one() -> None:
+    tensor = torch.arange(3)
+    first, second = travelled([tensor, tensor])
+    first += 1
+    assert first is second
