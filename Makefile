@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test bench bench-quick lint docs clean
 
 VENV ?= .venv
 # Python 3.11 is what is tested with torch; any other from 3.10 on is taken where there is none.
@@ -16,10 +16,16 @@ PHOTOS ?= build/photos
 IMAGES ?= 4000
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+BENCHMARKS := transport overhead start memory small_shm images
+# Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
+PYTHON312 ?=
+bench_images := --data $(PHOTOS)
+bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 
 help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
 	@echo 'make test    the quick tests'
+	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
 	@echo 'make lint    ruff, and mypy in its strict mode'
 	@echo 'make docs    the documentation, into build/site'
 	@echo 'make clean   remove what these commands made'
@@ -29,6 +35,13 @@ demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 
 test: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.demo $(PHOTOS)/samples.sqlite
+	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --json benchmarks/results/$(name).json &&) true
+	$(BIN)/python benchmarks/report.py
+
+bench-quick: $(VENV)/.demo $(PHOTOS)/samples.sqlite
+	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --quick &&) true
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -75,8 +75,7 @@ def markdown(rows: Rows) -> str:
     """The rows as a table of Markdown, aligned to be read as plain text too."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(3, *(len(row[place]) for row in rows)) for place in range(len(rows[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in padded]
     rule = "|" + "|".join("-" * (width + 1) + (":" if place else "-") for place, width in enumerate(widths)) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])

@@ -87,6 +87,16 @@ def test_worker_is_killed_while_idle() -> None:
             pass
 
 
+def test_how_it_died_is_told_though_the_trainer_ignores_its_children() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(errors.WorkerDiedError, match="is killed by signal: Terminated"):
+            for _ in loader(Dies(DEATHS["SIGTERM"][0])):
+                pass
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_crash_of_a_clean_worker() -> None:
     dataset = [np.full(20_000, index) for index in range(8)]
     iterator = iter(loader(dataset, multiprocessing_context="forkserver", collate_fn=_crash))

@@ -28,12 +28,18 @@ def test_a_thousand_descriptors_in_the_trainer(start: Any) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 3000), limit))
         held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1200)]
-        text = ["x" * 12_000] * 64  # answers beyond what a socket takes at once
-        class Long(Data):
+        class Fails(Data):
             def __getitem__(self, index):
-                return text
-        it = iter(loader(Long(), batch_size=1, prefetch_factor=64, collate_fn=lambda samples: os.urandom(15_000)))
-        assert sum(1 for _ in it) == 1000
+                raise ValueError("x" * 1_000_000)  # an answer beyond what a socket takes at once
+        it = iter(loader(Fails(), batch_size=500))
+        for _ in range(2):
+            try:
+                next(it)
+            except ValueError as error:
+                assert "x" * 1_000_000 in str(error)
+            else:
+                raise AssertionError
+        assert next(it, None) is None
         """,
     )
     assert program.end() == (0, "")

@@ -144,8 +144,10 @@ def test_children_that_hold_our_sockets(birth: str) -> None:
         os.read(ear, 1)
         os._exit(0)
     os.close(ear)
+    life = iterator._backend._life
     with quickly():
         iterator.close()
+    assert life.status == 0  # the zygote has left by itself
     assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
     assert arena_blocks(bystander) == 0
     os.close(mouth)
@@ -293,6 +295,7 @@ def test_trainer_is_killed_and_a_child_of_it_holds_our_sockets(start: Any, birth
         """,
     )
     program.watched()
+    program.is_stuck()
     with quickly():
         os.kill(program.pid, signal.SIGKILL)
         program.all_gone()

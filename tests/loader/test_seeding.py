@@ -376,6 +376,13 @@ def test_threads_that_draw_from_a_global_generator_warn_once() -> None:
         SampleSeeding("worker", dataset=dataset, threads=True).samples(SEED, range(8), dataset.__getitem__, range(8))
 
 
+def test_a_training_loop_that_draws_meanwhile_is_not_taken_for_the_dataset() -> None:
+    dataset = Noisy(lambda index: ("NumPy",) if index % 4 else ())  # as if somebody else drew now and then
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SampleSeeding("auto", dataset=dataset, threads=True).samples(SEED, range(16), dataset.__getitem__, range(16))
+
+
 @pytest.mark.parametrize("mode", ["auto", "sample"])
 @pytest.mark.parametrize("first", [0, 10, 30])
 @pytest.mark.parametrize("restore", [False, True])

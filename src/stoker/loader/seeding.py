@@ -35,6 +35,7 @@ Seeding = Literal["auto", "sample", "worker"]
 
 _FEW = 4  # to seed so many samples costs about as much as to compare states
 _PROBES = 16
+_PROOFS = 8  # samples in a row
 _SAMPLE, _WHOLE, _COLLATE = range(3)
 
 T = TypeVar("T")
@@ -83,6 +84,7 @@ class SampleSeeding:
         self._always = mode == "sample"
         self._only_rng = threads or mode == "worker"
         self._bystanders = global_streams() if threads and mode != "worker" else {}
+        self._seen_to_move = 0
         self._restore = restore
         self._rng = SampleRNG(0) if rng is None else rng
         self._probes = _PROBES
@@ -110,13 +112,13 @@ class SampleSeeding:
         alone = count if count <= _FEW else min(count, self._probes)
         done: list[T] = []
         try:
-            with self._bystanders_watched():
-                if alone:
-                    with self._borrowed(self._all()):
-                        for position, index in zip(positions[:alone], indices[:alone], strict=True):
+            if alone:
+                with self._borrowed(self._all()):
+                    for position, index in zip(positions[:alone], indices[:alone], strict=True):
+                        with self._bystanders_watched():
                             done.append(self._alone(key, position, partial(fetch, index)))
-                if alone < count:
-                    self._together(key, positions[alone:], fetch, indices[alone:], done)
+            if alone < count:
+                self._together(key, positions[alone:], fetch, indices[alone:], done)
         except BaseException:
             self.failed_at = len(done)
             raise
@@ -265,16 +267,22 @@ class SampleSeeding:
             self._to_put_back, self._idle_states = [], None
 
     def _bystanders_watched(self) -> AbstractContextManager[None]:
-        """Warns if a global generator moves while a worker thread makes its first samples."""
+        """Warns if a global generator moves during each of a worker thread's first samples.
+
+        The training loop draws from it as well, but not during every one of them.
+        """
         return self._warned() if self._bystanders and self._probes else nullcontext()
 
     @contextmanager
     def _warned(self) -> Iterator[None]:
         before = {whose: stream.state() for whose, stream in self._bystanders.items()}
         yield
-        moved = [whose for whose, stream in self._bystanders.items() if stream.state() != before[whose]]
-        if moved:
-            self._bystanders = {}
+        self._bystanders = {
+            whose: stream for whose, stream in self._bystanders.items() if stream.state() != before[whose]
+        }
+        self._seen_to_move += 1
+        if self._bystanders and self._seen_to_move == _PROOFS:
+            moved, self._bystanders = list(self._bystanders), {}
             warnings.warn(
                 f"The global random generator of {' and '.join(moved)} moved while a worker thread made its first "
                 "samples. All threads share it, so what it gives repeats for no seed. The cause is most likely the "

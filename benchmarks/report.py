@@ -1,0 +1,108 @@
+"""Writes `docs/performance.md`, and the figures of the README, from the results in `benchmarks/results`.
+
+python benchmarks/report.py            # writes both
+python benchmarks/report.py --check    # says whether they are what the results give, and fails if not
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import table
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+ORDER = ("transport", "overhead", "start", "memory", "small_shm", "images")
+BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
+INTRODUCTION = """# Performance
+
+Every figure on this page was measured by the scripts in `benchmarks/`, against torch's loader in the same run; the page
+is made from their results and written by nobody. To measure on your machine:
+
+```bash
+make bench          # everything, and this page anew
+make bench-quick    # smaller and shorter, shown on the terminal only
+```
+
+Figures are medians, with the smallest and the largest in brackets. A ratio is that of two measurements of the same
+round, so a median of ratios need not be the ratio of the medians. A goal that is missed says so.
+"""
+
+
+def main() -> None:
+    results = read()
+    wanted = {PAGE: page(results), README: BLOCK.sub(lambda _: readme(results), README.read_text())}
+    if sys.argv[1:] == ["--check"]:
+        stale = [path.name for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
+        sys.exit(f"{' and '.join(stale)}: not what the results give; run benchmarks/report.py" if stale else 0)
+    for path, text in wanted.items():
+        path.write_text(text)
+
+
+def read() -> list[dict[str, Any]]:
+    """The results that there are, in the order of the page."""
+    files = [RESULTS / f"{name}.json" for name in ORDER]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
+
+
+def page(results: list[dict[str, Any]]) -> str:
+    """The page: what was asked, how it was measured, and the tables."""
+    parts = [INTRODUCTION]
+    for result in results:
+        question, _, method = result["question"].strip().partition("\n\n")
+        parts += [f"## {question}\n", method + "\n"]
+        for case in result["cases"]:
+            parts += [f"**{_sentence(case['name'])}**\n", table.markdown(table.rows_of(case)) + "\n"]
+        parts.append(_circumstances(result))
+    return "\n".join(parts)
+
+
+def _circumstances(result: dict[str, Any]) -> str:
+    there = {name: value for name, value in result["environment"].items() if "average" not in name}
+    before, after = (result["environment"][f"load average {when}"] for when in ("before", "after"))
+    return (
+        f"`benchmarks/{result['name']}.py`, {result['rounds']} round(s) in {result['seconds']} s"
+        f"{', quick' if result['quick'] else ''}: {', '.join(f'{name} {value}' for name, value in there.items())}; "
+        f"load average {before} before, {after} after.\n"
+    )
+
+
+def readme(results: list[dict[str, Any]]) -> str:
+    """What was promised, and what came of it: a row for each goal."""
+    rows = [["", "Stoker", "torch", "ratio", "goal"]]
+    for result in results:
+        for case in result["cases"]:
+            rows += [_row(case, goal) for goal in case["goals"]]
+    if len(rows) == 1:
+        return ""
+    computer = results[0]["environment"]["CPUs"]
+    return (
+        f"Measured on {computer} by `make bench`; [all figures, with their spread](docs/performance.md).\n\n"
+        f"{table.markdown(rows)}\n"
+    )
+
+
+def _row(case: dict[str, Any], goal: dict[str, Any]) -> list[str]:
+    first, *others = case["rivals"]
+    other = goal["against"] or others[0]
+    by_rival, ratio = case["figures"][goal["figure"]], case["ratios"][goal["figure"]][other]
+    shown = [_median(by_rival[first]), _median(by_rival[other]), _median(ratio)]
+    return [f"{_sentence(case['name'])}: {goal['figure']}", *shown, table.goal_text(goal, 1)]
+
+
+def _median(spread: dict[str, Any] | None) -> str:
+    return "" if spread is None else table.spread({**spread, "all": [spread["median"]]})
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+if __name__ == "__main__":
+    main()

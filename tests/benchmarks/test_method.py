@@ -1,0 +1,134 @@
+"""Every benchmark still runs, in its smallest form, and what it says follows from what it measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+if sys.platform != "linux":
+    pytest.skip("the figures come from /proc", allow_module_level=True)
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    """A module of the benchmarks, which are programs beside each other and no package."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def table() -> ModuleType:
+    return load("table")
+
+
+@pytest.fixture
+def method(table: ModuleType) -> ModuleType:
+    return load("method")
+
+
+def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
+    """What a benchmark has measured in its smallest form."""
+    command = [BENCHMARKS / f"{name}.py", "--quick", "--rounds", 1, "--json", results, *arguments]
+    ended = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    if not results.exists():
+        pytest.skip(ended.stdout)
+    found: dict[str, Any] = json.loads(results.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "rivals"),
+    [
+        ("transport", "128 kB, read", ["stoker", "torch"]),
+        ("overhead", "64 integers", ["stoker", "torch"]),
+        ("start", "forked, a small", ["stoker", "torch, fork"]),
+        ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
+        ("small_shm", "", ["stoker", "torch"]),
+    ],
+)
+def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Path) -> None:
+    results = run(name, "--case", case, results=tmp_path / "results.json")
+    (measured,) = results["cases"]
+    assert measured["rivals"] == rivals
+    for by_rival in measured["figures"].values():
+        assert all(by_rival[rival] is not None for rival in rivals)
+    assert results["environment"]["kernel"] == os.uname().release
+
+
+def test_the_benchmark_with_photographs_runs(tmp_path: Path) -> None:
+    for package in ("PIL", "psutil", "rich", "typer"):
+        pytest.importorskip(package)
+    from PIL import Image
+
+    for label in ("dark", "light"):
+        for number in range(8):
+            path = tmp_path / "photos" / label / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (160, 120), label + "gray").save(path)
+    results = run("images", "--case", "no step", "--data", tmp_path / "photos", results=tmp_path / "results.json")
+    assert set(results["cases"][0]["figures"]) == {
+        "images/s",
+        "seconds to the first batch",
+        "CPU-ms per image",
+        "MB, all processes",
+    }
+
+
+def test_a_ratio_is_that_of_two_measurements_of_the_same_round(method: ModuleType) -> None:
+    case = method.Case("c", {"ours": {}, "theirs": {}}, [method.Goal("rate", "theirs", at_least=2)])
+    rounds = [{"ours": {"rate": ours}, "theirs": {"rate": theirs}} for ours, theirs in [(10, 1), (4, 2), (3, 3)]]
+    found = method.summary(case, rounds)
+    assert found["figures"]["rate"]["theirs"] == {"median": 2, "min": 1, "max": 3, "all": [1, 2, 3]}
+    assert found["ratios"]["rate"]["theirs"]["all"] == [10, 2, 1]
+    assert found["goals"][0]["met"]
+
+
+def test_a_goal_is_missed_where_a_figure_is_worse_or_not_there(method: ModuleType) -> None:
+    goals = [method.Goal("seconds", at_most=1), method.Goal("rate", "theirs", at_least=2)]
+    found = method.summary(
+        method.Case("c", {"ours": {}, "theirs": {}}, goals),
+        [{"ours": {"seconds": 1.5, "rate": 4}, "theirs": {"seconds": 1.5, "end": "SIGBUS"}}],
+    )
+    assert [goal["met"] for goal in found["goals"]] == [False, False]
+    assert found["figures"]["end"] == {"ours": None, "theirs": {"median": "SIGBUS", "all": ["SIGBUS"]}}
+
+
+def test_memory_in_files_without_a_name_is_counted_once(method: ModuleType) -> None:
+    before = method.memory_of_all()
+    descriptor = os.memfd_create("batches")
+    try:
+        os.posix_fallocate(descriptor, 0, 1 << 24)
+        copy = os.dup(descriptor)
+        grown = method.memory_of_all() - before
+        os.close(copy)
+    finally:
+        os.close(descriptor)
+    assert 0.9 * (1 << 24) < grown < 1.5 * (1 << 24)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.01234, "0.0123"), (1.5, "1.5"), (12.345, "12.3"), (123.4, "123"), (12345.6, "12,346"), (0, "0")],
+)
+def test_numbers_have_three_digits_that_say_something(table: ModuleType, value: float, text: str) -> None:
+    assert table.number(value) == text
+
+
+def test_the_pages_are_what_the_results_give() -> None:
+    check = [sys.executable, str(BENCHMARKS / "report.py"), "--check"]
+    ended = subprocess.run(check, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
