@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -37,7 +38,7 @@ def test_a_slot_is_reserved_when_it_is_taken(arena: Arena) -> None:
 
 def test_slots_do_not_overlap(arena: Arena) -> None:
     slots = sorted((arena.take(size) for size in (5000, 100_000, 70_000)), key=lambda slot: slot.offset)
-    for lower, upper in zip(slots, slots[1:], strict=False):
+    for lower, upper in itertools.pairwise(slots):
         assert lower.offset + lower.capacity <= upper.offset
 
 

@@ -11,7 +11,7 @@ import pytest
 from stoker.device import pinning
 
 torch = pytest.importorskip("torch")
-Pair = namedtuple("Pair", "image label")  # noqa: PYI024
+Pair = namedtuple("Pair", "image label")
 
 
 class Batch:

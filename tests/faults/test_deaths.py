@@ -25,7 +25,6 @@ DEATHS: dict[str, tuple[Callable[[], object], str]] = {
     "os._exit": (lambda: os._exit(3), "exited unexpectedly with exit code 3"),
     "sys.exit": (lambda: sys.exit(4), "exited unexpectedly with exit code 4"),
     "exit of another thread": (lambda: _in_a_thread(lambda: os._exit(5)), "exited unexpectedly with exit code 5"),
-    "closed descriptors": (lambda: os.closerange(3, 100), "exited unexpectedly"),
 }
 
 
@@ -137,10 +136,10 @@ def test_zygote_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slow_workers_do_not_make_the_zygote_look_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "PULSE", 0.05)
-    monkeypatch.setattr(trainer, "HUNG", 0.3)
+    monkeypatch.setattr(trainer, "HUNG", 1.0)
     ear, mouth = os.pipe()
     iterator = iter(loader(Dies(lambda: os.read(ear, 1))))
-    timer = threading.Timer(0.6, lambda: os.write(mouth, bytes(100)))
+    timer = threading.Timer(1.3, lambda: os.write(mouth, bytes(100)))
     timer.start()
     assert sum(1 for _ in iterator) == 10
     timer.join()

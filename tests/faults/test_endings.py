@@ -172,6 +172,19 @@ def test_a_forked_child_does_not_disturb(birth: str) -> None:
     assert [batch[0, 0] for batch in iterator] == list(range(2, 40, 2))
 
 
+def test_ctrl_c_while_the_zygote_is_born(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        pid = real()
+        if pid:
+            signal.raise_signal(signal.SIGINT)
+        return pid
+
+    real = os.fork
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(KeyboardInterrupt):
+        open_iterator("fork")
+
+
 def test_threads_of_the_thread_backend() -> None:
     loader: Any = DataLoader(SAMPLES, num_workers=2, output="numpy", worker_method="thread")
     iterator = iter(loader)

@@ -38,7 +38,7 @@ class Arena:
         return self._slots[number]
 
     def can_give(self, count: int, size: int) -> bool:
-        """Whether `take` would give so many slots of at least `size` bytes, also if processes grow a little meanwhile."""
+        """Whether `take` would give so many slots of `size` bytes, even if the processes grow a little meanwhile."""
         count -= sum(self._slots[number].capacity >= size for number in self._free)
         if count <= 0:
             return True

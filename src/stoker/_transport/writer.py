@@ -137,7 +137,7 @@ class SlotWriter:
         if self._mapping is None:
             return None
         at = address - self._mapping.address
-        return at if 0 <= at and at + size <= self._used else None
+        return at if at >= 0 and at + size <= self._used else None
 
     def _map(self, slot: Slot) -> Mapping:
         mapping = self._mappings.get(slot.number)
@@ -158,8 +158,8 @@ def _describe(thing: Any) -> tuple[Any, int, Leaf] | None:
     torch = sys.modules["torch"]
     if thing.device.type not in ("cpu", "meta"):
         raise errors.DeviceInWorkerError(
-            f"a worker made a batch with a tensor on {thing.device}: workers hand over memory of the CPU. Leave the tensor "
-            "on the CPU in the dataset and the collate_fn, and move the batch in the training loop "
+            f"a worker made a batch with a tensor on {thing.device}: workers hand over memory of the CPU. Leave the "
+            "tensor on the CPU in the dataset and the collate_fn, and move the batch in the training loop "
             "(batch.to(device, non_blocking=True), with pin_memory=True)."
         )
     if thing.layout is not torch.strided or thing.is_nested or thing.is_quantized or thing.device.type != "cpu":

@@ -142,7 +142,9 @@ class LoaderJob:
                 samples = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
             else:
                 positions = range(work.position, work.position + len(indices))
-                samples = seeds.samples(work.seed, positions, functools.partial(operator.getitem, self._dataset), indices)
+                samples = seeds.samples(
+                    work.seed, positions, functools.partial(operator.getitem, self._dataset), indices
+                )
             return self._collated(work.seed, work.position, samples if batched else samples[0])
         except Exception as error:
             failed_at = seeds.failed_at

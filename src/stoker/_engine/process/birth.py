@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from stoker._engine.base import Recipe
-from stoker._engine.process import zygote
+from stoker._engine.process import kernel, zygote
+from stoker._engine.process.deadlines import REAP
 from stoker._transport.reader import ForkHold, forking
 from stoker.errors import WorkerStartError
 
@@ -31,8 +32,8 @@ def choose(context: Any) -> Birth:
     """The birth for a `multiprocessing_context` (an object of multiprocessing, or None for its default)."""
     if not hasattr(os, "fork"):
         raise WorkerStartError(
-            f"worker processes need os.fork, which {sys.platform} has not: pass worker_method='thread' for worker threads, "
-            "or num_workers=0."
+            f"worker processes need os.fork, which {sys.platform} has not: pass worker_method='thread' for worker "
+            "threads, or num_workers=0."
         )
     if context is not None:
         method = context.get_start_method()
@@ -67,16 +68,23 @@ def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, recipe: Recipe, h
         sys.stdout.flush()
         sys.stderr.flush()
     quiet = _quiet_about_threads()
-    with _signals_blocked() as before, forking(hold), quiet:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                quiet.__exit__(None, None, None)  # workers have the user's filters, and no other
-                for descriptor in ours:
-                    os.close(descriptor)
-                zygote.main(ends, lambda: (recipe, workers, collecting), before)
-            finally:
-                os._exit(1)
+    pid = 0
+    try:
+        with _signals_blocked() as before, forking(hold), quiet:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    quiet.__exit__(None, None, None)  # workers have the user's filters, and no other
+                    for descriptor in ours:
+                        os.close(descriptor)
+                    zygote.main(ends, lambda: (recipe, workers, collecting), before)
+                finally:
+                    os._exit(1)
+    except BaseException:  # Ctrl-C while it was born, heard now
+        if pid:
+            kernel.kill(pid)
+            kernel.reap(pid, REAP)
+        raise
     return pid
 
 

@@ -47,6 +47,7 @@ class _Life:
             else:
                 self.pid = birth.clean(ends, workers, parts, assemble)
         except BaseException:
+            self.hold.release()
             ours.close()
             os.close(self.arena)
             os.close(self.lifeline)
@@ -140,6 +141,7 @@ class ProcessBackend(Backend):
     def _bear(self) -> None:
         self._life = _Life(self._how.forked, self._workers, self._parts, self._assemble)
         self._births += 1
+        self._gone = False  # whether the last poll found the zygote ended
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
         if self._life.descriptor is not None:
@@ -204,6 +206,7 @@ class ProcessBackend(Backend):
         events = select.POLLIN | (select.POLLOUT if channel.unsent else 0)
         self._poll.modify(channel.fileno(), events)
         ready = self._poll.poll(seconds * 1000)
+        self._gone = any(descriptor == self._life.descriptor for descriptor, _ in ready)
         channel.flush()
         return bool(ready)
 
@@ -212,7 +215,7 @@ class ProcessBackend(Backend):
         if self._life.ended:
             return
         life = self._life
-        gone = kernel.has_ended(life.descriptor)  # before reading: what it said last is still there
+        gone = self._gone  # seen before this reading: what it said last is still there
         for message in life.channel.receive():
             self._hear(message)
             if life.ended:

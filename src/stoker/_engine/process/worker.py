@@ -72,19 +72,18 @@ class Worker:
         seconds = time.perf_counter() - start
         number = None if held is None else held.number
         self._channel.send("answer", self._unit, kind, value, number, seconds, notes)
-        while self._channel.unsent:
+        if self._channel.unsent:
             self._poll.modify(self._channel.fileno(), select.POLLOUT)
-            self._poll.poll()
-            if kernel.has_ended(self._trainer):
-                self._end()
-            self._channel.flush()
-        self._poll.modify(self._channel.fileno(), select.POLLIN)
+            while self._channel.unsent:
+                self._wait()
+                self._channel.flush()
+            self._poll.modify(self._channel.fileno(), select.POLLIN)
 
     def _ask(self, size: int) -> Slot:
         """Exchanges the slot held for one of at least `size` bytes. The zygote answers or ends, and so do we."""
         held = self._writer.slot
         self._channel.send("ask", self._unit, size, None if held is None else held.number)
-        name, given = self._next("slot")
+        _, given = self._next("slot")
         if isinstance(given, str):
             raise errors.MemoryLimitError(given)
         return Slot(*given)
@@ -95,12 +94,15 @@ class Worker:
             for place, message in enumerate(self._inbox):
                 if message[0] == name:
                     return self._inbox.pop(place)
-            self._poll.poll()
-            if kernel.has_ended(self._trainer):
-                self._end()
+            self._wait()
             self._inbox += self._channel.receive()
             if self._channel.ended:
                 settle.leave(0)
+
+    def _wait(self) -> None:
+        """For the zygote; ends if the trainer has ended."""
+        if any(descriptor == self._trainer for descriptor, _ in self._poll.poll()):
+            self._end()
 
     def _end(self) -> None:
         """The trainer is gone. The zygote ends by itself, unless it is stopped: so we see to it, and to the others."""

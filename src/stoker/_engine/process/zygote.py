@@ -87,6 +87,7 @@ class Zygote:
         self._sick_since: float | None = None
         self._stacks = segments.create()
         self._selector = selectors.DefaultSelector()
+        self._full: set[int] = set()  # sockets that are watched for room to write
         self._workers = workers
 
     def run(self) -> None:
@@ -112,12 +113,13 @@ class Zygote:
     def _flush(self) -> None:
         """Sends what is queued, and asks to be woken where the peer was not ready."""
         for channel in (self._trainer, *(child.channel for child in self._children.values())):
+            descriptor = channel.fileno()
             if channel.unsent:
                 channel.flush()
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
-            key = self._selector.get_key(channel.fileno())
-            if key.events != events:
-                self._selector.modify(channel.fileno(), events, key.data)
+            if channel.unsent != (descriptor in self._full):
+                self._full ^= {descriptor}
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
+                self._selector.modify(descriptor, events, self._selector.get_key(descriptor).data)
 
     # Births and deaths
 
@@ -127,15 +129,11 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            self._trainer.send(
-                "broken",
-                _dumped(
-                    errors.WorkerStartError(
-                        f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
-                        "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
-                    )
-                ),
+            refusal = errors.WorkerStartError(
+                f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
+                "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
             )
+            self._trainer.send("broken", _dumped(refusal))
             self._end()
         if pid == 0:
             settle.worker(number, me, self._stacks, self._collecting)
@@ -151,13 +149,14 @@ class Zygote:
         child = self._children[number] = _Child(pid, Channel(ours))
         self._watch(child.channel.fileno(), lambda: self._from_worker(number))
         if child.descriptor is not None:
-            self._watch(child.descriptor, lambda: self._from_worker(number))
+            self._watch(child.descriptor, lambda: self._from_worker(number, ended=True))
         self._dispatch.joined(number)
 
     def _bury(self, number: int) -> None:
         """The worker has ended: its units are named to the trainer, its slots are free."""
         child = self._children.pop(number)
         self._selector.unregister(child.channel.fileno())
+        self._full.discard(child.channel.fileno())
         if child.descriptor is not None:
             self._selector.unregister(child.descriptor)
             os.close(child.descriptor)
@@ -210,7 +209,7 @@ class Zygote:
             self._end()
         self._hand_out()
 
-    def _from_worker(self, number: int) -> None:
+    def _from_worker(self, number: int, ended: bool = False) -> None:
         child = self._children.get(number)
         if child is None:
             return
@@ -222,9 +221,10 @@ class Zygote:
                 self._free(held)
                 self._slots.pop(unit, None)
                 self._asks.append(_Ask((unit, number, size)))
-        if child.channel.ended or kernel.has_ended(child.descriptor):
+        if ended or child.channel.ended:
             self._bury(number)
-        self._grant()  # who waited for earlier units to have their slots
+        if self._asks:
+            self._grant()  # who waited for earlier units to have their slots
         self._hand_out()
 
     def _take_answer(self, number: int, message: Message) -> None:
