@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from stoker import errors
@@ -101,7 +102,7 @@ def _work(recipe: Recipe, number: int, inbox: _Inbox, outbox: _Outbox, closed: t
     try:
         job = recipe(number)
     except Exception as error:
-        sick = Failure.of(error, where)
+        sick = _failure(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
         start = time.perf_counter()
         unit, work = item
@@ -118,10 +119,15 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
     except Exception as error:
         index = job.failed_index()
         at = where if index is None else f"{where}, at sample {index!r}"
-        answer = Answer(unit, "error", Failure.of(error, at), number)
+        answer = Answer(unit, "error", _failure(error, at), number)
     except BaseException as error:  # sys.exit() in the user's code, which would end a process
         left = errors.WorkerDiedError(f"DataLoader worker thread {number} exited unexpectedly: {error!r}")
         left.__cause__ = error
         answer = Answer(unit, "error", left, number)
     answer.notes = job.take_notes()
     return answer
+
+
+def _failure(error: Exception, where: str) -> Failure:
+    """The class need not travel: also a local one stays itself."""
+    return replace(Failure.of(error, where), kind=type(error))
