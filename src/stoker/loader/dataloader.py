@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from stoker import _nominal, collate, errors
 from stoker._engine.base import Backend
+from stoker._engine.process.birth import choose
+from stoker._engine.process.trainer import ProcessBackend
 from stoker._engine.serial import SerialBackend
+from stoker._engine.thread import ThreadBackend
 from stoker._machine import cpus, memory
 from stoker.datasets import IterableDataset
 from stoker.loader import arguments
@@ -374,12 +377,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
                 raise AssertionError("a timeout needs workers: num_workers=0 requires timeout == 0")
             return SerialBackend(assemble(parts))
         if self._method == "thread":
-            from stoker._engine.thread import ThreadBackend
-
             return ThreadBackend(assemble(parts), self.num_workers)
-        from stoker._engine.process.birth import choose
-        from stoker._engine.process.trainer import ProcessBackend
-
         return ProcessBackend(parts, assemble, self.num_workers, choose(self.multiprocessing_context))
 
     def _new_sampler_iterator(self) -> Iterator[Any] | None:

@@ -131,7 +131,8 @@ class LegacyStream:
 
 def _memory(address: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """NumPy's Mersenne twister: its words, then how many of them are used up."""
-    return np.ctypeslib.as_array((ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address))
+    words = (ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address)
+    return np.frombuffer(memoryview(words), np.uint32)
 
 
 class NumpyStream:

@@ -40,7 +40,7 @@ def worker(number: int, zygote_pid: int, stacks: int, collecting: bool) -> None:
     one_thread()
 
 
-STACKS_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 3
+STACKS_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 3)) - 3
 """Makes a worker write the Python stacks of its threads."""
 
 

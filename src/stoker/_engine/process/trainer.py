@@ -7,6 +7,7 @@ import os
 import pickle
 import select
 import time
+import warnings
 import weakref
 from collections import deque
 from typing import Any
@@ -268,6 +269,12 @@ class ProcessBackend(Backend):
                 + stacks
             )
             return
+        warnings.warn(
+            f"all {self._workers} workers waited for locks in their first samples: another thread held one while they "
+            f"were forked. They are born anew. multiprocessing_context='forkserver' avoids this.\n{stacks}",
+            errors.StokerWarning,
+            stacklevel=7,
+        )
         self._bear()
         for unit, (blob, worker) in sorted(self._units.items()):
             self._life.channel.send("unit", unit, worker, blob, [])
