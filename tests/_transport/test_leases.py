@@ -276,7 +276,7 @@ def test_saving_a_small_leaf_writes_no_more_than_torch_does(line: Line) -> None:
     assert size(labels) <= size(torch.arange(64)) and size(images[:16]) <= size(tensor()[:16])
 
 
-def test_a_storage_that_was_moved_away_retires_the_slot(line: Line) -> None:
+def test_a_storage_that_was_moved_away_keeps_the_slot(line: Line) -> None:
     batch = line.send(tensor)
     view = batch.numpy()
     batch.share_memory_()
@@ -284,9 +284,37 @@ def test_a_storage_that_was_moved_away_retires_the_slot(line: Line) -> None:
     line.send(lambda: tensor(9.0))
     assert (view == 1).all()
     del batch, view
+    line.collect()
+    assert line.collect() == 0 and line.arena.reserved_bytes == 2 * BIG
+    line.send(lambda: tensor(9.0))
+    assert line.slots == 2
 
 
-def test_a_queue_after_a_numpy_view_retires_the_slot(line: Line) -> None:
+def test_batches_that_are_shared_one_after_the_other_need_no_more_slots(line: Line) -> None:
+    for value in range(10):
+        batch = line.send(lambda value=value: tensor(value))
+        batch.share_memory_()
+        assert (batch == value).all()
+        del batch
+    assert line.slots <= 2
+
+
+def test_a_view_outlives_a_move_and_the_loader() -> None:
+    line = Line()
+    batch = line.send(tensor)
+    view = batch.numpy()
+    batch.share_memory_()
+    line.close()
+    del batch
+    gc.collect()
+    assert (view == 1).all()
+    del view
+    other = Line()
+    other.collect()  # any loader's reader sees to what is left
+    other.close()
+
+
+def test_a_queue_after_a_numpy_view_keeps_the_slot(line: Line) -> None:
     batch = line.send(tensor)
     view = batch.numpy()
     queue = multiprocessing.SimpleQueue()

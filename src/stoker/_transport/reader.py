@@ -28,6 +28,7 @@ from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
 
 _open: set[Lease] = set()  # leases whose exporters live; also beyond the loader's end
+_moved: set[Lease] = set()  # leases with a storage that was moved away, and may have views left here
 _born_by: list[ForkHold] = []  # set while a fork of ours is under way
 
 
@@ -45,11 +46,12 @@ class Lease:
         self._tokens: list[None] = []  # one for each living exporter; `pop` is atomic
         self._references: list[Any] = []
         self._storages: dict[Any, Any] = {}
+        self._moved_storages: list[Any] = []
 
     @property
     def is_out(self) -> bool:
-        """Whether an exporter lives."""
-        return bool(self._tokens)
+        """Whether an exporter lives, or a storage that was moved away."""
+        return bool(self._tokens or self._moved_storages)
 
     def export(self, mapping: Mapping, offset: int, size: int) -> Any:
         """A buffer over part of the slot, counted until it is gone."""
@@ -62,10 +64,11 @@ class Lease:
         return exporter
 
     def watch_storage(self, storage: Any) -> None:
-        """Retires the slot if `storage`, made over the newest exporter, outlives it.
+        """Extends the lease if `storage`, made over the newest exporter, outlives it.
 
-        `share_memory_()` and multiprocessing queues move a storage to other memory while an earlier NumPy view of the
-        tensor still points here; exactly then the storage survives its exporter.
+        `share_memory_()` and multiprocessing queues move a storage to other memory while an earlier NumPy view of a
+        tensor may still point here; exactly then the storage survives its exporter. Such a view keeps its tensor, and
+        that keeps the storage: when the storage is gone, so are the views.
         """
         self._storages[id(self._references[-1])] = (storage._weak_ref(), type(storage))
 
@@ -77,16 +80,34 @@ class Lease:
     def _exporter_gone(self, reference: Any) -> None:
         held = self._storages.pop(id(reference), None)
         if held is not None and not sys.is_finalizing():
-            weak, kind = held
-            if not kind._expired(weak):
-                self.retired = True
-            kind._free_weak_ref(weak)
+            self._moved_storages.append(held)
+            self._forget_gone_storages()
         self._tokens.pop()
-        if not self._tokens:
-            self._mapping = None
-            self._references = []
-            _open.discard(self)
-            self._gone.append(self)
+        if not self.is_out:
+            self._over()
+
+    def _forget_gone_storages(self) -> None:
+        for held in list(self._moved_storages):
+            weak, kind = held
+            if kind._expired(weak):
+                self._moved_storages.remove(held)
+                kind._free_weak_ref(weak)
+        if self._moved_storages:
+            _moved.add(self)
+
+    def look_again(self) -> None:
+        """Ends the lease if the storages that were moved away are gone by now."""
+        self._forget_gone_storages()
+        if not self._moved_storages:
+            _moved.discard(self)
+            if not self.is_out:
+                self._over()
+
+    def _over(self) -> None:
+        self._mapping = None
+        self._references = []
+        _open.discard(self)
+        self._gone.append(self)
 
 
 class ForkHold:
@@ -223,6 +244,8 @@ class Reader:
         return numbers
 
     def _settle(self) -> None:
+        for lease in list(_moved):
+            lease.look_again()
         while self._gone:
             lease = self._gone.popleft()
             if not lease.holds and not lease.is_out and not lease.settled:
