@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from stoker._engine.base import Failure
+from stoker._engine.base import Failure, located
 from stoker.errors import WorkerTraceback
 
 
@@ -72,3 +72,10 @@ def test_a_local_class_tells_its_name() -> None:
 def test_cuda_in_a_forked_worker_comes_with_advice() -> None:
     got = travelled(RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA ..."))
     assert "pin_memory=True" in str(got) and "spawn" in str(got)
+
+
+def test_a_place_names_the_sample_or_the_first_of_many() -> None:
+    assert located("in worker 1", None) == "in worker 1"
+    assert located("in worker 1", "key") == "in worker 1, at sample 'key'"
+    assert located("in worker 1", [3, 4]) == "in worker 1, at samples 3, 4 (2 in the batch)"
+    assert located("in worker 1", list(range(64))).endswith("at samples 0, 1, 2, 3, 4, 5, 6, 7, … (64 in the batch)")

@@ -392,7 +392,7 @@ def test_an_error_arrives_with_its_type_and_the_next_batch_follows(
         kind = "thread" if threads else "process"
         assert f"Caught {type(error).__name__} in DataLoader worker {kind} " in str(error)
         assert 'test_parity.py", line' in str(error)
-        assert ("at sample 3" if where == "sample" else "at sample [3]") in str(error)
+        assert ("at sample 3" if where == "sample" else "at samples 3 (1 in the batch)") in str(error)
         assert isinstance(error.__cause__, WorkerTraceback)
     else:
         assert str(error) == str(theirs[3])

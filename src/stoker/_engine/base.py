@@ -51,6 +51,16 @@ Recipe = Callable[[int], Job]
 """Makes the job of the worker with this number; called in the worker."""
 
 
+def located(where: str, index: Any) -> str:
+    """`where`, and the sample at which it happened; of a whole batch's indices the first few."""
+    if index is None:
+        return where
+    if not isinstance(index, list):
+        return f"{where}, at sample {index!r}"
+    few = ", ".join(map(repr, index[:8])) + (", …" if len(index) > 8 else "")
+    return f"{where}, at samples {few} ({len(index)} in the batch)"
+
+
 @dataclass
 class Failure:
     """An exception on its way from a worker to the user."""

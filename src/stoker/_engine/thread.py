@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker import errors
-from stoker._engine.base import Answer, Backend, Failure, Job, Recipe, StreamEnd
+from stoker._engine.base import Answer, Backend, Failure, Job, Recipe, StreamEnd, located
 from stoker._supervision.dispatch import Dispatch
 
 JOIN = 0.5
@@ -117,8 +117,7 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
     except StreamEnd:
         answer = Answer(unit, "end", None, number)
     except Exception as error:
-        index = job.failed_index()
-        at = where if index is None else f"{where}, at sample {index!r}"
+        at = located(where, job.failed_index())
         answer = Answer(unit, "error", _failure(error, at), number)
     except BaseException as error:  # sys.exit() in the user's code, which would end a process
         left = errors.WorkerDiedError(f"DataLoader worker thread {number} exited unexpectedly: {error!r}")

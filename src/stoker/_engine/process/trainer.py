@@ -134,7 +134,8 @@ class ProcessBackend(Backend):
         self._dropped_below = 0
         self._fatal: BaseException | None = None
         self._stacks: str | None = None
-        self._starved = False
+        self._starved = False  # whether a worker waits for memory
+        self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
         self._births = 0
         self._owner = os.getpid()
         self._bear()
@@ -174,10 +175,10 @@ class ProcessBackend(Backend):
             now = time.monotonic()
             if until is not None and now >= until:
                 raise self._timed_out(timeout)
-            if self._starved:
-                self._starved = False
+            if self._starved and self._units and (due := min(self._units)) != self._hungry_for:
+                self._hungry_for = due
                 gc.collect()  # batches in cycles hold slots
-                self._life.channel.send("hungry", self._life.reader.returned())
+                self._life.channel.send("hungry", self._life.reader.returned(), due)
             wait = PULSE if until is None else min(PULSE, until - now)
             if self._poll_for(wait):
                 heard = time.monotonic()
@@ -247,7 +248,9 @@ class ProcessBackend(Backend):
         elif name == "workers":
             self._life.workers = message[1]
         elif name == "starved":
-            self._starved = True  # answered when there is nothing left to deliver
+            self._starved, self._hungry_for = True, None  # answered when there is nothing left to deliver
+        elif name == "fed":
+            self._starved = False
         elif name == "died":
             self._fatal = _died(*message[1:])
         elif name == "sick":

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from stoker import errors
-from stoker._engine.base import Failure, Job, Recipe, StreamEnd
+from stoker._engine.base import Failure, Job, Recipe, StreamEnd, located
 from stoker._engine.process import kernel, settle
 from stoker._engine.process.channel import Channel, Message
 from stoker._transport import leaves
@@ -61,8 +61,7 @@ class Worker:
         except StreamEnd:
             self._answer("end", b"", start, job.take_notes())
         except Exception as error:
-            index = job.failed_index()
-            at = where if index is None else f"{where}, at sample {index!r}"
+            at = located(where, job.failed_index())
             self._answer("error", _dumps(Failure.of(error, at)), start, job.take_notes())
         else:
             self._answer("batch", tuple(written), start, job.take_notes())

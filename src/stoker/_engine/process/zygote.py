@@ -80,6 +80,7 @@ class Zygote:
         self._work: dict[int, bytes] = {}
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes
         self._asks: list[_Ask] = []
+        self._starved_for: int | None = None  # the unit of which the trainer was told that it waits for memory
         self._usual_size = 0
         self._dropped_below = 0
         self._answered = 0
@@ -198,7 +199,7 @@ class Zygote:
                 self._put_back(message[1])
             elif name == "hungry":
                 self._put_back(message[1])
-                self._grant(hungry=True)
+                self._grant(hungry_for=message[2])
             elif name == "drop":
                 self._drop(message[1])
             elif name == "pulse":
@@ -276,12 +277,13 @@ class Zygote:
         earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
         return not earlier or self._arena.can_give(earlier + 1, size)
 
-    def _grant(self, hungry: bool = False) -> None:
+    def _grant(self, hungry_for: int | None = None) -> None:
         """Gives waiting workers their slots, earliest unit first; tells the trainer when the earliest must wait.
 
         Args:
-            hungry: the trainer waits for a batch and has given back what it could. If the earliest unit of all cannot
-                be served now, it never will.
+            hungry_for: the trainer has given back what it could and waits for this unit, the earliest that it has no
+                answer of. If this one cannot be served now, it never will. Any other can wait: answers are on their
+                way to the trainer, and will bring their memory back.
         """
         self._asks.sort()
         while self._asks:
@@ -291,17 +293,19 @@ class Zygote:
                     return
                 slot = self._arena.take(size)
             except errors.MemoryLimitError as error:
-                if not hungry:
-                    self._trainer.send("starved")
+                if unit != hungry_for:
+                    if unit != self._starved_for:
+                        self._trainer.send("starved")
+                        self._starved_for = unit
                     return
-                if unit > min(self._dispatch.outstanding):
-                    return  # the batches before it will bring their memory back
                 self._children[number].channel.send("slot", str(error))
-                hungry = False
             else:
                 self._slots[unit] = slot.number
                 self._children[number].channel.send("slot", tuple(slot))
             del self._asks[0]
+        if self._starved_for is not None:
+            self._starved_for = None
+            self._trainer.send("fed")
 
     def _free(self, number: int | None) -> None:
         if number is not None:
