@@ -7,7 +7,6 @@ import copy
 import functools
 import itertools
 import operator
-import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -149,7 +148,7 @@ class LoaderJob:
         except Exception as error:
             failed_at = seeds.failed_at
             if failed_at is None:
-                self._failed = _Indices(indices) if batched else work.indices
+                self._failed = work.indices
             elif failed_at < len(indices):
                 self._failed = indices[failed_at]
                 _blame_the_sampler(error, self._failed, self._dataset)
@@ -203,13 +202,6 @@ class LoaderJob:
 
 
 _END = object()
-
-
-class _Indices(list[Any]):
-    """Those of a batch that failed as a whole: a message shows the first."""
-
-    def __repr__(self) -> str:
-        return reprlib.repr(list(self))
 
 
 def _until_end(call: Callable[[], Any]) -> Iterator[Any]:
