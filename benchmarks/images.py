@@ -56,7 +56,7 @@ def measure(rival: str, data: str, train: bool, batches: int) -> Figures:
     torch.manual_seed(0)
     torch.set_num_threads(threads_left(Backend.process, WORKERS))
     photos = Photos(Path(data), "train")
-    epochs = 2 + batches * BATCH // len(photos)
+    epochs = 2 + (batches + SAMPLES) * BATCH // len(photos)
     photos.paths, photos.labels = photos.paths * epochs, photos.labels * epochs  # so that it goes on till the end
     loader, _ = make_loaders(Loader(rival), photos, photos, BATCH, Backend.process, WORKERS)
     network = make_network(1 + max(photos.labels))
