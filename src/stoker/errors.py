@@ -13,6 +13,9 @@
     ├── SamplerError (ValueError)              a sampler that yields what is no index
     ├── ShardingError (RuntimeError)           a stream that began to shard itself too late
     ├── SickBirthError (RuntimeError)          workers that stall from birth, twice
+    ├── StateError (ValueError)                a state that cannot be loaded
+    │   ├── StateFormatError                   a state that is damaged, not one of ours, or of a newer format
+    │   └── StateMismatchError                 a state of another dataset, or of another order
     ├── WorkerDiedError (RuntimeError)         a worker that was killed or left
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
@@ -84,6 +87,18 @@ class ShardingError(StokerError, RuntimeError):
 
 class SickBirthError(StokerError, RuntimeError):
     """Workers stalled from their first sample on, also after a second birth."""
+
+
+class StateError(StokerError, ValueError):
+    """A state cannot be loaded. What was loaded before stays."""
+
+
+class StateFormatError(StateError):
+    """A state is damaged, truncated, not one of ours, or of a format that this version does not know."""
+
+
+class StateMismatchError(StateError):
+    """A state belongs to another dataset or another order: the message names each difference."""
 
 
 class WorkerDiedError(StokerError, RuntimeError):
