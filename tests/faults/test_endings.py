@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -113,6 +114,20 @@ def test_somebody_else_waited_for_our_zygote() -> None:
     assert os.waitpid(-1, 0)[0] == zygote
     with pytest.raises(RuntimeError, match=r"exited unexpectedly.*status was taken by somebody else's wait"), quickly():
         while True:
+            next(iterator)
+
+
+def test_batches_that_arrived_before_the_zygote_died_are_delivered(birth: str) -> None:
+    iterator = open_iterator(birth, num_workers=1)  # one worker's answers come in order
+    backend = iterator._backend
+    while not backend._inbox:
+        assert backend._poll_for(20.0)
+        backend._listen()
+    os.kill(backend.pids[0], signal.SIGKILL)
+    assert select.select([backend._life.descriptor], [], [], 20)[0]
+    assert next(iterator)[0, 0] == 2
+    with pytest.raises(RuntimeError, match=r"the zygote .* is killed by signal"), quickly():
+        for _ in range(20):
             next(iterator)
 
 

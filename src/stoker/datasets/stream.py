@@ -132,7 +132,7 @@ class _Counted(StreamIterator[Any]):
         self._iterator = iter(dataset)
         self._seen = 0
         if state is not None and "iterator" in state:
-            self._iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
+            self._iterator.load_state_dict(state["iterator"])
         else:
             self._seen = _count(state, "seen")
             for _ in itertools.islice(self._iterator, self._seen):

@@ -62,25 +62,17 @@ class _Life:
         self.channel = Channel(ours)
         self.status: int | None = None
         self.ended = False
+        self._closed = False
 
     def end(self, kill: bool = False) -> None:
         """Ends the zygote and its workers and gives back all that they held. Idempotent; nothing in a forked child."""
-        if self.ended:
+        if self._closed:
             return
-        self.ended = True
+        self._closed = True
         try:
+            self.end_processes(kill)
             if os.getpid() == self.owner:
-                if kill:
-                    kernel.kill(self.pid, self.descriptor)
-                else:
-                    self.channel.hang_up()
-                self._await_end(CLOSE)
-                self._reap_orphans()
                 self.reader.close()
-        except BaseException:  # Ctrl-C once more: then at once
-            kernel.kill(self.pid, self.descriptor)
-            kernel.reap(self.pid, REAP)
-            raise
         finally:
             self.channel.close()
             if self.descriptor is not None:
@@ -88,6 +80,25 @@ class _Life:
             os.close(self.arena)
             os.close(self.lifeline)
             self.hold.release()
+
+    def end_processes(self, kill: bool = False) -> None:
+        """Ends the zygote and its workers. Batches that have arrived can still be opened. Idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        if os.getpid() != self.owner:
+            return
+        try:
+            if kill:
+                kernel.kill(self.pid, self.descriptor)
+            else:
+                self.channel.hang_up()
+            self._await_end(CLOSE)
+            self._reap_orphans()
+        except BaseException:  # Ctrl-C once more: then at once
+            kernel.kill(self.pid, self.descriptor)
+            kernel.reap(self.pid, REAP)
+            raise
 
     def _await_end(self, seconds: float) -> None:
         if self.descriptor is not None:
@@ -183,7 +194,7 @@ class ProcessBackend(Backend):
             if self._poll_for(wait):
                 heard = time.monotonic()
             elif now - heard > (limit := self._longest_silence()):
-                self._life.end(kill=True)
+                self._life.end_processes(kill=True)
                 self._fatal = errors.WorkerDiedError(
                     f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of life "
                     f"for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?"
@@ -223,7 +234,7 @@ class ProcessBackend(Backend):
             if life.ended:
                 return
         if (gone or life.channel.ended) and self._fatal is None:
-            life.end()
+            life.end_processes()
             self._fatal = errors.WorkerDiedError(
                 f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
                 f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed for "
