@@ -222,6 +222,10 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "shard": "none",
         "seed": 5,
         "output": "numpy",
+        "distributed": "exact",
+        "num_replicas": 2,
+        "rank": 1,
+        "batches_per_epoch": 7,
     }
     attributes = vars(stoker.DataLoader(**given))
     assert {name: attributes[name] for name in given} == given

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import SamplerError
-from stoker.loader.plan import BLOCK, ComputedPlan, Step, StreamedPlan, TurnPlan
+from stoker.loader.plan import BLOCK, ComputedPlan, InOrder, Step, StreamedPlan, TurnPlan
+from stoker.loader.shares import Share
+from stoker.loader.world import World
+from stoker.samplers.permutation import Permutation
+
+
+def computed(n: int, batch_size: int | None, drop_last: bool, key: int | None, bound_to: int | None) -> ComputedPlan:
+    order = InOrder(n) if key is None else Permutation(n, key)
+    return ComputedPlan(order, Share(n, 0, World(0, 1), "exact"), batch_size, drop_last, bound_to=bound_to)
 
 
 def walked(plan: ComputedPlan | StreamedPlan) -> list[Step]:
@@ -26,7 +34,7 @@ keys = st.none() | st.integers(0, 2**63 - 1)
 
 @given(n=sizes, batch_size=batches, drop_last=st.booleans(), key=keys)
 def test_steps_are_the_epoch(n: int, batch_size: int, drop_last: bool, key: int | None) -> None:
-    steps = walked(ComputedPlan(n, batch_size, drop_last, key, None))
+    steps = walked(computed(n, batch_size, drop_last, key, None))
     flat = [index for step in steps for index in step.indices]
     assert len(flat) == (n - n % batch_size if drop_last else n)
     assert len(set(flat)) == len(flat) and all(0 <= index < n for index in flat)
@@ -38,15 +46,15 @@ def test_steps_are_the_epoch(n: int, batch_size: int, drop_last: bool, key: int 
 
 @given(n=sizes, batch_size=batches, key=keys, data=st.data())
 def test_a_step_does_not_depend_on_the_way_to_it(n: int, batch_size: int, key: int | None, data: st.DataObject) -> None:
-    steps = walked(ComputedPlan(n, batch_size, False, key, None))
+    steps = walked(computed(n, batch_size, False, key, None))
     order = data.draw(st.permutations(range(len(steps) + 1))) if len(steps) < 20 else [len(steps), 3, 1, 2]
-    fresh = ComputedPlan(n, batch_size, False, key, None)
+    fresh = computed(n, batch_size, False, key, None)
     for k in order:
         assert fresh.step(k) == (steps[k] if k < len(steps) else None)
 
 
 def test_a_step_of_ten_billion_samples_costs_what_one_of_a_thousand_does() -> None:
-    plan = ComputedPlan(10**10, 64, False, 7, None)
+    plan = computed(10**10, 64, False, 7, None)
     tracemalloc.start()
     step = plan.step(10**8)
     peak = tracemalloc.get_traced_memory()[1]
@@ -56,27 +64,27 @@ def test_a_step_of_ten_billion_samples_costs_what_one_of_a_thousand_does() -> No
 
 
 def test_without_batches_steps_are_single_indices() -> None:
-    assert [step.indices for step in walked(ComputedPlan(3, None, False, None, None))] == [0, 1, 2]
+    assert [step.indices for step in walked(computed(3, None, False, None, None))] == [0, 1, 2]
 
 
 def test_bound_steps_go_to_workers_in_turn() -> None:
-    assert [step.worker for step in walked(ComputedPlan(10, 2, False, None, 3))] == [0, 1, 2, 0, 1]
-    assert [step.worker for step in walked(StreamedPlan(iter([[1], [2], [3]]), True, 2))] == [0, 1, 0]
+    assert [step.worker for step in walked(computed(10, 2, False, None, 3))] == [0, 1, 2, 0, 1]
+    assert [step.worker for step in walked(StreamedPlan(iter([[1], [2], [3]]), True, bound_to=2))] == [0, 1, 0]
 
 
 def test_a_walked_sampler_counts_positions_over_uneven_batches() -> None:
-    steps = walked(StreamedPlan(iter([[5, 6, 7], [], (1,), [2, 2]]), True, None))
+    steps = walked(StreamedPlan(iter([[5, 6, 7], [], (1,), [2, 2]]), True))
     assert [(step.indices, step.position) for step in steps] == [([5, 6, 7], 0), ([], 3), ([1], 3), ([2, 2], 4)]
 
 
 @pytest.mark.parametrize("item", [3, "ab", None])
 def test_a_batch_that_is_none_is_refused(item: object) -> None:
     with pytest.raises(SamplerError, match="must be a list of indices"):
-        StreamedPlan(iter([item]), True, None).next()
+        StreamedPlan(iter([item]), True).next()
 
 
 def test_streams_take_turns_until_theirs_ends() -> None:
-    plan = TurnPlan(3)
+    plan = TurnPlan(range(3))
     turns = []
 
     def take(count: int) -> None:

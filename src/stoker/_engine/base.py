@@ -44,6 +44,9 @@ class Job(Protocol):
     def failed_index(self) -> Any:
         """Index of the sample at which the last unit failed, or None."""
 
+    def stream_state(self) -> bytes | None:
+        """Where the worker's stream stands behind the last unit, for the caller of the backend; None without one."""
+
 
 Lender = Callable[[int], Any]
 
@@ -135,6 +138,7 @@ class Answer:
     value: Any
     worker: int
     notes: list[str] = field(default_factory=list)
+    stream_state: bytes | None = None
 
 
 class Backend(ABC):

@@ -28,7 +28,7 @@ class SerialBackend(Backend):
         except Exception as error:
             kind, value = "error", error
         self._waiting.popleft()  # only now: after Ctrl-C whoever goes on gets this batch
-        return Answer(unit, kind, value, 0, self._job.take_notes())
+        return Answer(unit, kind, value, 0, self._job.take_notes(), self._job.stream_state())
 
     def open(self, answer: Answer) -> Any:
         return answer.value

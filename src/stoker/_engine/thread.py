@@ -123,7 +123,7 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
         left = errors.WorkerDiedError(f"DataLoader worker thread {number} exited unexpectedly: {error!r}")
         left.__cause__ = error
         answer = Answer(unit, "error", left, number)
-    answer.notes = job.take_notes()
+    answer.notes, answer.stream_state = job.take_notes(), job.stream_state()
     return answer
 
 

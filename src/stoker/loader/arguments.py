@@ -11,6 +11,7 @@ METHODS = ("process", "thread")
 SEEDINGS = ("auto", "sample", "worker")
 SHARDS = ("auto", "none")
 OUTPUTS = ("torch", "numpy")
+DISTRIBUTED = (None, "pad", "drop", "exact")
 
 
 def integer(name: str, value: Any, otherwise: str) -> int:
@@ -38,7 +39,21 @@ def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persiste
         raise ValueError("persistent_workers option needs num_workers > 0")
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def check_ranks(distributed: Any, num_replicas: Any, rank: Any, batches_per_epoch: Any) -> None:
+    """How an epoch is shared out, and cut off."""
+    check_choice("distributed", distributed, DISTRIBUTED)
+    if (num_replicas is None) != (rank is None):
+        raise ValueError(f"num_replicas and rank belong together, but got num_replicas={num_replicas}, rank={rank}")
+    if rank is not None:
+        if distributed is None:
+            raise ValueError("num_replicas and rank need distributed='pad', 'drop' or 'exact', or a DistributedSampler")
+        if not 0 <= integer("rank", rank, "None") < integer("num_replicas", num_replicas, "None"):
+            raise ValueError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
+    if batches_per_epoch is not None and integer("batches_per_epoch", batches_per_epoch, "None") < 1:
+        raise ValueError(f"batches_per_epoch should be a positive integer, but got {batches_per_epoch}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> None:
     """One of a few words."""
     if value not in choices:
         raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}, but got {name}={value!r}")

@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from stoker import _nominal, collate, errors
@@ -19,11 +19,11 @@ from stoker._engine.serial import SerialBackend
 from stoker._engine.thread import ThreadBackend
 from stoker._machine import cpus, memory
 from stoker.datasets import IterableDataset
-from stoker.loader import arguments
-from stoker.loader.generators import mix
+from stoker.loader import arguments, epoch, state
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.job import Settings, assemble
-from stoker.loader.plan import ComputedPlan, Plan, StreamedPlan, TurnPlan
+from stoker.loader.progress import Progress
+from stoker.loader.state import Place
 from stoker.samplers import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 if TYPE_CHECKING:
@@ -44,16 +44,6 @@ class _Endless(Sampler[None]):
 
     def __iter__(self) -> Iterator[None]:
         return itertools.repeat(None)
-
-
-class _Epochs:
-    """Numbers the epochs of a loader, across its iterators."""
-
-    begun = 0
-
-    def next(self) -> int:
-        self.begun += 1
-        return self.begun - 1
 
 
 class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
@@ -93,6 +83,12 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         seed: fixes all epochs: epoch e is a function of (seed, e). Without it each epoch's seed is drawn at the first
             `next()`, from `generator` or the global generator.
         output: "torch" (where it is installed) or "numpy" leaves.
+        distributed: shares each epoch out among the ranks of a job, without a sampler; `batch_size` is a rank's. Where
+            samples do not divide evenly, "pad" gives some twice (as `DistributedSampler` does), "drop" leaves the last
+            out, "exact" gives each once, so that some ranks have a sample, or a batch, more.
+        num_replicas, rank: the ranks, and which this is; by default as `torch.distributed` or the launcher says.
+        batches_per_epoch: cuts an order without an end, in which one shuffled pass over the samples follows another,
+            into epochs of so many batches.
 
     Raises:
         ValueError, TypeError: contradictory or impossible arguments, as torch words them.
@@ -146,6 +142,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         shard: Literal["auto", "none"] = "auto",
         seed: int | None = None,
         output: Literal["torch", "numpy"] | None = None,
+        distributed: Literal["pad", "drop", "exact"] | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        batches_per_epoch: int | None = None,
     ) -> None:
         number = (
             _automatic_workers() if num_workers == "auto" else arguments.integer("num_workers", num_workers, "'auto'")
@@ -173,6 +173,11 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.shard = shard
         self.seed = None if seed is None else arguments.integer("seed", seed, "None")
         self.output = output
+        arguments.check_ranks(distributed, num_replicas, rank, batches_per_epoch)
+        self.distributed = distributed
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.batches_per_epoch = batches_per_epoch
 
         self._is_stream = _is_iterable(dataset)
         arguments.check_dataset(dataset, self._is_stream)
@@ -200,8 +205,11 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.persistent_workers = persistent_workers
         self._IterableDataset_len_called: int | None = None
         self._iterator: LoaderIterator | None = None
-        self._epochs = _Epochs()
+        self._epochs = epoch.Epochs()
+        self._progress = Progress()
+        self._resumed: Place | None = None
         self._told: set[str] = set()
+        epoch.check_shares(self)
         self.__initialized = True
         self.check_worker_number_rationality()
 
@@ -262,7 +270,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     def __len__(self) -> int:
         """Batches in an epoch; for an IterableDataset with a length, the best guess from it."""
         if not self._is_stream:
-            return len(self._index_sampler)
+            return epoch.length_of(self)
         length = self._IterableDataset_len_called = len(self.dataset)
         if self.batch_size is None:
             return length
@@ -283,7 +291,46 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "_epochs": copy.copy(self._epochs)}
+        # Another process goes its own way from here
+        return {**self.__dict__, "_iterator": None, "_epochs": copy.copy(self._epochs), "_progress": Progress()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest epoch stands for the user: what was received of it, not what was made ahead.
+
+        Plain values, as JSON has them (a stream's own state is as its dataset makes it); under 1 kB and constant time
+        for datasets with indices. Of the latest iterator, also after `break`. Behind the end of an epoch it is the
+        start of the next. Every rank's state at the same step is interchangeable.
+
+        Raises:
+            StateError: a stream's own `state_dict` raised.
+        """
+        streams = max(1, self.num_workers) if self._is_stream else 0
+        number, place = self._progress.place(self._epochs.begun, streams)
+        return state.packed(number, place, epoch.kind_of(self))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Makes the next `iter()` go on where a state says; with `seed=` all later epochs follow as well.
+
+        Constant time, but for a sampler that can only be walked. The number of workers, the backend, `prefetch_factor`
+        and the number of ranks may differ from those that saved it.
+
+        Args:
+            state_dict: what `state_dict()` returned, also after JSON or pickle.
+            strict: whether a state of another dataset or order is an error.
+
+        Raises:
+            StateFormatError: it is damaged, no state of ours, or of a newer format.
+            StateMismatchError: it does not fit this loader; what differs is named. Nothing has changed then.
+        """
+        number, place, kind = state.unpacked(state_dict)
+        if strict:
+            state.check_fits(kind, epoch.kind_of(self), bool(place.ahead))
+        self._resumed = epoch.resumed(self, number, place, strict)
+        self._progress = Progress(self._resumed)
+
+    def _take_resumed(self) -> Place:
+        place, self._resumed = self._resumed, None
+        return state.START if place is None else place
 
     def describe(self) -> str:
         """What will run, how many, with which memory, and why: one screen of text. Starts nothing."""
@@ -336,16 +383,6 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return snapshot
 
     @property
-    def _own_order(self) -> bool:
-        """Whether the order is still the loader's own: frameworks replace samplers behind its back."""
-        own, batches = self._own_sampler, self.batch_sampler
-        if self._is_stream or own is None or self.sampler is not own:
-            return False
-        if getattr(own, "generator", self.generator) is not self.generator:
-            return False
-        return batches is None or (type(batches) is BatchSampler and batches.sampler is own)
-
-    @property
     def _method(self) -> Literal["serial", "thread", "process"]:
         return self.worker_method if self.num_workers else "serial"
 
@@ -379,35 +416,6 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         if self._method == "thread":
             return ThreadBackend(assemble(parts), self.num_workers)
         return ProcessBackend(parts, assemble, self.num_workers, choose(self.multiprocessing_context))
-
-    def _new_sampler_iterator(self) -> Iterator[Any] | None:
-        """The user's sampler at its start, or None where the loader's own order or a stream is walked."""
-        return None if self._own_order or self._is_stream else iter(self._index_sampler)
-
-    def _begin_epoch(self, sampler: Iterator[Any] | None) -> tuple[int, int, Plan]:
-        """Number, seed and plan of a new epoch."""
-        epoch = self._epochs.next()
-        seed = self._draw_seed() if self.seed is None else mix(self.seed, epoch) >> 1
-        bound_to = self.num_workers if self.worker_init_fn is not None and self.num_workers else None
-        if self._is_stream:
-            return epoch, seed, TurnPlan(max(1, self.num_workers))
-        if sampler is not None:
-            return epoch, seed, StreamedPlan(sampler, self._auto_collation, bound_to)
-        key = mix(seed) if isinstance(self.sampler, RandomSampler) else None
-        batches = self.batch_sampler
-        size, drop_last = (None, False) if batches is None else (batches.batch_size, batches.drop_last)
-        return epoch, seed, ComputedPlan(len(self.dataset), size, drop_last, key, bound_to)
-
-    def _draw_seed(self) -> int:
-        """63 bits from `generator`, else from torch's global generator where torch is in use, else from NumPy's."""
-        import numpy as np
-
-        if isinstance(self.generator, np.random.Generator):
-            return int(self.generator.integers(2**63 - 1))
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return int(np.random.randint(2**63 - 1, dtype=np.int64))
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
 
 _SEEN_BY_ITERATORS = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import collate
 from stoker._machine import cpus, memory
+from stoker.loader import epoch
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
@@ -56,7 +57,7 @@ def _fetched(loader: DataLoader[Any]) -> str:
 def _order(loader: DataLoader[Any]) -> str:
     if loader._is_stream:
         return "as the streams give it, workers in turn"
-    if not loader._own_order:
+    if not epoch.is_computed(loader):
         return f"walked from {type(loader._index_sampler).__name__}"
     if not loader.shuffle:
         return "0, 1, 2, …"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from stoker import errors
 from stoker._engine.base import Answer, Backend, Failure
 from stoker.device import pinning
+from stoker.loader import epoch
 from stoker.loader.job import Work
-from stoker.loader.plan import Plan
+from stoker.loader.progress import Progress
+from stoker.loader.walk import Walk
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,7 +30,7 @@ class LoaderIterator:
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader._snapshot()
+        self._follow(loader)
         self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device)
         self._timeout = loader.timeout or None
         self._ahead = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
@@ -40,15 +42,18 @@ class LoaderIterator:
 
     def _rewind(self) -> None:
         """Ready for a new epoch, which begins with the first `next()`."""
-        self._sampler = self._loader._new_sampler_iterator()
-        self._length_told = self._loader._IterableDataset_len_called
-        self._plan: Plan | None = None
+        loader, place = self._loader, self._place
+        walked = not (loader._is_stream or epoch.is_computed(loader))
+        self._walk = Walk(loader._index_sampler, place) if walked else None
+        self._length_told = loader._IterableDataset_len_called
+        self._epoch: epoch.Epoch | None = None
+        self._steps: dict[int, int] = {}  # unit → number of its step in the epoch
         self._planned_all = False
         self._sampler_error: BaseException | None = None
         self._finished = False
         self._yielded = 0
         self._outstanding = 0
-        self._first = self._due = self._submitted
+        self._run = self._due = self._submitted
         for answer in self._answers.values():
             self._open_backend().discard(answer)
         self._answers.clear()
@@ -56,14 +61,21 @@ class LoaderIterator:
     def _reset(self, loader: DataLoader[Any]) -> None:
         """Starts a new epoch on the same workers; what is under way for the last one is dropped."""
         self._open_backend().drop(self._submitted)
-        self._loader = loader._snapshot()
+        self._follow(loader)
         self._rewind()
+
+    def _follow(self, loader: DataLoader[Any]) -> None:
+        """Takes over the loader's settings as they are now, and where it is to begin."""
+        self._place = loader._take_resumed()
+        self._set_epoch = loader._epochs.announce(loader)
+        self._loader = loader._snapshot()
+        self._progress = loader._progress = Progress(self._place)
 
     def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
-        return len(self._loader._index_sampler)
+        return epoch.length_of(self._loader)
 
     def __getstate__(self) -> Any:
         raise NotImplementedError(
@@ -75,8 +87,8 @@ class LoaderIterator:
         if self._finished:
             raise StopIteration
         backend = self._open_backend()
-        if self._plan is None:
-            self._epoch, self._seed, self._plan = self._loader._begin_epoch(self._sampler)
+        if self._epoch is None:
+            self._begin()
         try:
             answer = self._take(backend)
         except (errors.WorkerDiedError, errors.WorkerStartError, errors.SickBirthError):
@@ -85,6 +97,7 @@ class LoaderIterator:
         if answer is None:
             self._finish()
             raise StopIteration
+        self._count(answer)
         if answer.kind == "error":
             error = answer.value
             raise error.rebuilt() if isinstance(error, Failure) else error
@@ -94,6 +107,21 @@ class LoaderIterator:
         self._yielded += 1
         self._warn_of_length()
         return batch
+
+    def _begin(self) -> None:
+        """The epoch is decided at its first `next()`, as in torch: whoever draws from a generator before it is first."""
+        number = self._loader._epochs.next()
+        self._epoch = epoch.begin(self._loader, self._walk, number, self._place)
+        self._progress.generators = None if self._walk is None else self._walk.generators
+        self._progress.begin(self._epoch)
+
+    def _count(self, answer: Answer) -> None:
+        """The user is about to receive this answer."""
+        number = self._steps.pop(answer.unit)
+        if self._loader._is_stream:
+            self._progress.streamed(answer.worker, answer.stream_state, ended=False)
+        else:
+            self._progress.received(number)
 
     def _open_backend(self) -> Backend:
         if self._backend is None:
@@ -115,6 +143,7 @@ class LoaderIterator:
             if answer.kind != "end":
                 self._top_up(backend)  # the workers go on while the user has the batch
                 return answer
+            self._progress.streamed(answer.worker, answer.stream_state, ended=True)
 
     def _ready(self) -> Answer | None:
         if not self._in_order and self._answers:
@@ -130,16 +159,17 @@ class LoaderIterator:
         for note in answer.notes:
             self._loader._tell_once(note, stacklevel=4)
         if answer.kind == "end":
-            assert self._plan is not None
-            self._plan.ended(answer.worker)
+            assert self._epoch is not None
+            self._epoch.plan.ended(answer.worker)
         self._answers[answer.unit] = answer
 
     def _top_up(self, backend: Backend) -> None:
         """Plans and submits units until enough are under way. A sampler's error waits for its turn."""
-        assert self._plan is not None
+        assert self._epoch is not None
+        plan, seed = self._epoch.plan, self._epoch.seed
         while not self._planned_all and self._outstanding + len(self._answers) < self._ahead:
             try:
-                step = self._plan.next()
+                step = plan.next()
             except Exception as error:
                 self._planned_all, self._sampler_error = True, error
                 return
@@ -147,13 +177,17 @@ class LoaderIterator:
                 # A stream's plan goes on as long as a worker does; what it says now holds for ever
                 self._planned_all = True
                 return
-            work = Work(self._epoch, self._seed, step.position, step.indices)
+            if (mark := plan.mark()) is not None:
+                self._progress.planned(step.number, mark)
+            work = Work(self._run, seed, step.position, step.indices, step.stride, self._set_epoch)
+            self._steps[self._submitted] = step.number
             backend.submit(self._submitted, work, step.worker)
             self._submitted += 1
             self._outstanding += 1
 
     def _finish(self) -> None:
         self._finished = True
+        self._progress.finish()
         if not self._loader.persistent_workers:
             self._release()
 

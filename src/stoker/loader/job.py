@@ -7,6 +7,7 @@ import copy
 import functools
 import itertools
 import operator
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,12 +16,13 @@ from stoker import collate
 from stoker._engine.base import Lender, Recipe, StreamEnd
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
+from stoker.datasets.stream import StreamIterator
 from stoker.errors import SamplerError
 from stoker.loader import torch_bridge
 from stoker.loader.generators import mix
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.seeding import SampleSeeding, Seeding
-from stoker.loader.sharding import OTHERS, shared_out
+from stoker.loader.sharding import OTHERS, Numbered, shared_out
 from stoker.loader.worker_seeding import run_init_fn
 
 Method = Literal["serial", "thread", "process"]
@@ -29,10 +31,12 @@ Method = Literal["serial", "thread", "process"]
 class Work(NamedTuple):
     """A unit as it travels: everything that its batch follows from, beside the dataset."""
 
-    epoch: int
+    run: int  # of the iterator's epochs: a stream is opened once in each
     seed: int
     position: int
-    indices: Any
+    indices: Any  # of a stream: where it is resumed, or None
+    stride: int = 1
+    set_epoch: int | None = None  # what the dataset is to be told
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,9 @@ class LoaderJob:
         self._info: WorkerInfo | None = None
         self._seeding: SampleSeeding | None = None
         self._sick: Exception | None = None
-        self._epoch: int | None = None
-        self._source: Iterator[tuple[int, Any]] | None = None
+        self._run: int | None = None
+        self._source: StreamIterator[tuple[int, Any]] | None = None
+        self._ended = False
         self._position = 0
         self._stream_seed = 0
         self._notes: list[str] = []
@@ -84,6 +89,10 @@ class LoaderJob:
         work = Work(*work)
         outside = current.info
         try:
+            if work.run != self._run:
+                self._run, self._source, self._ended = work.run, None, False
+                if work.set_epoch is not None and self._settings.method == "process":
+                    self._dataset.set_epoch(work.set_epoch)  # persistent workers' copy; others were born with it
             seeds = self._seeding or self._start(work.seed)
             current.info = self._info
             if self._sick is not None:
@@ -140,7 +149,7 @@ class LoaderJob:
             if callable(fetch_all):
                 samples = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
             else:
-                positions = range(work.position, work.position + len(indices))
+                positions = range(work.position, work.position + work.stride * len(indices), work.stride)
                 samples = seeds.samples(
                     work.seed, positions, functools.partial(operator.getitem, self._dataset), indices
                 )
@@ -155,9 +164,10 @@ class LoaderJob:
             raise
 
     def _from_stream(self, work: Work, seeds: SampleSeeding) -> Any:
-        if work.epoch != self._epoch:
-            self._epoch, self._source = work.epoch, None
+        if self._source is None and not self._ended:
+            self._ended = True  # one that cannot be opened is not tried again
             self._open_stream(work, seeds)
+            self._ended = False
         wanted = self._settings.batch_size if self._settings.batched else 1
         first = self._position
         with seeds.undisturbed(self._stream_seed):
@@ -168,27 +178,34 @@ class LoaderJob:
 
     def _open_stream(self, work: Work, seeds: SampleSeeding) -> None:
         """The worker's stream of samples in this epoch, each made under its own seed."""
-        settings = self._settings
-        whole = False
-        if settings.shard == "auto" and settings.num_workers > 1 and self._init_fn is None:
-            self._source, whole = seeds.one(work.seed, 0, self._shared_out)
+        settings, state = self._settings, work.indices
+        several = settings.num_workers > 1
+        if settings.shard == "auto" and self._init_fn is None and (several or (state and state.get("strided"))):
+            share = (self._dataset, self._number, max(1, settings.num_workers), self._tell, state)
+            self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share))
         else:
-            self._source = enumerate(seeds.one(work.seed, 0, lambda: iter(self._dataset)))
-        self._position = 0
+            self._source, whole = seeds.one(work.seed, 0, lambda: Numbered(self._dataset, state)), not several
+        self._position = 0 if state is None else state["position"]
         self._stream_seed = work.seed if whole else mix(work.seed, self._number)
 
-    def _shared_out(self) -> tuple[Iterator[tuple[int, Any]], bool]:
-        return shared_out(self._dataset, self._number, self._settings.num_workers, self._tell)
+    def stream_state(self) -> bytes | None:
+        """Where the worker's stream stands behind the last unit; None where there is none."""
+        if self._source is None:
+            return None
+        try:
+            return pickle.dumps(self._source.state_dict(), 5)
+        except Exception as error:
+            return pickle.dumps({"failed": repr(error)}, 5)
 
     def _tell(self, note: str) -> None:
         self._notes.append(note)
 
     def _next_sample(self, seeds: SampleSeeding) -> Any:
         """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
-        while self._source is not None:
+        while self._source is not None and not self._ended:
             item = seeds.one(self._stream_seed, self._position, functools.partial(next, self._source, None))
             if item is None:
-                self._source = None
+                self._ended = True
                 break
             self._position = item[0] + 1
             if item[1] is not OTHERS:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from stoker.errors import SamplerError
-from stoker.samplers.permutation import Permutation
+from stoker.loader.shares import Share
+from stoker.samplers.order import BatchOrder, Int64Array, Order
 
 BLOCK = 4096
 """Positions of a permutation that are computed at once: a call costs as much as some thousand of its positions."""
@@ -21,11 +23,15 @@ class Step(NamedTuple):
         indices: a list of indices for a batch, a single index without batching, None for a stream.
         position: where in the epoch the first sample stands, counted from 0.
         worker: the worker that has to do it, or None for whoever is free.
+        number: the step's in the epoch, counted from 0; streams do not number theirs.
+        stride: how far apart in the epoch its samples stand: the number of ranks that share the epoch.
     """
 
     indices: Any
     position: int
     worker: int | None
+    number: int = 0
+    stride: int = 1
 
 
 class Plan(Protocol):
@@ -37,37 +43,25 @@ class Plan(Protocol):
     def ended(self, worker: int) -> None:
         """The worker's stream has ended."""
 
+    def mark(self) -> Any:
+        """Where the user's sampler stands behind the latest step, for `Progress`; None where that need not be known."""
 
-class ComputedPlan:
-    """The loader's own order: step k follows from (n, batch size, key, k) alone.
 
-    Args:
-        n: samples in the dataset.
-        batch_size: samples in a batch; None for single indices.
-        drop_last: whether a last, smaller batch is left out.
-        key: 64-bit key of the order; None for 0, 1, 2, ….
-        bound_to: number of workers if step k belongs to worker k mod n.
-    """
+class _Numbered:
+    """A plan whose step k follows from k alone."""
 
-    def __init__(self, n: int, batch_size: int | None, drop_last: bool, key: int | None, bound_to: int | None) -> None:
-        self._size = batch_size or 1
-        self._single = batch_size is None
-        self._n = n - n % self._size if drop_last else n
-        self._order = None if key is None else Permutation(n, key)
+    def __init__(self, first: int, skip: Collection[int], bound_to: int | None) -> None:
+        self._first = first
+        self._skip = skip
         self._bound_to = bound_to
         self._next = 0
-        self._block_start = 0
-        self._block: list[int] = []
 
     def step(self, k: int) -> Step | None:
-        """Step k, in constant time."""
-        start = k * self._size
-        if start >= self._n:
-            return None
-        indices = self._indices(start, min(start + self._size, self._n))
-        return Step(indices[0] if self._single else indices, start, k % self._bound_to if self._bound_to else None)
+        raise NotImplementedError
 
     def next(self) -> Step | None:
+        while self._first + self._next in self._skip:
+            self._next += 1
         step = self.step(self._next)
         self._next += step is not None
         return step
@@ -75,32 +69,193 @@ class ComputedPlan:
     def ended(self, worker: int) -> None:
         raise AssertionError("only streams end")
 
+    def mark(self) -> None:
+        """Steps are known by their numbers."""
+
+    def _worker(self, k: int) -> int | None:
+        return (self._first + k) % self._bound_to if self._bound_to else None
+
+
+class ComputedPlan(_Numbered):
+    """Batches of an order that is a function: step k follows from (order, share, batch size, k) alone.
+
+    Args:
+        order: the epoch's indices, by position.
+        share: this rank's positions, from where the epoch is begun or resumed.
+        batch_size: samples in a batch; None for single indices.
+        drop_last: whether a last, smaller batch is left out.
+        first: number in the epoch of the first step, for the workers' turns.
+        skip: numbers in the epoch of steps that were delivered before an earlier one was.
+        bound_to: number of workers if step k belongs to worker k mod n.
+        limit: steps at most; None for all.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        share: Share,
+        batch_size: int | None,
+        drop_last: bool,
+        *,
+        first: int = 0,
+        skip: Collection[int] = (),
+        bound_to: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(first, skip, bound_to)
+        self._order = order
+        self._share = share
+        self._size = batch_size or 1
+        self._single = batch_size is None
+        self._count = len(share) - len(share) % self._size if drop_last else len(share)
+        if limit is not None:
+            self._count = min(self._count, limit * self._size)
+        self._block_start = 0
+        self._block: list[int] = []
+
+    def step(self, k: int) -> Step | None:
+        """Step k, in constant time."""
+        start = k * self._size
+        if start >= self._count:
+            return None
+        indices = self._indices(start, min(start + self._size, self._count))
+        world = self._share.world
+        position = self._share.begin + world.rank + start * world.size
+        return Step(indices[0] if self._single else indices, position, self._worker(k), self._first + k, world.size)
+
     def _indices(self, start: int, stop: int) -> list[int]:
-        if self._order is None:
-            return list(range(start, stop))
         at = start - self._block_start
         if at < 0 or stop - self._block_start > len(self._block):
-            end = min(self._n, start + max(BLOCK, stop - start))
-            self._block = self._order.take(np.arange(start, end, dtype=np.int64)).tolist()
+            end = min(self._count, start + max(BLOCK, stop - start))
+            self._block = self._order.take(self._share.positions(start, end)).tolist()
             self._block_start, at = start, 0
         return self._block[at : at + stop - start]
 
 
-class StreamedPlan:
-    """A sampler of the user's: it can only be walked."""
+class BatchesPlan(_Numbered):
+    """Batches that a batch sampler knows by their number, shared out among ranks batch by batch."""
 
-    def __init__(self, sampler: Iterator[Any], batched: bool, bound_to: int | None) -> None:
+    def __init__(
+        self,
+        batches: BatchOrder,
+        share: Share,
+        *,
+        first: int = 0,
+        skip: Collection[int] = (),
+        bound_to: int | None = None,
+    ) -> None:
+        super().__init__(first, skip, bound_to)
+        self._batches = batches
+        self._share = share
+
+    def step(self, k: int) -> Step | None:
+        """Step k, as quick as the sampler."""
+        if k >= len(self._share):
+            return None
+        (number,) = self._share.positions(k, k + 1).tolist()
+        return Step(self._batches.batch(number), self._batches.position(number), self._worker(k), self._first + k)
+
+
+class InOrder:
+    """The numbers 0 to n - 1 as they come."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def take(self, positions: Int64Array) -> Int64Array:
+        """Returns the positions."""
+        return positions
+
+
+class Endless:
+    """One order after another, for ever: each pass over the n samples has its own.
+
+    Args:
+        n: positions in a pass.
+        order_of: the order of a pass, by its number.
+    """
+
+    LENGTH = 2**62
+
+    def __init__(self, n: int, order_of: Callable[[int], Order]) -> None:
+        self._n = n
+        self._order_of = order_of
+        self._latest: tuple[int, Order] | None = None
+
+    def __len__(self) -> int:
+        return self.LENGTH
+
+    def take(self, positions: Int64Array) -> Int64Array:
+        """Returns the indices at ascending positions."""
+        passes, places = np.divmod(positions, self._n)
+        edges = [0, *(np.flatnonzero(np.diff(passes)) + 1).tolist(), len(positions)]
+        parts = [
+            self._order(int(passes[start])).take(places[start:stop])
+            for start, stop in itertools.pairwise(edges)
+            if stop > start
+        ]
+        return np.concatenate(parts) if parts else positions
+
+    def _order(self, number: int) -> Order:
+        if self._latest is None or self._latest[0] != number:
+            self._latest = number, self._order_of(number)
+        return self._latest[1]
+
+
+class StreamedPlan:
+    """A sampler of the user's: it can only be walked.
+
+    Args:
+        sampler: the iterator over its indices, or batches of indices.
+        batched: whether it gives batches.
+        skip: numbers in the epoch of steps that were delivered before an earlier one was.
+        bound_to: number of workers if step k belongs to worker k mod n.
+        at: (steps, samples) that are behind the sampler where it stands.
+        mark: says where the sampler stands, if it can.
+    """
+
+    def __init__(
+        self,
+        sampler: Iterator[Any],
+        batched: bool,
+        *,
+        skip: Collection[int] = (),
+        bound_to: int | None = None,
+        at: tuple[int, int] = (0, 0),
+        mark: Callable[[], Any] | None = None,
+    ) -> None:
         self._sampler = sampler
         self._batched = batched
+        self._skip = skip
         self._bound_to = bound_to
-        self._count = 0
-        self._position = 0
+        self._count, self._position = at
+        self._mark = mark
+
+    def forward(self, count: int) -> None:
+        """Walks on until `count` steps are behind it. No sample is loaded."""
+        while self._count < count and self._walk() is not None:
+            pass
 
     def next(self) -> Step | None:
+        while (step := self._walk()) is not None:
+            if self._count - 1 not in self._skip:
+                return step
+        return None
+
+    def mark(self) -> Any:
+        """(samples behind it, what the sampler says about where it stands); None where it says nothing."""
+        said = None if self._mark is None else self._mark()
+        return None if said is None else (self._position, said)
+
+    def _walk(self) -> Step | None:
         for indices in self._sampler:
             if self._batched and not isinstance(indices, list):
                 indices = _as_list(indices)
-            step = Step(indices, self._position, self._count % self._bound_to if self._bound_to else None)
+            worker = self._count % self._bound_to if self._bound_to else None
+            step = Step(indices, self._position, worker, self._count)
             self._position += len(indices) if self._batched else 1
             self._count += 1
             return step
@@ -123,11 +278,18 @@ def _as_list(batch: Any) -> list[Any]:
 
 
 class TurnPlan:
-    """Streams: workers make a batch each in turn, until theirs ends."""
+    """Streams: workers make a batch each in turn, until theirs ends.
 
-    def __init__(self, workers: int) -> None:
-        self._active = list(range(workers))
-        self._turn = 0
+    Args:
+        active: the workers whose streams have not ended, in ascending order.
+        turn: whose turn is first, as a place in `active`.
+        starts: what each worker's first step carries, by worker: where its stream is resumed.
+    """
+
+    def __init__(self, active: Iterable[int], turn: int = 0, starts: Mapping[int, Any] | None = None) -> None:
+        self._active = list(active)
+        self._turn = turn
+        self._starts = dict(starts or {})
 
     def next(self) -> Step | None:
         if not self._active:
@@ -135,10 +297,13 @@ class TurnPlan:
         self._turn %= len(self._active)
         worker = self._active[self._turn]
         self._turn += 1
-        return Step(None, 0, worker)
+        return Step(self._starts.pop(worker, None), 0, worker)
 
     def ended(self, worker: int) -> None:
         if worker in self._active:
             place = self._active.index(worker)
             self._active.remove(worker)
             self._turn -= place < self._turn
+
+    def mark(self) -> None:
+        """The workers know where their streams stand."""

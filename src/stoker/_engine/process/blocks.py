@@ -71,8 +71,9 @@ class Block:
         os.close(self.fd)
 
     def _put(self, view: memoryview) -> None:
+        os.lseek(self.fd, self.size, os.SEEK_SET)
         while view.nbytes:
-            written = os.pwrite(self.fd, view, self.size)
+            written = os.write(self.fd, view)
             self.size += written
             view = view[written:]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import select
 import signal
@@ -49,6 +48,8 @@ def die_with_parent(parent: int) -> None:
 
 def die_with_writers(pipe: int) -> None:
     """The kernel kills this process when nobody holds the pipe's other end, also while it is stopped."""
+    import fcntl  # Windows has none, and no zygote either
+
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
@@ -75,7 +76,7 @@ def kill(pid: int, descriptor: int | None = None) -> None:
 
 
 def reap(pid: int, seconds: float) -> int | None:
-    """Waits for a child's end; its status, or None if somebody else reaped it or it has not ended in time."""
+    """Waits for a child's end; its exit code (a signal's number negative), None if it was reaped or takes too long."""
     until = time.monotonic() + seconds
     pause = 0.0005
     while True:
@@ -84,21 +85,20 @@ def reap(pid: int, seconds: float) -> int | None:
         except ChildProcessError:
             return None
         if done:
-            return status
+            return os.waitstatus_to_exitcode(status)
         if time.monotonic() > until:
             return None
         time.sleep(pause)
         pause = min(pause * 2, 0.01)
 
 
-def told(status: int | None) -> str:
-    """How a process ended, in words."""
-    if status is None:
+def told(code: int | None) -> str:
+    """How a process ended, in words; its exit code is the negative number of a signal that killed it."""
+    if code is None:
         return "ended, and its status was taken by somebody else's wait"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"is killed by signal: {signal.strsignal(number) or number}"
-    return f"exited unexpectedly with exit code {os.WEXITSTATUS(status)}"
+    if code < 0:
+        return f"is killed by signal: {signal.strsignal(-code) or -code}"
+    return f"exited unexpectedly with exit code {code}"
 
 
 def waits_for_a_lock(pid: int) -> bool:

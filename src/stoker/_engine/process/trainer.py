@@ -13,8 +13,8 @@ from collections import deque
 from typing import Any
 
 from stoker import errors
-from stoker._engine.base import Answer, Backend, Failure
-from stoker._engine.process import birth, kernel
+from stoker._engine.base import Answer, Backend
+from stoker._engine.process import birth, fates, kernel
 from stoker._engine.process.birth import Assemble, Birth, Parts
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import CLOSE, HUNG, OPENED, PULSE, REAP, STACKS
@@ -244,10 +244,10 @@ class ProcessBackend(Backend):
     def _hear(self, message: Message) -> None:
         name = message[0]
         if name == "answer":
-            _, unit, kind, value, slot, worker, notes = message
+            _, unit, kind, value, slot, worker, said = message
             self._units.pop(unit, None)
             place = None if slot is None else Slot(*slot)
-            answer = Answer(unit, kind, (place, value), worker, notes)
+            answer = Answer(unit, kind, (place, value), worker, *said)
             if kind == "dropped":
                 return
             if unit < self._dropped_below:
@@ -263,13 +263,13 @@ class ProcessBackend(Backend):
         elif name == "fed":
             self._starved = False
         elif name == "died":
-            self._fatal = _died(*message[1:])
+            self._fatal = fates.died(*message[1:])
         elif name == "sick":
             self._born_sick(message[1])
         elif name == "stacks":
             self._stacks = message[1]
         elif name == "broken":
-            self._fatal = _broken(pickle.loads(message[1]))
+            self._fatal = fates.broken(pickle.loads(message[1]))
 
     def _born_sick(self, stacks: str) -> None:
         """All workers wait for locks since birth: another birth, which may find the lock free; after that, an error."""
@@ -332,26 +332,3 @@ class ProcessBackend(Backend):
         self._finalizer()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
-
-
-def _died(number: int, pid: int, status: int | None, units: list[int]) -> errors.WorkerDiedError:
-    how = kernel.told(status)
-    doing = f" while it made batch {units[0]}" if units else " while it was idle"
-    return errors.WorkerDiedError(
-        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {how}. It was worker "
-        f"{number}, and ended{doing}. SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer "
-        "workers or smaller batches. SIGSEGV comes from a library in C: num_workers=0 shows where."
-    )
-
-
-def _broken(failure: Failure) -> BaseException:
-    error: BaseException
-    if failure.kind is not None and issubclass(failure.kind, errors.StokerError):
-        error = failure.kind(failure.text.partition(": ")[2])
-    else:
-        error = errors.WorkerStartError(
-            f"the workers could not be started: {failure.text}. With a clean interpreter (spawn, forkserver) the "
-            "modules that the dataset needs must be importable there."
-        )
-    error.__cause__ = errors.WorkerTraceback(failure.traceback)
-    return error

@@ -48,7 +48,7 @@ class Worker:
             start = time.perf_counter()
             self._writer.begin(None if slot is None else Slot(*slot))
             if job is None:
-                self._answer("error", _dumps(sick), start, [])
+                self._answer("error", _dumps(sick), start, None)
             else:
                 self._do(job, blob, start, where)
             del blob
@@ -59,18 +59,19 @@ class Worker:
             batch = job.run(pickle.loads(blob), self._writer.lend)
             written = self._writer.finish(batch)
         except StreamEnd:
-            self._answer("end", b"", start, job.take_notes())
+            self._answer("end", b"", start, job)
         except Exception as error:
             at = located(where, job.failed_index())
-            self._answer("error", _dumps(Failure.of(error, at)), start, job.take_notes())
+            self._answer("error", _dumps(Failure.of(error, at)), start, job)
         else:
-            self._answer("batch", tuple(written), start, job.take_notes())
+            self._answer("batch", tuple(written), start, job)
 
-    def _answer(self, kind: str, value: Any, start: float, notes: list[str]) -> None:
+    def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
         held = self._writer.slot
+        said = ([], None) if job is None else (job.take_notes(), job.stream_state())
         seconds = time.perf_counter() - start
         number = None if held is None else held.number
-        self._channel.send("answer", self._unit, kind, value, number, seconds, notes)
+        self._channel.send("answer", self._unit, kind, value, number, seconds, said)
         if self._channel.unsent:
             self._poll.modify(self._channel.fileno(), select.POLLOUT)
             while self._channel.unsent:

@@ -229,7 +229,7 @@ class Zygote:
         self._hand_out()
 
     def _take_answer(self, number: int, message: Message) -> None:
-        _, unit, kind, value, held, seconds, notes = message
+        _, unit, kind, value, held, seconds, said = message
         self._answered += 1
         self._dispatch.answered(number, unit, seconds)
         self._slots.pop(unit, None)
@@ -244,7 +244,7 @@ class Zygote:
         if unit < self._dropped_below:
             self._free(None if slot is None else slot.number)
             kind, value, slot = "dropped", None, None
-        self._trainer.send("answer", unit, kind, value, slot and tuple(slot), number, notes)
+        self._trainer.send("answer", unit, kind, value, slot and tuple(slot), number, said)
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before

@@ -1,0 +1,79 @@
+"""What is left of an epoch, shared out among ranks: each rank's positions, any of them known at once."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from stoker.loader.world import World
+from stoker.samplers.order import Int64Array
+
+Mode = Literal["pad", "drop", "exact"]
+
+
+class Share:
+    """The positions of one rank, from where the epoch stands for all ranks to its end.
+
+    The j-th of rank r of W is `begin + r + W * j`, so that after each batch all ranks together have seen an unbroken
+    run of positions, and any number of ranks can go on from its end. Where the positions do not divide evenly:
+
+    - "pad": every rank gets one more; those past the end are the epoch's first again, as in torch's
+      `DistributedSampler`. They are the same whether or not the epoch was interrupted.
+    - "drop": every rank gets as many as the least; the last positions are left out.
+    - "exact": the first ranks get one more, and every position comes once.
+
+    Constant time and memory, but for what `positions` returns. Immutable: any thread may ask.
+
+    Args:
+        n: positions in the epoch, of samples or of batches, up to 2**62.
+        begin: how many of them, from the first on, are behind all ranks.
+        world: rank and number of ranks.
+        mode: what happens where they do not divide evenly.
+
+    Attributes:
+        count: how many positions this rank gets.
+
+    Raises:
+        ValueError: `begin` is not from 0 to `n`, or the mode is unknown.
+    """
+
+    def __init__(self, n: int, begin: int, world: World, mode: Mode) -> None:
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode is {mode!r}, expected one of {', '.join(map(repr, get_args(Mode)))}")
+        if not 0 <= begin <= n:
+            raise ValueError(f"begin is {begin}, which is not from 0 to the {n} positions of the epoch")
+        self.n = n
+        self.begin = begin
+        self.world = world
+        self.mode = mode
+        up = {"pad": world.size - 1, "drop": 0, "exact": world.size - 1 - world.rank}[mode]
+        self.count = (n - begin + up) // world.size
+
+    def __len__(self) -> int:
+        """Returns `count`."""
+        return self.count
+
+    def positions(self, start: int, stop: int) -> Int64Array:
+        """This rank's positions number `start` to `stop - 1`.
+
+        Raises:
+            IndexError: this rank has no such positions.
+        """
+        if not 0 <= start <= stop <= self.count:
+            raise IndexError(
+                f"positions {start} to {stop} of a share of {self.count} (rank {self.world.rank} of {self.world.size})"
+            )
+        every = np.arange(start, stop, dtype=np.int64) * self.world.size
+        return (every + (self.begin + self.world.rank)) % self.n
+
+    def global_position(self, batches: int, batch_size: int) -> int:
+        """The `begin` of those who go on when every rank has delivered so many batches: the same on all ranks.
+
+        It is `n` when they have delivered all there is; what "drop" leaves out is then behind them too.
+        """
+        all_ranks = self.n - self.begin
+        if self.mode == "drop":
+            all_ranks -= all_ranks % self.world.size
+        done = batches * batch_size * self.world.size
+        return self.begin + done if done < all_ranks else self.n

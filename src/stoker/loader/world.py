@@ -1,0 +1,85 @@
+"""Which rank this process is, and of how many."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from typing import Any, NamedTuple
+
+LAUNCHERS = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Who starts ranks, and the variables that tell a rank its place. Slurm is last: where it starts another launcher once
+on each node, the ranks inherit its numbers, which are those of the nodes. SLURM_NTASKS is not asked, because a batch
+script and an interactive shell have it too, and each is one process."""
+
+
+class World(NamedTuple):
+    """This process's place among those that share an epoch.
+
+    Attributes:
+        rank: from 0 to `size - 1`.
+        size: how many ranks there are.
+        source: who says so, for people; worlds with different sources are not equal.
+    """
+
+    rank: int
+    size: int
+    source: str = "arguments"
+
+
+def find(given: tuple[int, int] | None = None) -> World:
+    """The world of this process, asked anew at each call.
+
+    What is given comes first, then the default process group of `torch.distributed` where it is initialised (torch is
+    never imported for that), then a launcher's environment. Without any of them this process is alone.
+
+    Args:
+        given: rank and size.
+
+    Raises:
+        ValueError: rank or size is no integer, the rank is not below the size, or a launcher's environment tells only
+            one of them.
+    """
+    if given is not None:
+        return _checked(("rank", given[0]), ("world size", given[1]), "arguments")
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return World(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    for launcher, *names in LAUNCHERS:
+        told = [(name, os.environ[name]) for name in names if name in os.environ]
+        if len(told) == 2:
+            return _checked(told[0], told[1], f"{names[0]} and {names[1]}, set by {launcher}")
+        if told and told[0][0] != "SLURM_PROCID":  # alone it is a batch script's
+            raise ValueError(_half_told(told[0], names, launcher))
+    return World(0, 1, "no launcher found")
+
+
+def _checked(rank: tuple[str, Any], size: tuple[str, Any], source: str) -> World:
+    world = World(_integer(*rank, source), _integer(*size, source), source)
+    if not 0 <= world.rank < world.size:
+        raise ValueError(
+            f"{rank[0]} {world.rank} is outside of a world of {world.size} ranks ({size[0]}): ranks are counted from 0 "
+            f"to size - 1. Look at what set them: {source}."
+        )
+    return world
+
+
+def _integer(name: str, value: Any, source: str) -> int:
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}, which is no integer. Look at what set it: {source}.") from None
+
+
+def _half_told(told: tuple[str, str], names: list[str], launcher: str) -> str:
+    missing = names[names[0] == told[0]]
+    return (
+        f"{told[0]} is {told[1]!r} in the environment, but {missing} is not set; {launcher} sets both, so this is part "
+        f"of an environment that was passed on. Set {missing}, unset {told[0]}, or initialise torch.distributed before "
+        "the loader is used: then the environment is not asked."
+    )
