@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         WorkerTraceback,
     )
     from stoker.loader.dataloader import DataLoader
+    from stoker.loader.stateful import StatefulDataLoader
     from stoker.samplers import (
         BatchSampler,
         DistributedSampler,
@@ -90,6 +91,7 @@ __all__ = [
     "StateError",
     "StateFormatError",
     "StateMismatchError",
+    "StatefulDataLoader",
     "StokerError",
     "StokerWarning",
     "Subset",
@@ -147,6 +149,7 @@ _MODULES = {
     ),
     "stoker._freeze": ("freeze",),
     "stoker.loader.dataloader": ("DataLoader",),
+    "stoker.loader.stateful": ("StatefulDataLoader",),
     "stoker.samplers": (
         "BatchSampler",
         "DistributedSampler",

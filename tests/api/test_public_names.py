@@ -52,6 +52,7 @@ PUBLIC = {
     ],
     "stoker._freeze": ["freeze"],
     "stoker.loader.dataloader": ["DataLoader"],
+    "stoker.loader.stateful": ["StatefulDataLoader"],
     "stoker.samplers": [
         "BatchSampler",
         "DistributedSampler",
@@ -63,7 +64,7 @@ PUBLIC = {
     ],
 }
 HOMES = {name: module for module, names in PUBLIC.items() for name in names}
-METHODS_OF_THE_LOADER = ["close", "describe", "from_torch"]
+METHODS_OF_THE_LOADER = ["close", "describe", "from_torch", "load_state_dict", "state_dict"]
 
 
 def test_the_list_is_the_surface() -> None:

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import SamplerError
-from stoker.loader.plan import BLOCK, ComputedPlan, InOrder, Step, StreamedPlan, TurnPlan
+from stoker.loader.plan import BLOCK, ComputedPlan, Step, StreamedPlan, TurnPlan
 from stoker.loader.shares import Share
 from stoker.loader.world import World
+from stoker.samplers import SequentialSampler
 from stoker.samplers.permutation import Permutation
 
 
 def computed(n: int, batch_size: int | None, drop_last: bool, key: int | None, bound_to: int | None) -> ComputedPlan:
-    order = InOrder(n) if key is None else Permutation(n, key)
+    order = SequentialSampler(range(n)).order(0) if key is None else Permutation(n, key)
     return ComputedPlan(order, Share(n, 0, World(0, 1), "exact"), batch_size, drop_last, bound_to=bound_to)
 
 

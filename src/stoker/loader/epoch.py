@@ -10,15 +10,14 @@ import numpy as np
 from stoker import errors
 from stoker.loader import world
 from stoker.loader.generators import mix
-from stoker.loader.plan import BatchesPlan, ComputedPlan, Endless, InOrder, Plan, StreamedPlan, TurnPlan
+from stoker.loader.plan import BatchesPlan, ComputedPlan, Endless, Plan, StreamedPlan, TurnPlan
 from stoker.loader.sharding import reshared
 from stoker.loader.shares import Share
 from stoker.loader.state import START, Place
 from stoker.loader.walk import Walk
-from stoker.samplers import BatchSampler, RandomSampler
+from stoker.samplers import BatchSampler
 from stoker.samplers.order import Order
 from stoker.samplers.permutation import FORMAT_VERSION as ORDER_VERSION
-from stoker.samplers.permutation import Permutation
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
@@ -168,12 +167,8 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
 
 
 def _pass(loader: DataLoader[Any], key: int) -> Order:
-    sampler = sampler_of_indices(loader)
-    if sampler is not loader._own_sampler:
-        order: Order = sampler.order(key)
-        return order
-    n = len(loader.dataset)
-    return Permutation(n, key) if isinstance(sampler, RandomSampler) else InOrder(n)
+    order: Order = sampler_of_indices(loader).order(key)
+    return order
 
 
 def sampler_of_indices(loader: DataLoader[Any]) -> Any:

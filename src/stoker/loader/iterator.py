@@ -109,7 +109,7 @@ class LoaderIterator:
         return batch
 
     def _begin(self) -> None:
-        """The epoch is decided at its first `next()`, as in torch: whoever draws from a generator before it is first."""
+        """The epoch is decided at its first `next()`, as in torch, also what is drawn for it from a generator."""
         number = self._loader._epochs.next()
         self._epoch = epoch.begin(self._loader, self._walk, number, self._place)
         self._progress.generators = None if self._walk is None else self._walk.generators

@@ -186,6 +186,12 @@ class LoaderJob:
         else:
             self._source, whole = seeds.one(work.seed, 0, lambda: Numbered(self._dataset, state)), not several
         self._position = 0 if state is None else state["position"]
+        if self._position and isinstance(state["stream"], dict) and "seen" in state["stream"]:
+            self._tell(
+                f"{type(self._dataset).__name__} cannot say where it stands, so to resume it the first "
+                f"{state['stream']['seen']:,} samples were read again and thrown away. To save that, give it "
+                "state_dict() and load_state_dict(state), or build it from stoker's streams."
+            )
         self._stream_seed = work.seed if whole else mix(work.seed, self._number)
 
     def stream_state(self) -> bytes | None:

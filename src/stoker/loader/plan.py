@@ -156,20 +156,6 @@ class BatchesPlan(_Numbered):
         return Step(self._batches.batch(number), self._batches.position(number), self._worker(k), self._first + k)
 
 
-class InOrder:
-    """The numbers 0 to n - 1 as they come."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def take(self, positions: Int64Array) -> Int64Array:
-        """Returns the positions."""
-        return positions
-
-
 class Endless:
     """One order after another, for ever: each pass over the n samples has its own.
 

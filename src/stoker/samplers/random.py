@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 from itertools import islice
 
+import numpy as np
+
 from stoker import _nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, Draws, TorchDraws, draws_from
+from stoker.samplers.hashing import hashes
+from stoker.samplers.order import Int64Array, Order
+from stoker.samplers.permutation import Permutation
 
 _AT_ONCE = 32  # as torch draws with replacement, so that a shared generator gives each the same
 
@@ -17,6 +22,9 @@ class RandomSampler(Sampler[int], _nominal.base("RandomSampler")):  # type: igno
 
     A `torch.Generator` gives the order that torch's sampler draws from it. Without a generator each iteration seeds
     its own, from torch's global one; where torch is not wanted, from NumPy's global state.
+
+    A loader of ours that is given none draws the epoch's seed itself, and asks for `order(key)`: the order is then a
+    function of that seed.
 
     Args:
         data_source: the dataset, or anything with a length.
@@ -68,6 +76,14 @@ class RandomSampler(Sampler[int], _nominal.base("RandomSampler")):  # type: igno
             # Drawn also where nothing of it is used: the generator must end where torch leaves it.
             yield from islice(draws.permutation(n), self.num_samples % n)
 
+    def order(self, key: int) -> Order:
+        """Returns the order that belongs to `key`, which is what a loader walks where there is no generator."""
+        n = len(self.data_source)
+        if self.replacement:
+            return _Drawn(n, self.num_samples, key)
+        first = Permutation(n, key)
+        return first if self.num_samples == n else _Repeated(first, self.num_samples)
+
     def __len__(self) -> int:
         """Returns `num_samples`."""
         return self.num_samples
@@ -81,3 +97,38 @@ class RandomSampler(Sampler[int], _nominal.base("RandomSampler")):  # type: igno
         # One number of the global generator, as torch takes it: others may draw from it while we iterate.
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         return TorchDraws(torch.Generator().manual_seed(seed))
+
+
+class _Drawn:
+    """Indices drawn with replacement: position by position, each from 64 bits of its own."""
+
+    def __init__(self, n: int, size: int, key: int) -> None:
+        self._n = n
+        self._size = size
+        self._key = key
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, positions: Int64Array) -> Int64Array:
+        return (hashes(self._key, positions) % np.uint64(self._n)).astype(np.int64)
+
+
+class _Repeated:
+    """The first `size` indices of one permutation after another, each of its own."""
+
+    def __init__(self, first: Permutation, size: int) -> None:
+        self._first = first
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, positions: Int64Array) -> Int64Array:
+        passes, places = np.divmod(positions, self._first.n)
+        indices = np.empty_like(positions)
+        for number in np.unique(passes).tolist():
+            inside = passes == number
+            pass_ = Permutation(self._first.n, self._first.key + number)
+            indices[inside] = pass_.take(places[inside])
+        return indices

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sized
 
 from stoker import _nominal
 from stoker.samplers.base import Sampler
+from stoker.samplers.order import Int64Array, Order
 
 
 class SequentialSampler(Sampler[int], _nominal.base("SequentialSampler")):  # type: ignore[misc]
@@ -24,6 +25,23 @@ class SequentialSampler(Sampler[int], _nominal.base("SequentialSampler")):  # ty
         """Yields the indices in order."""
         return iter(range(len(self.data_source)))
 
+    def order(self, key: int) -> Order:
+        """Returns the same for any key: each position is its index."""
+        return _Ascending(len(self.data_source))
+
     def __len__(self) -> int:
         """Returns the dataset's length of this moment."""
         return len(self.data_source)
+
+
+class _Ascending:
+    """The numbers 0 to n - 1 as they come."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def take(self, positions: Int64Array) -> Int64Array:
+        return positions

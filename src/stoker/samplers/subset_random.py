@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from stoker import _nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, draws_from
+from stoker.samplers.order import Int64Array, Order
+from stoker.samplers.permutation import Permutation
 
 
 class SubsetRandomSampler(Sampler[int], _nominal.base("SubsetRandomSampler")):  # type: ignore[misc]
@@ -32,6 +36,28 @@ class SubsetRandomSampler(Sampler[int], _nominal.base("SubsetRandomSampler")):  
         for place in draws_from(self.generator).permutation(len(self.indices)):
             yield self.indices[place]
 
+    def order(self, key: int) -> Order:
+        """Returns the order that belongs to `key`, which is what a loader walks where there is no generator."""
+        return _Given(self.indices, Permutation(len(self.indices), key))
+
     def __len__(self) -> int:
         """Returns the number of indices."""
         return len(self.indices)
+
+
+class _Given:
+    """Given indices in a permuted order. What is no integer stays what it is."""
+
+    def __init__(self, indices: Sequence[Any], places: Permutation) -> None:
+        given = np.asarray(indices)
+        if given.ndim != 1 or given.dtype.kind not in "iu":
+            given = np.empty(len(indices), object)
+            given[:] = list(indices)
+        self._given = given
+        self._places = places
+
+    def __len__(self) -> int:
+        return self._places.n
+
+    def take(self, positions: Int64Array) -> Any:
+        return self._given[self._places.take(positions)]
