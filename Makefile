@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-quick lint docs clean
+.PHONY: help demo test test-long bench bench-quick lint docs clean
 
 VENV ?= .venv
 # Python 3.11 is what is tested with torch; any other from 3.10 on is taken where there is none.
@@ -25,6 +25,7 @@ bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
 	@echo 'make test    the quick tests'
+	@echo 'make test-long   properties with many more cases, for 10 minutes'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
 	@echo 'make lint    ruff, and mypy in its strict mode'
 	@echo 'make docs    the documentation, into build/site'
@@ -35,6 +36,11 @@ demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 
 test: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
+test-long: $(VENV)/.demo $(VENV)/.test
+	$(BIN)/python -m pytest -m 'long or not long' --hypothesis-profile=long --timeout 600 \
+		tests/loader tests/samplers tests/datasets $(PYTEST_ARGS)
 
 bench: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --json benchmarks/results/$(name).json &&) true
