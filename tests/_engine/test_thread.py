@@ -33,6 +33,9 @@ class Square:
     def failed_index(self) -> None:
         return None
 
+    def stream_state(self) -> None:
+        return None
+
 
 def test_a_local_exception_class_stays_itself() -> None:
     backend = ThreadBackend(Square, 1)

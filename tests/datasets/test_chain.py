@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stoker.datasets import ChainDataset, IterableDataset
+from stoker.testing.streams import SOURCES, Numbers, StreamSuite
 
 
 class Stream(IterableDataset[int]):
@@ -61,3 +62,70 @@ def test_what_is_no_stream_is_found_when_its_turn_comes() -> None:
 def test_a_stream_without_length_makes_the_chain_one() -> None:
     with pytest.raises(TypeError):
         len(ChainDataset([Stream(1)]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda kind=kind: ChainDataset([kind(4), kind(0), kind(3)]) for kind in SOURCES.values()),
+        lambda: ChainDataset([Numbers(4, num_shards=2), ChainDataset([Numbers(5, num_shards=3), Numbers(2)])]),
+        lambda: ChainDataset([Numbers(7, num_shards=2), Numbers(6, num_shards=3)]),
+    ],
+    ids=[*SOURCES, "nested", "sharded"],
+)
+class TestChains(StreamSuite):
+    pass
+
+
+def test_the_streams_before_the_state_are_not_opened_again() -> None:
+    first, second = Sized(1, 2), Sized(3, 4)
+    chain: ChainDataset[int] = ChainDataset([first, second])
+    chain.load_state_dict({"stream": 1, "at": {"seen": 1}})
+    assert list(chain) == [4]
+    assert not first.opened
+
+
+def test_streams_that_come_one_by_one_are_resumed_too() -> None:
+    """`datasets` may be an iterator, of streams that are made when their turn comes."""
+
+    def chain() -> ChainDataset[int]:
+        return ChainDataset(Numbers(start, start + 3) for start in (0, 10, 20))
+
+    whole = chain()
+    samples = iter(whole)
+    assert [next(samples) for _ in range(5)] == [0, 1, 2, 10, 11]
+    rest = chain()
+    rest.load_state_dict(whole.state_dict())
+    assert list(iter(rest)) == list(samples) == [12, 20, 21, 22]
+    assert (rest.num_shards, list(rest)) == (1, [])
+    rest.set_epoch(1)
+
+
+def test_a_state_beyond_the_last_stream_is_refused() -> None:
+    chain: ChainDataset[int] = ChainDataset([Sized(1)])
+    chain.load_state_dict({"stream": 2})
+    with pytest.raises(ValueError, match="stands in stream 2 of a chain that has 1"):
+        iter(chain)
+
+
+def test_a_sample_that_fails_is_passed_over() -> None:
+    class Torn(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+            raise OSError
+
+    samples = iter(ChainDataset([Torn(), Sized(2)]))
+    assert next(samples) == 1
+    with pytest.raises(OSError):
+        next(samples)
+    assert list(samples) == [2]
+
+
+def test_shards_and_epochs_are_those_of_the_streams() -> None:
+    parts = [Numbers(6, num_shards=3), Numbers(10, 14, num_shards=2)]
+    chain: ChainDataset[int] = ChainDataset(parts)
+    assert chain.num_shards == 2
+    assert list(chain.shard(num_shards=2, index=1)) == [1, 3, 5, 11, 13]
+    chain.set_epoch(3)
+    assert [part.epoch for part in parts] == [3, 3]
+    assert ChainDataset([*parts, Sized(1)]).num_shards == 1

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stoker.datasets import ConcatDataset, IterableDataset
+from stoker.datasets.stream import resume
 
 PARTS: list[Any] = [["a", "b"], [], ["c"], range(3)]
 
@@ -65,3 +66,10 @@ def test_the_misspelt_attribute_warns() -> None:
     with pytest.warns(FutureWarning, match="`cummulative_sizes` attribute is renamed") as caught:
         assert data.cummulative_sizes == data.cumulative_sizes
     assert caught[0].filename == __file__
+
+
+def test_walked_as_a_stream_it_is_resumed_by_its_index() -> None:
+    data: ConcatDataset[Any] = ConcatDataset(PARTS)
+    samples = resume(data, None)
+    assert [next(samples) for _ in range(4)] == ["a", "b", "c", 0]
+    assert list(resume(data, samples.state_dict())) == list(samples) == [1, 2]

@@ -14,19 +14,37 @@ if TYPE_CHECKING:
     from stoker.datasets.base import Dataset, IterableDataset
     from stoker.datasets.chain import ChainDataset
     from stoker.datasets.concat import ConcatDataset
+    from stoker.datasets.filter import FilterDataset
+    from stoker.datasets.iterable import from_iterable
+    from stoker.datasets.map import MapDataset
+    from stoker.datasets.mix import MixDataset
     from stoker.datasets.split import random_split
     from stoker.datasets.stack import StackDataset
+    from stoker.datasets.stream import Stream, StreamIterator
     from stoker.datasets.subset import Subset
     from stoker.datasets.tensor import TensorDataset
+    from stoker.datasets.views import ViewsDataset, average_views
+    from stoker.datasets.window import WindowDataset
+    from stoker.datasets.zip import ZipDataset
 else:
     _HOMES = {
         "ChainDataset": "chain",
         "ConcatDataset": "concat",
         "Dataset": "base",
+        "FilterDataset": "filter",
         "IterableDataset": "base",
+        "MapDataset": "map",
+        "MixDataset": "mix",
         "StackDataset": "stack",
+        "Stream": "stream",
+        "StreamIterator": "stream",
         "Subset": "subset",
         "TensorDataset": "tensor",
+        "ViewsDataset": "views",
+        "WindowDataset": "window",
+        "ZipDataset": "zip",
+        "average_views": "views",
+        "from_iterable": "iterable",
         "random_split": "split",
     }
 
@@ -43,10 +61,20 @@ __all__ = [
     "Columns",
     "ConcatDataset",
     "Dataset",
+    "FilterDataset",
     "IterableDataset",
+    "MapDataset",
+    "MixDataset",
     "StackDataset",
+    "Stream",
+    "StreamIterator",
     "Subset",
     "TensorDataset",
+    "ViewsDataset",
+    "WindowDataset",
+    "ZipDataset",
+    "average_views",
     "columns",
+    "from_iterable",
     "random_split",
 ]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from stoker import _nominal
-from stoker.datasets.base import IterableDataset, is_stream
+from stoker.datasets.base import is_stream
+from stoker.datasets.combining import pass_epoch, shard_of, shards_of
+from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+from stoker.errors import StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class ChainDataset(IterableDataset[T_co], _nominal.base("ChainDataset")):  # type: ignore[misc]
+class ChainDataset(Stream[T_co], _nominal.base("ChainDataset")):  # type: ignore[misc]
     """The samples of the first stream, then those of the second, and so on.
 
-    A stream is opened when its turn comes. What is no stream is found out then, not before.
+    A stream is opened when its turn comes. What is no stream is found out then, not before. Resumable: the streams
+    before the one that a state names are not opened again.
 
     Args:
-        datasets: `IterableDataset`s, ours or torch's.
+        datasets: `IterableDataset`s, ours or torch's. Where it can be walked only once, so can the chain, and `len`
+            walks it too.
     """
 
     datasets: Iterable[Any]
@@ -25,14 +31,15 @@ class ChainDataset(IterableDataset[T_co], _nominal.base("ChainDataset")):  # typ
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = datasets
 
-    def __iter__(self) -> Iterator[T_co]:
-        """Yields the samples in order.
+    def __iter__(self) -> StreamIterator[T_co]:
+        """Returns an iterator over the samples in order.
+
+        It raises `AssertionError` at a dataset that is no `IterableDataset`.
 
         Raises:
-            AssertionError: one of the datasets is no `IterableDataset`.
+            StateError: the state that was loaded is no state of this chain's.
         """
-        for stream in self._streams():
-            yield from stream
+        return super().__iter__()  # a method of its own: the loader knows by it who shares out by its parts
 
     def __len__(self) -> int:
         """Returns the sum of the streams' lengths.
@@ -43,8 +50,54 @@ class ChainDataset(IterableDataset[T_co], _nominal.base("ChainDataset")):  # typ
         """
         return sum(map(len, self._streams()))
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the streams which epoch follows, unless `datasets` can be walked only once."""
+        for dataset in self._kept():
+            pass_epoch(dataset, epoch)
+
+    @property
+    def num_shards(self) -> int:
+        """Into how many shards all streams can be cut."""
+        return min((shards_of(dataset) if is_stream(dataset) else 1 for dataset in self._kept()), default=1)
+
+    def shard(self, num_shards: int, index: int) -> ChainDataset[T_co]:
+        """Returns the chain of the streams' shards."""
+        return ChainDataset([shard_of(dataset, num_shards, index) for dataset in self._kept()])
+
+    def _kept(self) -> Sequence[Any]:
+        return self.datasets if isinstance(self.datasets, Sequence) else []
+
+    def _begin(self, state: State | None) -> StreamIterator[T_co]:
+        return _Chained(self._streams(), count(state, "stream"), part(state, "at") if state and "at" in state else None)
+
     def _streams(self) -> Iterator[Any]:
         for dataset in self.datasets:
             if not is_stream(dataset):
                 raise AssertionError("ChainDataset only supports IterableDataset")
             yield dataset
+
+
+class _Chained(StreamIterator[Any]):
+    def __init__(self, streams: Iterator[Any], number: int, at: State | None) -> None:
+        self._streams = streams
+        self._number = number
+        self._at = at
+        self._open: StreamIterator[Any] | None = None
+        found = sum(1 for _ in itertools.islice(streams, number))
+        if found < number:
+            raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
+
+    def __next__(self) -> Any:
+        while True:
+            if self._open is None:
+                stream = next(self._streams)
+                self._open, self._at = resume(stream, self._at), None
+            try:
+                return next(self._open)
+            except StopIteration:
+                self._open = None
+                self._number += 1
+
+    def state_dict(self) -> State:
+        at = self._at if self._open is None else self._open.state_dict()
+        return {"stream": self._number} if at is None else {"stream": self._number, "at": at}

@@ -7,13 +7,14 @@ where a loaded state says. What is below is asked in the same way, whatever it i
 
 from __future__ import annotations
 
+import copy
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from stoker.datasets.base import IterableDataset, is_stream
-from stoker.errors import StateFormatError
+from stoker.errors import StateFormatError, StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -26,13 +27,17 @@ class StreamIterator(Iterator[T_co]):
 
     @abstractmethod
     def state_dict(self) -> State:
-        """Where this iterator stands: behind the last sample it gave, however far it has read ahead. Quick, no I/O."""
+        """Where this iterator stands: behind the last sample it gave, however far it has read ahead.
+
+        Quick, no I/O. The answer is a snapshot: going on does not change it.
+        """
 
 
 class Stream(IterableDataset[T_co]):
     """An `IterableDataset` that can be resumed. A subclass has `_begin(state)`.
 
     Its state is that of its latest iterator, so one iteration at a time can be resumed. Each worker has its own copy.
+    What it has to read again on resume must come out the same: random augmentation belongs above (outside), not below.
     """
 
     _latest: StreamIterator[T_co] | None = None
@@ -40,10 +45,18 @@ class Stream(IterableDataset[T_co]):
 
     @abstractmethod
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        """A new iterator, at its start or where a `state_dict()` of an earlier one says."""
+        """A new iterator, at its start or where a `state_dict()` of an earlier one says.
+
+        Raises:
+            StateError: it is no state of this stream's.
+        """
 
     def __iter__(self) -> StreamIterator[T_co]:
-        """Returns a new iterator; the first one after `load_state_dict` begins where that state says."""
+        """Returns a new iterator; the first one after `load_state_dict` begins where that state says.
+
+        Raises:
+            StateError: the state that was loaded is no state of this stream's.
+        """
         state, self._loaded = self._loaded, None
         self._latest = self._begin(state)
         return self._latest
@@ -69,41 +82,97 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
         dataset: map-style: walked by index, resumed in constant time. With `state_dict` and `load_state_dict`, on the
             dataset or on its iterator (as torchdata has them): asked for its own. Any other stream: its samples are
             counted, and on resume read again and thrown away.
-        state: of an earlier iterator of this function over the same dataset; None for the start.
+        state: of an earlier iterator of this function over the same dataset; None or empty for the start.
+
+    Raises:
+        StateFormatError: it is a state of another kind of dataset.
+        StateMismatchError: the dataset ends before the place that the state names.
     """
+    state = state or None
     if isinstance(dataset, Stream):
         if state is not None:
             dataset.load_state_dict(state)
-        return iter(dataset)
+        iterator = iter(dataset)
+        # A subclass may have an `__iter__` of its own, a generator for instance.
+        return iterator if isinstance(iterator, StreamIterator) else Counted(iterator, state)
     if not is_stream(dataset) and hasattr(dataset, "__getitem__"):
-        return _ByIndex(dataset, _count(state, "index"))
+        return _ByIndex(dataset, count(state, "index"))
     if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
         return _OfDataset(dataset, state)
-    return _Counted(dataset, state)
+    return Counted(iter(dataset), state)
 
 
-def _count(state: State | None, name: str) -> int:
+def count(state: State | None, name: str) -> int:
+    """The count of this name in a state; 0 at the start, where there is none.
+
+    Raises:
+        StateFormatError: there is no such count in it.
+    """
     if state is None:
         return 0
-    count = state.get(name)
-    if not isinstance(count, int) or count < 0:
-        raise StateFormatError(f"a state with a count {name!r} was expected, not {state!r}: it is another dataset's")
-    return count
+    number = state.get(name)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise _strange(state, f"a count {name!r}")
+    return number
+
+
+def part(state: State | None, name: str) -> State | None:
+    """The state of this name in a state, of the dataset below; None at the start.
+
+    Raises:
+        StateFormatError: there is no such state in it.
+    """
+    if state is None:
+        return None
+    inner = state.get(name)
+    if not isinstance(inner, dict):
+        raise _strange(state, f"a state {name!r}")
+    return inner
+
+
+def parts(state: State | None, name: str, number: int) -> list[State | None]:
+    """The states of this name in a state, of all datasets below; None each at the start.
+
+    Raises:
+        StateFormatError: there are no such states in it.
+        StateMismatchError: there are more or fewer of them.
+    """
+    if state is None:
+        return [None] * number
+    inner = state.get(name)
+    if not isinstance(inner, list) or not all(item is None or isinstance(item, dict) for item in inner):
+        raise _strange(state, f"a list of states {name!r}")
+    if len(inner) != number:
+        raise StateMismatchError(f"the state is of {len(inner)} datasets together, and here are {number}")
+    return inner
+
+
+def _strange(state: State, expected: str) -> StateFormatError:
+    keys = ", ".join(map(repr, state))
+    return StateFormatError(f"a state with {expected} was expected, not one of {keys}: it is another dataset's")
+
+
+def _out_of_reach(seen: int, found: int) -> StateMismatchError:
+    return StateMismatchError(
+        f"the state stands behind sample {seen}, but the dataset ends after {found}: it is another dataset's, or the "
+        "dataset has lost samples since"
+    )
 
 
 class _ByIndex(StreamIterator[Any]):
     """A map-style dataset, walked from its first index to its last."""
 
     def __init__(self, dataset: Any, index: int) -> None:
+        if index > len(dataset):
+            raise _out_of_reach(index, len(dataset))
         self._dataset = dataset
         self._index = index
 
     def __next__(self) -> Any:
         if self._index >= len(self._dataset):
             raise StopIteration
-        sample = self._dataset[self._index]
-        self._index += 1
-        return sample
+        self._index += 1  # before it is fetched: what fails is not asked for again
+        return self._dataset[self._index - 1]
 
     def state_dict(self) -> State:
         return {"index": self._index}
@@ -113,30 +182,43 @@ class _OfDataset(StreamIterator[Any]):
     """A stream of somebody else's that keeps its own state."""
 
     def __init__(self, dataset: Any, state: State | None) -> None:
-        if state is not None:
-            dataset.load_state_dict(state["own"])
         self._dataset = dataset
-        self._iterator = iter(dataset)
+        self._loaded = part(state, "own")
+        self._iterator: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
+        # Opened only now: an `__iter__` that is a generator looks at the loaded state at the first sample, and where
+        # that is never asked for, the next iteration would begin there.
+        if self._iterator is None:
+            if self._loaded is not None:
+                self._dataset.load_state_dict(self._loaded)
+            self._iterator = iter(self._dataset)
         return next(self._iterator)
 
     def state_dict(self) -> State:
-        return {"own": self._dataset.state_dict()}
+        if self._iterator is not None:
+            return {"own": copy.deepcopy(self._dataset.state_dict())}
+        return {} if self._loaded is None else {"own": self._loaded}
 
 
-class _Counted(StreamIterator[Any]):
-    """A stream of which nothing is known, or whose iterator keeps its own state."""
+class Counted(StreamIterator[Any]):
+    """A stream of which nothing is known, or whose iterator keeps its own state.
 
-    def __init__(self, dataset: Any, state: State | None) -> None:
-        self._iterator = iter(dataset)
+    Args:
+        iterator: at its start.
+        state: of an earlier one of these.
+    """
+
+    def __init__(self, iterator: Iterator[Any], state: State | None) -> None:
+        self._iterator = iterator
         self._seen = 0
-        if state is not None and "iterator" in state:
-            self._iterator.load_state_dict(state["iterator"])
-        else:
-            self._seen = _count(state, "seen")
-            for _ in itertools.islice(self._iterator, self._seen):
-                pass
+        if state is not None and "iterator" in state and hasattr(iterator, "load_state_dict"):
+            iterator.load_state_dict(part(state, "iterator"))
+            return
+        self._seen = count(state, "seen")
+        found = sum(1 for _ in itertools.islice(iterator, self._seen))
+        if found < self._seen:
+            raise _out_of_reach(self._seen, found)
 
     def __next__(self) -> Any:
         sample = next(self._iterator)
@@ -146,5 +228,5 @@ class _Counted(StreamIterator[Any]):
     def state_dict(self) -> State:
         own = getattr(self._iterator, "state_dict", None)
         if own is not None and hasattr(self._iterator, "load_state_dict"):
-            return {"iterator": own()}
+            return {"iterator": copy.deepcopy(own())}
         return {"seen": self._seen}

@@ -1,0 +1,49 @@
+"""A dataset from anything that can be iterated over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from stoker.datasets.stream import Counted, State, Stream, StreamIterator, resume
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+def from_iterable(factory: Callable[..., Iterable[T]], *args: Any, **kwargs: Any) -> Stream[T]:
+    """Returns the stream of what `factory(*args, **kwargs)` yields: a generator function's values, for instance.
+
+    The factory is called at the start of each iteration, in the worker that iterates. How the stream is resumed
+    depends on what it returns: a list or a dataset by index is entered at the index, in constant time; a stream, or an
+    iterator with `state_dict` and `load_state_dict`, at its own state; of anything else, the samples that were given
+    are made again and thrown away.
+
+    Args:
+        factory: a function that returns an iterable, a new one at each call.
+        *args: its arguments.
+        **kwargs: its arguments by name.
+
+    Raises:
+        TypeError: `factory` cannot be called; a generator, for instance, which could be walked only once.
+    """
+    return _FromIterable(factory, args, kwargs)
+
+
+class _FromIterable(Stream[T_co]):
+    def __init__(self, factory: Callable[..., Iterable[T_co]], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if not callable(factory):
+            raise TypeError(
+                f"from_iterable(factory) was given a {type(factory).__name__}, which cannot be called. Each epoch "
+                "iterates anew, so give the function that makes it, and its arguments: from_iterable(f, x), not "
+                "from_iterable(f(x))."
+            )
+        self.factory = factory
+        self.args = args
+        self.kwargs = kwargs
+
+    def _begin(self, state: State | None) -> StreamIterator[T_co]:
+        made = self.factory(*self.args, **self.kwargs)
+        if isinstance(made, Sequence) or hasattr(made, "state_dict") or not hasattr(made, "__iter__"):
+            return resume(made, state)
+        return Counted(iter(made), state)  # never by index: the items of a dict, for instance, are others

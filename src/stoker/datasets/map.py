@@ -1,0 +1,88 @@
+"""Every sample through a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from stoker.datasets.base import Dataset, is_stream
+from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
+from stoker.datasets.stream import State, Stream, StreamIterator, resume
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class MapDataset(Dataset[T_co]):
+    """Sample i is `fn(dataset[i])`; over a stream, a stream of `fn(sample)`.
+
+    Order, length, shards and state are the source's. `fn` runs in the worker that fetches, under the sample's own seed,
+    so it may draw random numbers. It is called anew at each access; nothing is kept.
+
+    Args:
+        dataset: by index, or a stream: the `MapDataset` is then an `IterableDataset`.
+        fn: takes a sample and returns what takes its place. Where workers are threads, it is called by several at once.
+
+    Raises:
+        TypeError: `dataset` is no dataset, `fn` cannot be called, or a subclass of this class was given a stream.
+    """
+
+    dataset: Any
+    fn: Callable[[Any], T_co]
+
+    def __init__(self, dataset: Any, fn: Callable[[Any], T_co]) -> None:
+        if not callable(fn):
+            raise TypeError(f"MapDataset(dataset, fn): fn is a {type(fn).__name__}, which cannot be called")
+        self.dataset = checked(dataset, "MapDataset")
+        self.fn = fn
+        if is_stream(dataset):
+            become_stream(self, _MapStream)
+
+    def __len__(self) -> int:
+        """Returns the source's length.
+
+        Raises:
+            TypeError: the source does not know it.
+        """
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> T_co:
+        """Returns `fn` of the source's sample at `index`, which may be negative if the source's may."""
+        return self.fn(self.dataset[index])
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[Any]], list[T_co]]:
+        """Fetches several samples at once: there only if the source can, because samples are then seeded together.
+
+        Raises:
+            AttributeError: the source has no `__getitems__`.
+        """
+        fetch = self.dataset.__getitems__
+        return lambda indices: [self.fn(sample) for sample in fetch(indices)]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the source which epoch follows, if it wants to know."""
+        pass_epoch(self.dataset, epoch)
+
+
+class _MapStream(MapDataset[T_co], Stream[T_co]):
+    @property
+    def num_shards(self) -> int:
+        return shards_of(self.dataset)
+
+    def shard(self, num_shards: int, index: int) -> MapDataset[T_co]:
+        return MapDataset(shard_of(self.dataset, num_shards, index), self.fn)
+
+    def _begin(self, state: State | None) -> StreamIterator[T_co]:
+        return _Mapped(resume(self.dataset, state), self.fn)
+
+
+class _Mapped(StreamIterator[T_co]):
+    def __init__(self, source: StreamIterator[Any], fn: Callable[[Any], T_co]) -> None:
+        self._source = source
+        self._fn = fn
+
+    def __next__(self) -> T_co:
+        return self._fn(next(self._source))
+
+    def state_dict(self) -> State:
+        return self._source.state_dict()

@@ -1,0 +1,175 @@
+"""Several views of each sample, for test-time augmentation, and the average of what a model says to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stoker.datasets.base import Dataset, is_stream
+from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+from stoker.errors import StateMismatchError
+
+T_co = TypeVar("T_co", covariant=True)
+
+Transform = Callable[[Any, int], Any]
+
+
+class ViewsDataset(Dataset[T_co]):
+    """`n` views of each sample: sample i // n, seen as view i % n; or with `grouped`, sample i as the tuple of them.
+
+    View v of a sample is `transform(sample, v)`. Without a transform each view is the sample fetched once more, for
+    datasets that augment at random: each has a position, and so random numbers, of its own.
+
+    Views of a sample stand side by side, so a batch size that is a multiple of `n` keeps them together; ranks of a
+    distributed loader keep them together only if grouped.
+
+    Over a stream it is a stream, and `transform` is needed: each sample is read once. Ungrouped, a stream that is
+    resumed between two views reads their sample again, which must come out the same: augment in `transform`.
+
+    Args:
+        dataset: by index, or a stream.
+        n: how many views, at least 1.
+        transform: takes a sample and the view's number, 0 to n - 1, and returns the view. It must not change the
+            sample, which it gets for several views.
+        grouped: whether a sample is the tuple of all its views.
+
+    Raises:
+        TypeError: `dataset` is no dataset, `n` no integer, `transform` cannot be called, or a subclass of this class
+            was given a stream.
+        ValueError: `n` is less than 1, or `dataset` is a stream and there is no transform.
+    """
+
+    dataset: Any
+    n: int
+    transform: Transform | None
+    grouped: bool
+
+    def __init__(self, dataset: Any, n: int, transform: Transform | None = None, grouped: bool = False) -> None:
+        if transform is not None and not callable(transform):
+            raise TypeError(
+                f"ViewsDataset: transform is a {type(transform).__name__}, expected transform(sample, view)"
+            )
+        self.dataset = checked(dataset, "ViewsDataset")
+        self.n = positive(n, "n")
+        self.transform = transform
+        self.grouped = grouped
+        if is_stream(dataset):
+            if transform is None:
+                raise ValueError(
+                    "ViewsDataset over a stream needs a transform(sample, view): a stream gives each sample once, and "
+                    f"without one all {self.n} views would be the same."
+                )
+            become_stream(self, _ViewsStream)
+
+    def __len__(self) -> int:
+        """Returns the number of views, or of samples if grouped.
+
+        Raises:
+            TypeError: the source does not know its length.
+        """
+        return len(self.dataset) * (1 if self.grouped else self.n)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns a view, or the tuple of a sample's views, counted from the end where `index` is negative.
+
+        Raises:
+            IndexError: it is outside.
+        """
+        place = absolute(index, len(self))
+        if not self.grouped:
+            sample = self.dataset[place // self.n]
+            return sample if self.transform is None else self.transform(sample, place % self.n)
+        if self.transform is None:
+            return tuple(self.dataset[place] for _ in range(self.n))
+        return _all(self.dataset[place], self.n, self.transform)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the source which epoch follows, if it wants to know."""
+        pass_epoch(self.dataset, epoch)
+
+
+def average_views(outputs: Any, n: int) -> Any:
+    """Averages a model's outputs over the `n` views of each sample.
+
+    Args:
+        outputs: shape (samples * n, …), in the order of an ungrouped `ViewsDataset`: an array, a tensor (it stays on
+            its device, and gradients pass) or a list of numbers. Of one batch, or of all batches concatenated.
+        n: how many views a sample has.
+
+    Returns:
+        Shape (samples, …), of the same kind; a list becomes an array.
+
+    Raises:
+        ValueError: the outputs are no multiple of `n`, or `n` is less than 1.
+    """
+    n = positive(n, "n")
+    if not hasattr(outputs, "reshape"):
+        outputs = np.asarray(outputs)
+    if not len(outputs.shape) or len(outputs) % n:
+        raise ValueError(
+            f"outputs have shape {tuple(outputs.shape)}, which is no multiple of {n} views. A batch that ends amid the "
+            "views of a sample must be joined with the next, or take a batch size that is a multiple."
+        )
+    return outputs.reshape(len(outputs) // n, n, *outputs.shape[1:]).mean(1)
+
+
+def _all(sample: Any, n: int, transform: Transform) -> tuple[Any, ...]:
+    return tuple(transform(sample, view) for view in range(n))
+
+
+class _ViewsStream(ViewsDataset[T_co], Stream[T_co]):
+    transform: Transform
+
+    @property
+    def num_shards(self) -> int:
+        return shards_of(self.dataset)
+
+    def shard(self, num_shards: int, index: int) -> ViewsDataset[T_co]:
+        return ViewsDataset(shard_of(self.dataset, num_shards, index), self.n, self.transform, self.grouped)
+
+    def _begin(self, state: State | None) -> StreamIterator[Any]:
+        if self.grouped:
+            return _Grouped(resume(self.dataset, state), self.n, self.transform)
+        view = count(state, "view")
+        if view >= self.n:
+            raise StateMismatchError(f"the state stands at view {view}, and this dataset has {self.n} of a sample")
+        return _Views(resume(self.dataset, part(state, "source")), self.n, self.transform, view)
+
+
+class _Grouped(StreamIterator[Any]):
+    def __init__(self, source: StreamIterator[Any], n: int, transform: Transform) -> None:
+        self._source = source
+        self._n = n
+        self._transform = transform
+
+    def __next__(self) -> Any:
+        return _all(next(self._source), self._n, self._transform)
+
+    def state_dict(self) -> State:
+        return self._source.state_dict()
+
+
+class _Views(StreamIterator[Any]):
+    def __init__(self, source: StreamIterator[Any], n: int, transform: Transform, view: int) -> None:
+        self._source = source
+        self._n = n
+        self._transform = transform
+        self._view = view  # the next one
+        self._held: list[Any] = []  # the sample that is seen
+        self._before: State = {}  # the source's state before it
+
+    def __next__(self) -> Any:
+        if not self._held:
+            self._before = self._source.state_dict()
+            self._held = [next(self._source)]
+        view, sample = self._view, self._held[0]
+        self._view = (view + 1) % self._n
+        if self._view == 0:
+            self._held = []
+        return self._transform(sample, view)
+
+    def state_dict(self) -> State:
+        return {"view": self._view, "source": self._before if self._held else self._source.state_dict()}

@@ -1,0 +1,126 @@
+"""Windows over a sequence of samples."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, TypeVar
+
+from stoker.datasets.base import Dataset, is_stream
+from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class WindowDataset(Dataset[T_co]):
+    """Window k is the samples from k * stride on, `size` of them: the steps of a time series, the tokens of a text.
+
+    Over an array, a memory map, a tensor (anything with a `shape`), a string or bytes, a window is a slice of it, a
+    view where slices are views; over any other dataset and over a stream, the list of its samples.
+
+    Over a stream it is a stream. Where windows overlap, it holds `size` samples, and a state is the source's at the
+    start of the next window: on resume the overlap is read again. Shards are windows over the source's shards; none
+    reaches over the end of its shard.
+
+    Args:
+        dataset: by index, or a stream.
+        size: samples in a window, at least 1.
+        stride: from the start of a window to that of the next, at least 1; None is `size`, windows side by side.
+        drop_last: whether samples at the end that fill no window are left out, else they make a shorter one.
+
+    Raises:
+        TypeError: `dataset` is no dataset, `size` or `stride` no integer, or a subclass of this class was given a
+            stream.
+        ValueError: `size` or `stride` is less than 1.
+    """
+
+    dataset: Any
+    size: int
+    stride: int
+    drop_last: bool
+
+    def __init__(self, dataset: Any, size: int, stride: int | None = None, drop_last: bool = True) -> None:
+        self.dataset = checked(dataset, "WindowDataset")
+        self.size = positive(size, "size")
+        self.stride = self.size if stride is None else positive(stride, "stride")
+        self.drop_last = drop_last
+        if is_stream(dataset):
+            become_stream(self, _WindowStream)
+
+    def __len__(self) -> int:
+        """Returns the number of windows.
+
+        Raises:
+            TypeError: the source does not know its length.
+        """
+        n = len(self.dataset)
+        if self.drop_last:
+            return max(0, (n - self.size) // self.stride + 1)
+        # One more while samples are left that no window has, and that the next one reaches.
+        return min(max(0, -(-(n - self.size) // self.stride)) + 1, -(-n // self.stride))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns a window, counted from the end where `index` is negative.
+
+        Raises:
+            IndexError: it is outside.
+        """
+        start = absolute(index, len(self)) * self.stride
+        stop = min(start + self.size, len(self.dataset))
+        if hasattr(self.dataset, "shape") or isinstance(self.dataset, (str, bytes, bytearray, memoryview)):
+            return self.dataset[start:stop]
+        if callable(getattr(self.dataset, "__getitems__", None)):
+            return list(self.dataset.__getitems__(list(range(start, stop))))
+        return [self.dataset[place] for place in range(start, stop)]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the source which epoch follows, if it wants to know."""
+        pass_epoch(self.dataset, epoch)
+
+
+class _WindowStream(WindowDataset[T_co], Stream[T_co]):
+    @property
+    def num_shards(self) -> int:
+        return shards_of(self.dataset)
+
+    def shard(self, num_shards: int, index: int) -> WindowDataset[T_co]:
+        return WindowDataset(shard_of(self.dataset, num_shards, index), self.size, self.stride, self.drop_last)
+
+    def _begin(self, state: State | None) -> StreamIterator[Any]:
+        return _Windows(self, state)
+
+
+class _Windows(StreamIterator[Any]):
+    def __init__(self, windows: WindowDataset[Any], state: State | None) -> None:
+        self._size = windows.size
+        self._stride = windows.stride
+        self._drop_last = windows.drop_last
+        self._skip = count(state, "skip")  # samples before the next window that none has
+        self._old = count(state, "old")  # samples of the next window that the one before had too
+        self._source = resume(windows.dataset, part(state, "source"))
+        self._held: list[Any] = []  # samples from the start of the next window on
+        self._marks: deque[State] = deque()  # the source's states where windows start in them
+
+    def __next__(self) -> Any:
+        while self._skip:
+            self._skip -= 1
+            next(self._source)
+        while len(self._held) < self._size:
+            if len(self._held) == len(self._marks) * self._stride:
+                self._marks.append(self._source.state_dict())
+            try:
+                self._held.append(next(self._source))
+            except StopIteration:
+                if self._drop_last or len(self._held) <= self._old:
+                    raise
+                break
+        window = self._held
+        self._held = window[self._stride :]
+        self._marks.popleft()
+        self._skip = max(0, self._stride - self._size)
+        self._old = max(0, self._size - self._stride)
+        return window
+
+    def state_dict(self) -> State:
+        source = self._marks[0] if self._marks else self._source.state_dict()
+        return {"skip": self._skip, "old": self._old, "source": source}

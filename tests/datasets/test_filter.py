@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from stoker.datasets.filter import FilterDataset
+from stoker.datasets.map import MapDataset
+from stoker.testing.streams import SOURCES, Numbers, StreamSuite
+
+
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda kind=kind: FilterDataset(kind(9), is_even) for kind in SOURCES.values()),
+        lambda: FilterDataset(MapDataset(Numbers(9, num_shards=2), abs), is_even),
+        lambda: FilterDataset(Numbers(9), lambda number: number in (2, 3)),
+    ],
+    ids=[*SOURCES, "nested", "ends on others"],
+)
+class TestFilters(StreamSuite):
+    pass
+
+
+def test_what_is_not_kept_is_left_out() -> None:
+    dataset: FilterDataset[int] = FilterDataset(Numbers(7, num_shards=2), is_even)
+    assert list(dataset) == [0, 2, 4, 6]
+    assert list(dataset.shard(num_shards=2, index=0)) == [0, 2, 4, 6]
+    assert list(dataset.shard(num_shards=2, index=1)) == []
+    assert dataset.num_shards == 2
+
+
+def test_what_was_left_out_is_not_asked_again_on_resume() -> None:
+    asked = []
+
+    def keep(number: int) -> bool:
+        asked.append(number)
+        return number > 3
+
+    dataset: FilterDataset[int] = FilterDataset(Numbers(7), keep)
+    next(iter(dataset))
+    dataset.load_state_dict(dataset.state_dict())
+    del asked[:]
+    assert list(dataset) == [5, 6]
+    assert asked == [5, 6]
+
+
+def test_the_length_is_not_known() -> None:
+    with pytest.raises(TypeError):
+        len(FilterDataset(Numbers(3), is_even))  # type: ignore[arg-type]
+
+
+def test_the_epoch_is_passed_on() -> None:
+    source = Numbers(3)
+    FilterDataset(source, is_even).set_epoch(5)
+    assert source.epoch == 5
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a dataset by index.*Subset\(dataset.*from_iterable\(lambda: dataset\)"):
+        FilterDataset([1, 2], is_even)
+    with pytest.raises(TypeError, match="keep is a list, which cannot be called"):
+        FilterDataset(Numbers(3), [True])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a generator, which is no dataset"):
+        FilterDataset((i for i in range(3)), is_even)

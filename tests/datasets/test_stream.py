@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stoker.datasets.base import IterableDataset
+from stoker.datasets.chain import ChainDataset
+from stoker.datasets.stream import State, count, part, parts, resume
+from stoker.testing.streams import IteratorKeepsState, KeepsState, Numbers, Plain, StreamSuite
+
+
+class OwnIter(Numbers):
+    """A stream whose subclass has an `__iter__` of its own."""
+
+    def __iter__(self) -> Any:
+        yield from self.numbers
+
+
+def after(dataset: Any, steps: int, state: State | None = None) -> State:
+    """The state after so many samples."""
+    samples = resume(dataset, state)
+    for _ in range(steps):
+        next(samples)
+    return samples.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("make", "state"),
+    [
+        (lambda: range(5), {"index": 2}),
+        (lambda: "abcde", {"index": 2}),
+        (lambda: Numbers(5), {"given": 2}),
+        (lambda: Plain(5), {"seen": 2}),
+        (lambda: OwnIter(5), {"seen": 2}),
+        (lambda: KeepsState(5), {"own": {"at": 2}}),
+        (lambda: IteratorKeepsState(5), {"iterator": {"at": 2}}),
+    ],
+    ids=["range", "string", "stream", "plain", "own_iter", "keeps_state", "iterator_keeps_state"],
+)
+def test_anything_is_resumed_in_its_own_way(make: Any, state: State) -> None:
+    samples = list(resume(make(), None))
+    assert len(samples) == 5
+    assert after(make(), 2) == state
+    assert list(resume(make(), state)) == samples[2:]
+    assert list(resume(make(), {})) == samples
+    assert after(make(), 1, state) == after(make(), 3)
+    assert list(resume(make(), after(make(), 5))) == []
+
+
+@pytest.mark.parametrize(
+    "dataset", [range(3), Numbers(3), Plain(3), KeepsState(3), IteratorKeepsState(3)], ids=lambda d: type(d).__name__
+)
+def test_a_strangers_state_is_refused(dataset: Any) -> None:
+    with pytest.raises(ValueError, match=r"was expected, not one of 'other'|expected a count"):
+        resume(dataset, {"other": 1})
+
+
+def test_a_dataset_that_ends_before_the_state_is_told() -> None:
+    for dataset, state in ((range(3), {"index": 4}), (Plain(3), {"seen": 4})):
+        with pytest.raises(ValueError, match="stands behind sample 4, but the dataset ends after 3"):
+            resume(dataset, state)
+
+
+def test_a_generators_stale_position_is_no_state() -> None:
+    """Of a dataset whose `__iter__` is a generator, which says nothing before its first sample."""
+    dataset = KeepsState(5)
+    assert len(list(dataset)) == 5
+    assert dataset.state_dict() == {"at": 5}
+    assert after(dataset, 0) == {}
+    assert list(resume(dataset, after(dataset, 0))) == [0, 1, 2, 3, 4]
+
+
+def test_a_state_that_was_loaded_and_not_used_is_gone() -> None:
+    dataset = KeepsState(5)
+    resume(dataset, {"own": {"at": 3}})
+    assert list(resume(dataset, None)) == [0, 1, 2, 3, 4]
+
+
+def test_states_of_others_are_copied() -> None:
+    class Live(IterableDataset[int]):
+        def __init__(self) -> None:
+            self.state = {"seen": [0]}
+
+        def __iter__(self) -> Iterator[int]:
+            for number in range(3):
+                self.state["seen"][0] += 1
+                yield number
+
+        def state_dict(self) -> State:
+            return self.state
+
+        def load_state_dict(self, state: State) -> None:
+            self.state = state
+
+    samples = resume(Live(), None)
+    next(samples)
+    state = samples.state_dict()
+    next(samples)
+    assert state == {"own": {"seen": [1]}}
+
+
+def test_a_sample_by_index_that_fails_is_passed_over() -> None:
+    class Torn(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 1:
+                raise OSError
+            return super().__getitem__(index)
+
+    samples = resume(Torn(range(4)), None)
+    assert next(samples) == 0
+    with pytest.raises(OSError):
+        next(samples)
+    assert list(samples) == [2, 3]
+
+
+@pytest.mark.parametrize("value", [-1, "1", 1.0, True, None])
+def test_counts_are_counts(value: Any) -> None:
+    with pytest.raises(ValueError, match="a state with a count 'n' was expected"):
+        count({"n": value}, "n")
+
+
+def test_parts_of_states() -> None:
+    assert (part(None, "a"), part({"a": {}}, "a")) == (None, {})
+    assert (parts(None, "a", 2), parts({"a": [None, {}]}, "a", 2)) == ([None, None], [None, {}])
+    with pytest.raises(ValueError, match="a state 'a' was expected, not one of 'a'"):
+        part({"a": 1}, "a")
+    with pytest.raises(ValueError, match="a list of states 'a' was expected"):
+        parts({"a": [1]}, "a", 1)
+    with pytest.raises(ValueError, match="of 1 datasets together, and here are 2"):
+        parts({"a": [None]}, "a", 2)
+
+
+@pytest.mark.parametrize("make", [lambda: ChainDataset([OwnIter(4), Plain(3)])], ids=["own_iter"])
+class TestStreamsWithAnIterOfTheirOwn(StreamSuite):
+    pass

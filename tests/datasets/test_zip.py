@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.datasets.base import is_stream
+from stoker.datasets.map import MapDataset
+from stoker.datasets.zip import ZipDataset
+from stoker.testing.streams import SOURCES, Numbers, StreamSuite
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda kind=kind: ZipDataset(kind(6), "abcdefgh") for kind in SOURCES.values()),
+        lambda: ZipDataset(Numbers(9), ZipDataset(Numbers(5, 12), Numbers(4))),
+        lambda: ZipDataset(Numbers(4), [1, 2, 3, 4], strict=True),
+    ],
+    ids=[*SOURCES, "nested", "strict"],
+)
+class TestZipStreams(StreamSuite):
+    pass
+
+
+def test_by_index_it_ends_with_the_shortest() -> None:
+    dataset = ZipDataset("abcd", range(3))
+    assert (len(dataset), dataset.datasets, dataset.strict) == (3, ("abcd", range(3)), False)
+    assert [dataset[i] for i in range(3)] == [("a", 0), ("b", 1), ("c", 2)]
+    assert dataset[-1] == ("c", 2)
+    with pytest.raises(IndexError, match="index 3 is outside of a dataset of 3 samples"):
+        dataset[3]
+    assert not is_stream(dataset)
+
+
+def test_with_a_stream_it_is_a_stream() -> None:
+    dataset: Any = ZipDataset("abcd", Numbers(3))
+    assert is_stream(dataset)
+    assert list(dataset) == [("a", 0), ("b", 1), ("c", 2)]
+    assert len(dataset) == 3
+
+
+def test_strict_refuses_another_length_at_once_by_index() -> None:
+    assert len(ZipDataset("abc", range(3), strict=True)) == 3
+    with pytest.raises(ValueError, match=r"have \[2, 3\] samples"):
+        ZipDataset("abc", range(2), strict=True)
+
+
+@pytest.mark.parametrize(("lengths", "longer"), [((3, 2), 0), ((2, 3), 1), ((2, 2, 3), 2), ((3, 3, 2), 0)])
+def test_strict_streams_are_refused_at_the_end(lengths: tuple[int, ...], longer: int) -> None:
+    samples = iter(ZipDataset(*map(Numbers, lengths), strict=True))  # type: ignore[call-overload]
+    assert [next(samples)[0] for _ in range(2)] == [0, 1]
+    with pytest.raises(ValueError, match=f"dataset {lengths.index(2)} has ended, but dataset {longer} goes on"):
+        next(samples)
+
+
+def test_a_sample_that_fails_in_one_leaves_the_others_beside_each_other() -> None:
+    first: Any = MapDataset(Numbers(4), lambda number: 6 // (number - 1))
+    second: Any = MapDataset(Numbers(4), lambda number: 6 // (number - 2))
+    dataset: Any = ZipDataset(Numbers(4), first, second, Numbers(4))
+    samples = iter(dataset)
+    assert next(samples) == (0, -6, -3, 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            next(samples)
+    state = dataset.state_dict()
+    assert list(samples) == [(3, 3, 6, 3)]
+    dataset.load_state_dict(state)
+    assert list(dataset) == [(3, 3, 6, 3)]
+
+
+def test_the_epoch_is_passed_on() -> None:
+    source = Numbers(3)
+    ZipDataset([1], source).set_epoch(5)
+    assert source.epoch == 5
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ValueError, match="was given no dataset"):
+        ZipDataset()
+    with pytest.raises(TypeError, match="a generator, which is no dataset"):
+        ZipDataset([1], (i for i in range(3)))
+
+
+def test_a_state_of_another_number_of_datasets_is_refused() -> None:
+    two, three = (ZipDataset(*[Numbers(3)] * number) for number in (2, 3))
+    next(iter(two))  # type: ignore[call-overload]
+    three.load_state_dict(two.state_dict())  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="of 2 datasets together, and here are 3"):
+        iter(three)  # type: ignore[call-overload]
