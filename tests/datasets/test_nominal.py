@@ -13,7 +13,7 @@ torch_data = pytest.importorskip("torch.utils.data")
 pytestmark = pytest.mark.skipif(
     not issubclass(datasets.Dataset, torch_data.Dataset), reason="torch is installed, and not wanted"
 )
-CLASSES = [name for name in datasets.__all__ if name.endswith("Dataset") or name == "Subset"]
+CLASSES = [name for name in datasets.__all__ if hasattr(torch_data, name) and name[0].isupper()]
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", samplers.__all__)
+@pytest.mark.parametrize("name", [name for name in samplers.__all__ if hasattr(torch_data, name)])
 def test_ours_is_a_subclass_that_shares_no_behaviour(name: str) -> None:
     ours, theirs = getattr(samplers, name), getattr(torch_data, name)
     assert issubclass(ours, theirs)

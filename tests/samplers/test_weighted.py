@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stoker.samplers import WeightedRandomSampler, weighted
+from stoker.samplers.weighted_order import DrawnOrder, Sums
 
 WEIGHTS = [0.5, 0.0, 3.0, 1.0, 0.0, 2.5]
 
@@ -36,16 +40,6 @@ def test_weights_are_a_float64_tensor_that_may_be_replaced() -> None:
     assert list(sampler) == [0] * 5
     sampler.weights = torch.tensor([0.0, 1.0])
     assert list(sampler) == [1] * 5
-
-
-def test_more_weights_than_torch_takes() -> None:
-    torch = pytest.importorskip("torch")
-    n = 2**24 + 3
-    weights = np.zeros(n)
-    weights[[5, n - 1]] = 1.0, 3.0
-    drawn = list(WeightedRandomSampler(weights, 400, generator=torch.Generator().manual_seed(0)))
-    assert set(drawn) == {5, n - 1}
-    assert abs(drawn.count(5) - 100) < 5 * math.sqrt(400 * 0.25 * 0.75)
 
 
 @pytest.mark.parametrize("replacement", [True, False])
@@ -82,30 +76,8 @@ def test_numpys_draws_without_replacement_have_the_right_shares() -> None:
 
 def test_without_replacement_zero_is_never_drawn_and_nothing_twice() -> None:
     assert sorted(WeightedRandomSampler(WEIGHTS, 4, False, numpys())) == [0, 2, 3, 5]
-    with pytest.raises(RuntimeError, match="cannot draw 5 different indices: only 4 of 6 weights are above zero"):
-        list(WeightedRandomSampler(WEIGHTS, 5, False, numpys()))
-
-
-class Always:
-    """Draws one number, over and over."""
-
-    def __init__(self, number: float) -> None:
-        self.number = number
-
-    def uniform(self, size: int) -> Any:
-        return np.full(size, self.number)
-
-
-@pytest.mark.parametrize(
-    ("weights", "number", "drawn"),
-    [
-        ([0.0, 1.0, 0.0, 1.0, 0.0], 0.0, 1),
-        ([0.0, 1.0, 0.0, 1.0, 0.0], 0.5, 3),
-        ([5e-324, 1e-323, 0.0, 0.0], math.nextafter(1, 0), 1),  # so small that the product is rounded to the total
-    ],
-)
-def test_a_weight_of_zero_is_not_drawn_at_any_boundary(weights: list[float], number: float, drawn: int) -> None:
-    assert weighted._with_replacement(np.array(weights), 2, Always(number)).tolist() == [drawn] * 2  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cannot draw 5 different indices: only 4 of 6 weights are above zero"):
+        WeightedRandomSampler(WEIGHTS, 5, False)
 
 
 @pytest.mark.usefixtures("torch_not_wanted")
@@ -127,11 +99,116 @@ def test_a_generator_of_torch_is_obeyed_also_where_torch_is_not_wanted() -> None
     assert list(sampler) == torch.multinomial(weights, 20, True, generator=torch.Generator().manual_seed(1)).tolist()
 
 
-def test_weights_that_were_spoilt_later_are_found_when_drawn() -> None:
-    sampler = WeightedRandomSampler([1.0, 1.0], 5, generator=numpys())
-    sampler.weights = np.array([0.0, 0.0])
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("generator", [None, numpys()])
+def test_weights_that_were_spoilt_later_are_found_when_drawn(replacement: bool, generator: Any) -> None:
+    sampler = WeightedRandomSampler([1.0, 1.0], 2, replacement, generator)
+    sampler.order(0)
+    sampler.weights[:] = 0.0
     with pytest.raises(ValueError, match=r"sum up to 0\.0"):
         list(sampler)
+    with pytest.raises(ValueError, match=r"sum up to 0\.0"):
+        sampler.order(0)
+    sampler.weights[1] = math.nan
+    with pytest.raises(ValueError, match=r"weights\[1\] is nan"):
+        sampler.order(0)
+
+
+# Orders: what a loader asks for.
+
+POSITIONS = np.arange(300)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of weights of each table of sums that is built."""
+    sizes = []
+
+    class Counted(Sums):
+        def __init__(self, weights: Any) -> None:
+            sizes.append(len(weights))
+            super().__init__(weights)
+
+    monkeypatch.setattr(weighted, "Sums", Counted)
+    return sizes
+
+
+def test_an_order_follows_from_weights_and_key_alone() -> None:
+    sampler = WeightedRandomSampler(WEIGHTS, 300, generator=numpys())
+    order = sampler.order(5)
+    assert len(order) == 300
+    assert order.take(POSITIONS).tolist() == DrawnOrder(Sums(np.array(WEIGHTS)), 300, 5).take(POSITIONS).tolist()
+    assert sampler.order(5).take(POSITIONS).tolist() == order.take(POSITIONS).tolist()
+    assert sampler.order(6).take(POSITIONS).tolist() != order.take(POSITIONS).tolist()
+
+
+def test_an_order_without_replacement_follows_from_weights_and_key_alone() -> None:
+    sampler = WeightedRandomSampler(range(300), 299, False)
+    order = sampler.order(5).take(POSITIONS[:299]).tolist()
+    assert sorted(order) == list(range(1, 300))
+    assert sampler.order(5).take(POSITIONS[:299]).tolist() == order != sampler.order(6).take(POSITIONS[:299]).tolist()
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_to_walk_without_torchs_draws_is_to_walk_an_order(replacement: bool) -> None:
+    weights = np.random.default_rng(0).random(50_000)
+    sampler = WeightedRandomSampler(weights, 40_000, replacement, numpys())
+    key = int(numpys().integers(2**63 - 1))
+    assert list(sampler) == sampler.order(key).take(np.arange(40_000)).tolist()
+
+
+def test_sums_are_made_once_and_anew_when_the_weights_have_changed(built: list[int]) -> None:
+    sampler = WeightedRandomSampler([1.0, 1.0], 300)
+    for key in range(5):
+        sampler.order(key)
+    assert built == [2]
+    before = sampler.order(0)
+    sampler.weights[0] = 0.0
+    assert set(sampler.order(0).take(POSITIONS).tolist()) == {1}
+    assert set(before.take(POSITIONS).tolist()) == {0, 1}
+    assert built == [2, 2]
+    sampler.weights = np.array([0.0, 0.0, 1.0])
+    assert set(sampler.order(0).take(POSITIONS).tolist()) == {2}
+    assert built == [2, 2, 3]
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_weights_in_pieces_of_memory(replacement: bool) -> None:
+    weights = np.random.default_rng(0).random(600)
+    in_pieces = WeightedRandomSampler(weights[::2], 300, replacement).order(1)
+    in_one = WeightedRandomSampler(weights[::2].copy(), 300, replacement).order(1)
+    assert in_pieces.take(POSITIONS).tolist() == in_one.take(POSITIONS).tolist()
+
+
+def test_sums_do_not_travel(built: list[int]) -> None:
+    sampler = WeightedRandomSampler(np.random.default_rng(0).random(10_000), 300, generator=numpys())
+    size = len(pickle.dumps(sampler))
+    expected = sampler.order(1).take(POSITIONS).tolist()
+    assert len(pickle.dumps(sampler)) == size
+    for other in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
+        assert other.order(1).take(POSITIONS).tolist() == expected
+    assert built == [10_000] * 3
+
+
+@pytest.mark.usefixtures("torch_not_wanted")
+def test_a_sampler_takes_eight_bytes_for_each_weight_beside_the_users() -> None:
+    n = 500_000
+    weights = np.random.default_rng(0).random(n)
+    tracemalloc.start()
+    try:
+        sampler = WeightedRandomSampler(weights, n)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        sampler.order(0).take(POSITIONS)
+        assert tracemalloc.get_traced_memory()[1] < 8 * n + 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_torchs_tensors_as_weights() -> None:
+    torch = pytest.importorskip("torch")
+    plain = WeightedRandomSampler(np.array(WEIGHTS), 300).order(1).take(POSITIONS).tolist()
+    for tensor in (torch.tensor(WEIGHTS, requires_grad=True), torch.tensor(WEIGHTS, dtype=torch.bfloat16)):
+        assert WeightedRandomSampler(tensor, 300).order(1).take(POSITIONS).tolist() == plain
 
 
 @pytest.mark.parametrize(
@@ -146,7 +223,6 @@ def test_weights_that_were_spoilt_later_are_found_when_drawn() -> None:
         ([[1.0, 2.0]], r"weights should be a 1d sequence but given weights have shape \(1, 2\)"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow")
 def test_bad_weights(weights: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WeightedRandomSampler(weights, 2)

@@ -29,12 +29,6 @@ class Draws(Protocol):
     def below(self, n: int, size: int) -> list[int]:
         """Gives integers from 0 to n - 1."""
 
-    def uniform(self, size: int) -> Floats:
-        """Gives numbers from 0 to 1, without 1."""
-
-    def exponential(self, size: int) -> Floats:
-        """Gives exponentially distributed numbers of mean 1."""
-
 
 class TorchDraws:
     """Draws from a `torch.Generator`; None is torch's global one."""
@@ -52,16 +46,6 @@ class TorchDraws:
 
         return torch.randint(high=n, size=(size,), dtype=torch.int64, generator=self.generator).tolist()
 
-    def uniform(self, size: int) -> Floats:
-        import torch
-
-        return torch.rand(size, dtype=torch.float64, generator=self.generator).cpu().numpy()
-
-    def exponential(self, size: int) -> Floats:
-        import torch
-
-        return torch.empty(size, dtype=torch.float64).exponential_(generator=self.generator).cpu().numpy()
-
 
 class NumpyDraws:
     """Draws from a `numpy.random.Generator`."""
@@ -75,12 +59,6 @@ class NumpyDraws:
 
     def below(self, n: int, size: int) -> list[int]:
         return self.generator.integers(n, size=size).tolist()  # type: ignore[no-any-return]
-
-    def uniform(self, size: int) -> Floats:
-        return self.generator.random(size)
-
-    def exponential(self, size: int) -> Floats:
-        return self.generator.standard_exponential(size)
 
 
 def draws_from(generator: AnyGenerator) -> TorchDraws | NumpyDraws:

@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from stoker._hashing import mixed
+
 FORMAT_VERSION = 1
 TABLE_UP_TO = 4096
 
@@ -67,11 +69,11 @@ class Permutation:
         self.key = operator.index(key)
         if not 0 <= self.n <= 2**62:
             raise ValueError(f"a permutation has 0 to 2**62 numbers, not {self.n}")
-        self._seed = _mixed(_mixed(self.key + _STEP) ^ (self.n * _STEP))
+        self._seed = mixed(mixed(self.key + _STEP) ^ (self.n * _STEP))
         self._table = _sorted_by_hash(self.n, self._seed) if self.n <= TABLE_UP_TO else None
         self._width = math.isqrt(max(self.n - 1, 0)) + 1
         self._height = -(-self.n // self._width)
-        self._keys = [_mixed(self._seed + _STEP * (i + 1)) for i in range(_ROUNDS)]
+        self._keys = [mixed(self._seed + _STEP * (i + 1)) for i in range(_ROUNDS)]
 
     def __len__(self) -> int:
         """Returns n."""
@@ -168,17 +170,9 @@ class Permutation:
 
 def _sorted_by_hash(n: int, seed: int) -> Int64Array:
     hashes = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP) + np.uint64(seed)
-    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):  # `_mixed`, for all at once
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):  # `mixed`, for all at once
         hashes = (hashes ^ (hashes >> np.uint64(shift))) * np.uint64(factor)
     return np.argsort(hashes, kind="stable").astype(np.int64)
-
-
-def _mixed(number: int) -> int:
-    """SplitMix64's finaliser: each bit in changes each bit out with probability one half."""
-    number &= _MASK
-    number = (number ^ number >> 30) * _MIX_1 & _MASK
-    number = (number ^ number >> 27) * _MIX_2 & _MASK
-    return number ^ number >> 31
 
 
 def _outside(position: int, n: int) -> IndexError:

@@ -8,9 +8,9 @@ from itertools import islice
 import numpy as np
 
 from stoker import _nominal
+from stoker._hashing import hashes
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, Draws, TorchDraws, draws_from
-from stoker.samplers.hashing import hashes
 from stoker.samplers.order import Int64Array, Order
 from stoker.samplers.permutation import Permutation
 

@@ -1,0 +1,125 @@
+"""Batches of equally many samples from each of some classes."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from stoker.errors import StokerWarning
+from stoker.samplers.by_class import ByClass
+from stoker.samplers.draws import AnyGenerator
+from stoker.samplers.groups import EvenGroups
+from stoker.samplers.keyed import KEPT, KeyedBatchSampler, keys, numbered, positive
+from stoker.samplers.order import Int64Array
+from stoker.samplers.permutation import Permutation
+
+
+class BalancedBatchSampler(KeyedBatchSampler):
+    """Batches of P classes with K samples each, for losses that compare the samples of a batch.
+
+    Classes come equally often, whatever their size: after any batch of an epoch, none has come more than once more
+    often than another. So do the samples of a class, and those of a batch are different. Once all have come, they come
+    in another order, among others. A class of fewer than K samples repeats them in a batch, as evenly as K allows; a
+    warning says so.
+
+    A batch lists its classes one after another: rows 0 to K - 1 are of one class.
+
+    An epoch is known at once and any batch of it in constant time: some 30 us for each class of the batch, 25 to 300
+    more when a class with up to 4,096 samples is not among the 1,024 permutations that were used last. The labels are
+    indexed in the constructor, at four bytes and 0.12 us each. Any thread may ask an epoch for batches.
+
+    Args:
+        labels: the class of each sample: integers, strings, or anything that sorts. See `ByClass`.
+        classes_per_batch: P.
+        samples_per_class: K.
+        num_batches: batches of an epoch; by default as many as hold about as many samples as there are labels.
+        generator: draws an epoch's key where the sampler is walked; see `KeyedBatchSampler`.
+
+    Raises:
+        ValueError: a number is no positive integer, `classes_per_batch` is above the number of classes, or the labels
+            are none, not in one dimension, or NaN.
+        TypeError: the labels cannot be sorted.
+    """
+
+    def __init__(
+        self,
+        labels: Any,
+        classes_per_batch: int,
+        samples_per_class: int,
+        num_batches: int | None = None,
+        generator: AnyGenerator = None,
+    ) -> None:
+        self.labels = labels
+        self.classes_per_batch = positive("classes_per_batch", classes_per_batch)
+        self.samples_per_class = positive("samples_per_class", samples_per_class)
+        self.generator = generator
+        self._by_class = ByClass(labels)
+        classes, counts = self._by_class.classes, self._by_class.counts
+        if self.classes_per_batch > len(classes):
+            raise ValueError(
+                f"classes_per_batch={classes_per_batch}, but the {counts.sum()} labels are of {len(classes)} classes: "
+                f"lower it to {len(classes)} or less"
+            )
+        size = self.classes_per_batch * self.samples_per_class
+        self.num_batches = (
+            max(1, int(counts.sum()) // size) if num_batches is None else positive("num_batches", num_batches)
+        )
+        small = np.flatnonzero(counts < self.samples_per_class)
+        if len(small):
+            least = small[counts[small].argmin()]
+            warnings.warn(
+                f"{len(small)} of {len(classes)} classes have fewer than samples_per_class={samples_per_class} "
+                f"samples (class {classes[least]!s} has {counts[least]}): they come more than once in a batch. Lower "
+                "samples_per_class, or leave these classes out.",
+                StokerWarning,
+                stacklevel=2,
+            )
+
+    def __len__(self) -> int:
+        """Returns the number of batches in an epoch."""
+        return self.num_batches
+
+    def batches(self, key: int) -> BalancedBatches:
+        """Returns the epoch that belongs to `key`."""
+        return BalancedBatches(self._by_class, self.classes_per_batch, self.samples_per_class, self.num_batches, key)
+
+
+class BalancedBatches:
+    """An epoch of a `BalancedBatchSampler`; a `BatchOrder`."""
+
+    def __init__(self, by_class: ByClass, classes: int, samples: int, count: int, key: int) -> None:
+        self._by_class = by_class
+        self._samples = samples
+        self._size = classes * samples
+        self._count = count
+        n, counts = len(by_class.classes), by_class.counts
+        of_cycles, of_classes = (keys(keys(key)[i]) for i in range(2))
+        self._classes = EvenGroups(n, classes, lru_cache(2)(lambda cycle: Permutation(n, of_cycles[cycle])))
+        self._within = lru_cache(KEPT)(lambda one, cycle: Permutation(int(counts[one]), keys(of_classes[one])[cycle]))
+
+    def __len__(self) -> int:
+        """Returns the number of batches."""
+        return self._count
+
+    def batch(self, number: int) -> list[int]:
+        """Returns the indices of a batch."""
+        classes, times = self._classes.group(numbered(number, self._count))
+        places = [self._places(*drawn) for drawn in zip(classes.tolist(), times.tolist(), strict=True)]
+        indices: list[int] = self._by_class.samples(np.repeat(classes, self._samples), np.concatenate(places)).tolist()
+        return indices
+
+    def position(self, number: int) -> int:
+        """Returns how many samples the batches before this one hold."""
+        return number * self._size
+
+    def _places(self, one: int, time: int) -> Int64Array:
+        """Which samples of a class come when it comes for the `time`-th time."""
+        n = int(self._by_class.counts[one])
+        rounds, rest = divmod(self._samples, n)
+        places = [np.arange(n)] * rounds
+        if rest:
+            places.append(EvenGroups(n, rest, partial(self._within, one)).group(time)[0])
+        return np.concatenate(places)

@@ -1,0 +1,150 @@
+"""Which samples are how long."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from stoker.samplers.order import Int64Array
+from stoker.samplers.permutation import Permutation
+
+_BLOCK = 1024  # lengths that are read to find one sample
+_AT_ONCE = 256 * _BLOCK
+_SAMPLE = 65536  # lengths that boundaries are chosen from
+_FINE = 2**32  # parts of the greatest length: boundaries are weighed in integers, so that all machines agree
+
+Lengths = np.ndarray[Any, Any]
+
+
+class ByLength:
+    """The samples in buckets, by length; those of a bucket in order of the dataset.
+
+    Nothing is sorted and no index kept: for each block of 1,024 samples there is the number of those before it that
+    each bucket has, in as many bytes as the number of samples needs (128 buckets: 50 MB for 10**8), and the block is
+    searched when one of its samples is asked for. Immutable, as long as the lengths are.
+
+    Args:
+        lengths: as `checked_lengths` returns them; kept, not copied.
+        boundaries: ascending. Bucket i holds the lengths above boundary i - 1, up to boundary i; the last one is for
+            those above all boundaries.
+
+    Attributes:
+        bounds: zero, the boundaries, and the greatest length.
+        counts: how many samples each bucket holds.
+    """
+
+    def __init__(self, lengths: Lengths, boundaries: Lengths) -> None:
+        n, buckets = len(lengths), len(boundaries) + 1
+        whole = n // _BLOCK
+        self._rows = lengths[: whole * _BLOCK].reshape(whole, _BLOCK)
+        self._last_row = np.zeros(_BLOCK, lengths.dtype)  # zero is in no bucket
+        self._last_row[: n % _BLOCK] = lengths[whole * _BLOCK :]
+        self._before = np.empty((buckets, whole + 1), np.min_scalar_type(n))
+        self.counts: Int64Array = np.zeros(buckets, np.int64)
+        longest = 0
+        for start in range(0, n, _AT_ONCE):
+            part = lengths[start : start + _AT_ONCE]
+            longest = max(longest, part.max())
+            rows = np.arange(len(part)) // _BLOCK
+            found = np.searchsorted(boundaries, part) + rows * buckets
+            counts = np.bincount(found, minlength=(rows[-1] + 1) * buckets).reshape(-1, buckets)
+            ends = self.counts + np.cumsum(counts, 0)
+            at = start // _BLOCK
+            self._before[:, at : at + len(ends)] = (ends - counts).T
+            self.counts = ends[-1]
+        if n % _BLOCK == 0:
+            self._before[:, whole] = self.counts
+        self.bounds = np.concatenate([[0], boundaries, [longest]]).astype(np.result_type(boundaries, lengths))
+
+    def samples(self, bucket: int, places: Int64Array) -> Int64Array:
+        """Returns the indices of those samples of a bucket that stand at these places in it: 3 to 5 us each."""
+        indices = np.empty(len(places), np.int64)
+        for start in range(0, len(places), _AT_ONCE // _BLOCK):
+            part = slice(start, start + _AT_ONCE // _BLOCK)
+            indices[part] = self._search(bucket, places[part])
+        return indices
+
+    def _search(self, bucket: int, places: Int64Array) -> Int64Array:
+        before = self._before[bucket]
+        at = np.searchsorted(before, places.astype(before.dtype), side="right") - 1
+        blocks, row_of = np.unique(at, return_inverse=True)
+        rows = self._rows[blocks[blocks < len(self._rows)]]
+        if len(rows) < len(blocks):
+            rows = np.concatenate([rows, self._last_row[None]])
+        low, high = self.bounds[bucket : bucket + 2, None]  # arrays, because NumPy 1 rounds scalars to what they meet
+        found = np.flatnonzero((rows > low) & (rows <= high))
+        firsts = np.searchsorted(found, np.arange(len(blocks)) * _BLOCK)
+        hits: Int64Array = found[firsts[row_of] + places - before[at].astype(np.int64)]
+        return hits % _BLOCK + at * _BLOCK
+
+
+def checked_lengths(lengths: Any, max_tokens: float | None) -> Lengths:
+    """Returns lengths as an array: itself, if it is one.
+
+    Raises:
+        TypeError: they are no numbers.
+        ValueError: there are none, they are not in one dimension, or one is not positive, not finite, or above
+            `max_tokens`; the message names it.
+    """
+    given = np.asarray(lengths)
+    if given.ndim != 1 or not len(given):
+        raise ValueError(f"lengths should be in one dimension, one for each sample, but have shape {given.shape}")
+    if given.dtype.kind not in "iuf":
+        raise TypeError(f"lengths should be integers or floats, but are of dtype {given.dtype}")
+    limit = math.inf if max_tokens is None else max_tokens
+    for start in range(0, len(given), _AT_ONCE):
+        part = given[start : start + _AT_ONCE]
+        bad = np.flatnonzero(~((part > 0) & (part < math.inf)))
+        if len(bad):
+            raise ValueError(
+                f"lengths should be positive and finite, but lengths[{start + bad[0]}] is {part[bad[0]]}: leave out "
+                "samples that are empty, and look at how the lengths were computed"
+            )
+        long = np.flatnonzero(part > limit)
+        if len(long):
+            raise ValueError(
+                f"lengths[{start + long[0]}] is {part[long[0]]}, above max_tokens={max_tokens}, so that no batch can "
+                f"hold this sample. Raise max_tokens (the greatest length is {given.max()}), or cut or leave out such "
+                "samples"
+            )
+    return given
+
+
+def checked_boundaries(boundaries: Any) -> Lengths:
+    """Returns boundaries of buckets as an array.
+
+    Raises:
+        ValueError: there are none, or they do not ascend.
+    """
+    given = np.asarray(boundaries)
+    if given.ndim != 1 or not len(given) or given.dtype.kind not in "iuf":
+        raise ValueError(f"buckets should be a number of buckets or a list of boundaries, but got {boundaries!r}")
+    falls = np.flatnonzero(~(given[1:] > given[:-1]))
+    if len(falls):
+        at = falls[0]
+        raise ValueError(f"boundaries should ascend, but buckets[{at}] is {given[at]} and then comes {given[at + 1]}")
+    return given
+
+
+def some_sorted(lengths: Lengths) -> Lengths:
+    """Returns lengths of up to 65,536 samples, ascending: always the same ones, from all over the dataset."""
+    if len(lengths) > _SAMPLE:
+        lengths = lengths[Permutation(len(lengths), 0).take(np.arange(_SAMPLE))]
+    return np.sort(lengths)
+
+
+def chosen_boundaries(some: Lengths, buckets: int) -> Lengths:
+    """Returns boundaries of up to so many buckets that keep padding low.
+
+    All buckets weigh the same, a sample's weight being its length and half the mean length. By samples alone, the few
+    that are long, which make most of the padding, would be in one bucket; by tokens alone, the many that are short.
+    (Measured with 128 buckets and batches of 64: 1 % of padding for uniform lengths, 3 to 12 % for log-normal ones of
+    sigma 1 to 1.5, 8 % for Pareto's. Cut from sorted windows of 100 batches, as is usual, 1, 16 to 50, and 75 %,
+    because in each window all of the tail shares a batch.)
+    """
+    fine = (some.astype(np.float64) / float(some[-1]) * _FINE).astype(np.int64)
+    weights = np.cumsum(fine + fine.sum() // (2 * len(fine)) + 1)
+    shares = np.arange(1, buckets) * weights[-1] // buckets
+    return np.unique(some[np.searchsorted(weights, shares)])

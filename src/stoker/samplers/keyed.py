@@ -1,0 +1,92 @@
+"""What batch samplers have in common whose epochs are functions of a key."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from stoker.samplers.base import Sampler
+from stoker.samplers.draws import AnyGenerator, draws_from
+from stoker.samplers.order import BatchOrder, Int64Array
+from stoker.samplers.permutation import Permutation
+
+KEPT = 1024
+"""Permutations that an epoch keeps. One of up to 4,096 numbers holds a table of 8 bytes each: at most 32 MiB in all."""
+
+
+class KeyedBatchSampler(Sampler[list[int]]):
+    """A batch sampler that is asked for its batches by number; to walk it is to ask for them in turn.
+
+    Attributes:
+        shuffle: whether the batches depend on the key.
+        generator: draws the key when the sampler is walked; None is torch's global one, or where torch is not wanted
+            one that is seeded from NumPy's global state.
+    """
+
+    shuffle: bool = True
+    generator: AnyGenerator = None
+
+    def batches(self, key: int) -> BatchOrder:
+        """Returns the epoch that belongs to `key`, any integer of up to 64 bits."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yields the batches of an epoch; its key is drawn when the first is asked for."""
+        epoch = self.batches(draws_from(self.generator).below(2**63 - 1, 1)[0] if self.shuffle else 0)
+        for number in range(len(epoch)):
+            yield epoch.batch(number)
+
+
+def keys(key: int) -> Permutation:
+    """Returns the keys that follow from `key`: another for each number from 0 on."""
+    return Permutation(2**62, key)
+
+
+def permutations(sizes: Int64Array, key: int) -> Callable[[int], Permutation]:
+    """Returns a function that gives the i-th of many permutations, of `sizes[i]` numbers; those used last are kept."""
+    following = keys(key)
+
+    @lru_cache(KEPT)
+    def permutation(i: int) -> Permutation:
+        return Permutation(int(sizes[i]), following[i])
+
+    return permutation
+
+
+def positive(name: str, value: Any) -> int:
+    """Returns an argument that counts something.
+
+    Raises:
+        ValueError: it is no positive integer.
+    """
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number <= 0:
+        raise ValueError(f"{name} should be a positive integer value, but got {name}={value!r}")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns an argument that switches something on.
+
+    Raises:
+        ValueError: it is no bool.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} should be a boolean value, but got {name}={value!r}")
+    return value
+
+
+def numbered(number: int, count: int) -> int:
+    """Returns the number of one of `count` batches.
+
+    Raises:
+        IndexError: there is no such batch.
+    """
+    if not 0 <= number < count:
+        raise IndexError(f"there is no batch {number}: the epoch has {count}, counted from 0")
+    return operator.index(number)
