@@ -1,0 +1,143 @@
+"""Many streams taken in turn, a few of them open at once."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from stoker._hashing import bits
+from stoker.datasets.combining import checked, pass_epoch, positive
+from stoker.datasets.shards import Progress, share_of
+from stoker.datasets.stream import State, Stream, StreamIterator, count, resume
+from stoker.errors import StateFormatError, StateMismatchError
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class InterleaveDataset(Stream[T_co]):
+    """A block of samples of one stream, then of the next, around those that are open; one that ends makes room.
+
+    The order follows from the arguments and the epoch alone. Each worker gets streams of its own (`shard`), and opens
+    `open_at_once` of them. A stream without samples is passed over.
+
+    The state holds those of the open streams and a bit for each of the others. It can be loaded with any other number
+    of workers: streams that were open are then opened first.
+
+    Args:
+        streams: datasets (streams, or by index: read in their order), or functions that return one when its turn comes,
+            such as `functools.partial(TextLineDataset, path)`.
+        open_at_once: of how many streams samples are taken in turn.
+        block: how many samples are taken from a stream before the next has its turn.
+        seed: any integer: the streams are opened in an order that follows from it and the epoch. None: in their order.
+
+    Raises:
+        TypeError: something in `streams` is neither a dataset nor a function, or a number is no integer.
+        ValueError: there are no streams, or a number is less than 1.
+    """
+
+    def __init__(
+        self,
+        streams: Iterable[Any | Callable[[], Any]],
+        open_at_once: int,
+        block: int = 1,
+        seed: int | None = None,
+    ) -> None:
+        self.streams = list(streams)
+        self.open_at_once = positive(open_at_once, "open_at_once")
+        self.block = positive(block, "block")
+        self.seed = None if seed is None else operator.index(seed)
+        self.epoch = 0
+        self._numbers = range(len(self.streams))
+        if not self.streams:
+            raise ValueError("InterleaveDataset needs at least one stream, and got none. Did a pattern match no file?")
+        for number, stream in enumerate(self.streams):
+            if not callable(stream) or _is_dataset(stream):
+                checked(stream, f"InterleaveDataset (streams[{number}])")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next iteration, here and in the streams it opens. A loaded state has its own."""
+        self.epoch = operator.index(epoch)
+
+    @property
+    def num_shards(self) -> int:
+        """The number of streams."""
+        return len(self._numbers)
+
+    def shard(self, num_shards: int, index: int) -> InterleaveDataset[T_co]:
+        """Returns the interleave of every `num_shards`-th stream, from stream `index` on.
+
+        Raises:
+            ValueError: there are fewer streams than shards, or there is no such shard.
+        """
+        part = copy.copy(self)
+        part._numbers = share_of(self._numbers, num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[T_co]:
+        return _Interleaved(self, Progress(self._numbers, len(self.streams), state))
+
+
+class _Interleaved(StreamIterator[T_co]):
+    def __init__(self, dataset: InterleaveDataset[T_co], progress: Progress) -> None:
+        self._streams, self._block = dataset.streams, dataset.block
+        self._progress = progress
+        self._order = {name: getattr(dataset, name) for name in ("open_at_once", "block", "seed")}
+        saved = progress.saved
+        self._epoch = dataset.epoch if saved is None else count(saved, "epoch")
+        if saved is not None and (found := {name: saved.get(name) for name in self._order}) != self._order:
+            raise StateMismatchError(f"the state is of another order, {found}: here is {self._order}")
+        if dataset.seed is not None:
+            progress.waiting = deque(sorted(progress.waiting, key=bits(dataset.seed, self._epoch)))
+        self._open: list[tuple[int, StreamIterator[T_co]]] = []
+        while len(self._open) < dataset.open_at_once and (opened := self._next_stream()):
+            self._open.append(opened)
+        self._turn = count(saved, "turn") if progress.is_own else 0  # whose samples are taken
+        self._given = count(saved, "given") if progress.is_own else 0  # of its block
+        if self._turn >= max(1, len(self._open)) or self._given >= self._block:
+            raise StateFormatError(f"the state is damaged: turn {self._turn} of {len(self._open)} open streams")
+
+    def __next__(self) -> T_co:
+        while self._open:
+            number, stream = self._open[self._turn]
+            try:
+                sample = next(stream)
+            except StopIteration:
+                self._replace(number)
+                continue
+            self._given += 1
+            if self._given == self._block:
+                self._given, self._turn = 0, (self._turn + 1) % len(self._open)
+            return sample
+        raise StopIteration
+
+    def state_dict(self) -> State:
+        # in the order of their turns; more than are open at once only where other workers began them
+        begun = {number: stream.state_dict() for number, stream in self._open} | self._progress.begun
+        own = {**self._order, "epoch": self._epoch, "turn": self._turn, "given": self._given}
+        return self._progress.state(begun.items(), **own)
+
+    def _replace(self, number: int) -> None:
+        self._progress.finish(number)
+        self._given = 0
+        opened = self._next_stream()
+        self._open[self._turn : self._turn + 1] = [opened] if opened else []
+        self._turn %= max(1, len(self._open))
+
+    def _next_stream(self) -> tuple[int, StreamIterator[T_co]] | None:
+        begun, waiting = self._progress.begun, self._progress.waiting
+        if not begun and not waiting:
+            return None
+        number = next(iter(begun)) if begun else waiting.popleft()
+        state = begun.pop(number, None)
+        stream = self._streams[number]
+        if not _is_dataset(stream):
+            stream = checked(stream(), f"InterleaveDataset (from streams[{number}])")
+        pass_epoch(stream, self._epoch)
+        return number, resume(stream, state)
+
+
+def _is_dataset(stream: Any) -> bool:
+    return hasattr(stream, "__getitem__") and not isinstance(stream, type)

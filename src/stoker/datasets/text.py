@@ -1,0 +1,211 @@
+"""The lines of text files, plain and gzip, as a stream that stands at a byte."""
+
+from __future__ import annotations
+
+import codecs
+import copy
+import errno
+import gzip
+import io
+import operator
+import os
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from stoker.datasets.shards import Progress, share_of
+from stoker.datasets.stream import State, Stream, StreamIterator
+from stoker.errors import StateFormatError, StateMismatchError
+
+_BLOCK = 1 << 18
+"""Bytes read at once. The file is opened for each block, which costs less than a tenth of what its lines cost."""
+_GZIP = b"\x1f\x8b"
+
+Path = str | os.PathLike[str]
+
+
+class TextLineDataset(Stream[str]):
+    """The lines of one file after the other, without their line ends (`\\n` or `\\r\\n`); empty lines too.
+
+    A gzip file is known by its first bytes, whatever its name. Its state is a byte of the text: a plain file is resumed
+    there at once, a gzip file is read again up to there (some 500 MB of text a second). The state holds the numbers of
+    files, not their names, so they may have moved; it can be loaded with any other number of workers.
+
+    No file is open between two lines: neither a dropped iterator nor ten thousand of them side by side hold
+    descriptors, and a fork shares none. A line that cannot be decoded, or a file that cannot be read on, is an error at
+    its place; the iterator goes on behind it, with the next line or the next file.
+
+    Args:
+        paths: the files, in their order, or one of them. Each worker gets its own files (`shard`).
+        encoding: of the text; one in which a byte 10 ends a line, as in all but UTF-16 and UTF-32.
+        errors: what to do with bytes that are no text, as `open` has it: "strict", "replace", "ignore", ….
+
+    Raises:
+        FileNotFoundError: a path leads to no file; all are looked at at once.
+        ValueError: there is no path, or the encoding is unknown or none that can be cut at line ends.
+
+    While iterating:
+        UnicodeDecodeError: a line is not in the encoding. It names the file, the line and its byte.
+        OSError: a file is damaged (gzip), gone, or has changed while it was read.
+    """
+
+    def __init__(self, paths: Path | Iterable[Path], encoding: str = "utf-8", errors: str = "strict") -> None:
+        given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+        self.paths = [os.fspath(path) for path in given]
+        self.encoding = encoding
+        self.errors = errors
+        self._numbers = range(len(self.paths))
+        if not self.paths:
+            raise ValueError("TextLineDataset needs at least one path, and got none. Did a pattern match no file?")
+        missing = [path for path in self.paths if not os.path.isfile(path)]
+        if missing:
+            raise FileNotFoundError(f"{len(missing)} of {len(self.paths)} paths lead to no file: {missing[:3]}")
+        _check_encoding(encoding, errors)
+
+    @property
+    def num_shards(self) -> int:
+        """The number of files."""
+        return len(self._numbers)
+
+    def shard(self, num_shards: int, index: int) -> TextLineDataset:
+        """Returns every `num_shards`-th file, from file `index` on.
+
+        Raises:
+            ValueError: there are fewer files than shards, or there is no such shard.
+        """
+        part = copy.copy(self)
+        part._numbers = share_of(self._numbers, num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[str]:
+        return _Lines(self, Progress(self._numbers, len(self.paths), state))
+
+
+class _Lines(StreamIterator[str]):
+    """Stands at byte `offset` of the text of file `number`, behind `line` lines of it."""
+
+    def __init__(self, dataset: TextLineDataset, progress: Progress) -> None:
+        self._dataset = dataset
+        self._progress = progress
+        self._begun = {number: _place(state) for number, state in progress.begun.items()}
+        self._next_file()
+
+    def __next__(self) -> str:
+        while self._number is not None:
+            raw = self._read(self._number)
+            if raw:
+                self._offset += len(raw)
+                self._line += 1
+                return self._decoded(raw, self._dataset.paths[self._number])
+            self._progress.finish(self._number)
+            self._next_file()
+        raise StopIteration
+
+    def state_dict(self) -> State:
+        here = {} if self._number is None or not self._offset else {self._number: [self._offset, self._line]}
+        return self._progress.state((here | self._begun).items())
+
+    def _next_file(self) -> None:
+        self._text: io.BufferedReader | None = None
+        self._number: int | None = None
+        self._offset = self._line = 0
+        if self._begun:  # by this share, or, before the files were shared out anew, by others
+            self._number = next(iter(self._begun))
+            self._offset, self._line = self._begun.pop(self._number)
+        elif self._progress.waiting:
+            self._number = self._progress.waiting.popleft()
+
+    def _read(self, number: int) -> bytes:
+        path = self._dataset.paths[number]
+        try:
+            if self._text is None:
+                self._text = _text_of(path, self._offset)
+            return self._text.readline()
+        except (EOFError, zlib.error, OSError) as error:
+            told = f"{path} cannot be read on behind byte {self._offset} of its text: {error}"
+            self._progress.finish(number)
+            self._next_file()
+            raise OSError(getattr(error, "errno", None) or errno.EIO, told) from error
+
+    def _decoded(self, raw: bytes, path: str) -> str:
+        if raw.endswith(b"\n"):
+            raw = raw[: -2 if raw.endswith(b"\r\n") else -1]
+        try:
+            return raw.decode(self._dataset.encoding, self._dataset.errors)
+        except UnicodeDecodeError as error:
+            error.reason += f" (line {self._line} of {path}, which ends at byte {self._offset})"
+            raise
+
+
+def _place(state: Any) -> list[int]:
+    try:
+        offset, line = map(operator.index, state)
+    except (TypeError, ValueError) as error:
+        raise StateFormatError(f"a byte and a line were expected in a state, not {state!r}") from error
+    return [offset, line]
+
+
+def _text_of(path: str, offset: int) -> io.BufferedReader:
+    """The bytes of a file's text from `offset` on, which must be the start of a line, or the end."""
+    text: io.BufferedReader = io.BufferedReader(_Reopened(path), _BLOCK)
+    if text.peek(2).startswith(_GZIP):
+        text = io.BufferedReader(gzip.GzipFile(fileobj=text), _BLOCK)
+    if offset:
+        text.seek(offset - 1)
+        before = text.read(1)
+        if before != b"\n" and (not before or text.peek(1)):
+            raise StateMismatchError(
+                f"the state stands at byte {offset} of {path}, where no line begins: another file, or it has changed"
+            )
+    return text
+
+
+class _Reopened(io.RawIOBase):
+    """A file that is open only while it is read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = 0
+        self._first_seen: tuple[int, ...] | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_SET:
+            raise io.UnsupportedOperation("only absolute places are known")
+        self._offset = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._offset
+
+    def readinto(self, buffer: Any) -> int:
+        with open(self._path, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if seen != (self._first_seen or seen):
+                raise OSError(f"{self._path} has changed while it was read: its lines cannot be trusted")
+            self._first_seen = seen
+            file.seek(self._offset)
+            size = file.readinto(buffer) or 0
+        self._offset += size
+        return size
+
+
+def _check_encoding(encoding: str, errors: str) -> None:
+    try:
+        codecs.lookup_error(errors)
+        ends_lines = b"\n".decode(encoding) == "\n"
+    except LookupError as error:
+        raise ValueError(str(error)) from error
+    except UnicodeDecodeError:
+        ends_lines = False
+    if not ends_lines:
+        raise ValueError(
+            f"a text in {encoding} cannot be cut where a byte is 10, so its lines cannot be found: convert the files, "
+            "best to UTF-8"
+        )
