@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,6 +138,16 @@ def test_without_proc_the_whole_machine_counts_as_free(tmp_path, monkeypatch):
 def test_without_proc_and_sysconf_nothing_is_known(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "sysconf", raising=False)
     assert _available(str(tmp_path)) == Available(sys.maxsize, sys.maxsize, "unknown")
+
+
+def test_windows_says_itself_what_is_free(tmp_path, monkeypatch):
+    def told(status):
+        assert ctypes.cast(status, ctypes.POINTER(ctypes.c_uint32))[0] == ctypes.sizeof(status) == 64
+        status[1], status[2] = 8 << 30, 3 << 30
+
+    kernel = SimpleNamespace(kernel32=SimpleNamespace(GlobalMemoryStatusEx=told))
+    monkeypatch.setattr(ctypes, "windll", kernel, raising=False)
+    assert _available(str(tmp_path)) == Available(3 << 30, 8 << 30, "the machine")
 
 
 @LINUX

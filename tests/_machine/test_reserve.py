@@ -106,10 +106,16 @@ def test_other_errors_stay_what_they_are():
     os.close(hear), os.close(say)
 
 
-def test_a_system_without_reservations_is_only_asked(memory, monkeypatch):
+def test_a_system_without_reservations_has_the_file_lengthened(memory, monkeypatch):
+    """Also a temporary file on a full disk then says so, where touching a mapping of it would be the end."""
     monkeypatch.delattr(os, "posix_fallocate")
     reserve(memory, 0, MB)
-    assert held(memory) == 0
+    assert held(memory) == os.fstat(memory).st_size == MB
+    os.pwrite(memory, b"kept", 0)
+    reserve(memory, 0, MB)
+    reserve(memory, MB, 2 * MB)
+    assert held(memory) == os.fstat(memory).st_size == 3 * MB
+    assert os.pread(memory, 4, 0) == b"kept"
 
 
 def test_a_large_part_is_reserved_by_a_child_that_the_kernel_would_kill_first(script):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from typing import ClassVar
 
 import pytest
@@ -38,3 +39,12 @@ class TestForkedProcesses(BackendSuite):
 @pytest.mark.parametrize("workers", [2])
 class TestCleanProcesses(BackendSuite):
     settings: ClassVar = {"multiprocessing_context": "spawn"}
+
+
+@pytest.mark.parametrize("workers", [2])
+class TestSpawnedProcesses(BackendSuite):
+    """What platforms without fork have; tried on all."""
+
+    @pytest.fixture(autouse=True)
+    def no_fork(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(os, "fork", raising=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ def available() -> Available:
     """The least that is left at any level: the machine, and each memory cgroup up from this process's own.
 
     Costs some tens of microseconds a level, so it may be asked before each reservation. Safe in any thread and
-    process. Levels that cannot be read are left out; on systems other than Linux the whole memory of the machine is
-    taken as available, or `sys.maxsize` where even that is unknown. Swap does not count.
+    process. Levels that cannot be read are left out; on systems other than Linux and Windows the whole memory of the
+    machine is taken as available, or `sys.maxsize` where even that is unknown. Swap does not count.
     """
     return _available("")
 
@@ -52,6 +53,10 @@ def _machine(root: str) -> Available:
         words = meminfo.split()
         free, total = (int(words[words.index(key) + 1]) << 10 for key in ("MemAvailable:", "MemTotal:"))
         return Available(free, total, "the machine")
+    if hasattr(ctypes, "windll"):
+        status = (ctypes.c_uint64 * 8)(64)  # Windows' MEMORYSTATUSEX, which begins with its own size
+        ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
+        return Available(status[2], status[1], "the machine")
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

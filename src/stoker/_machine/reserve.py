@@ -40,15 +40,13 @@ def reserve(fd: int, offset: int, size: int) -> None:
     quarter (`kept_free`).
 
     Forks where the reservation takes more than a quarter of what is available, if the process has one thread; with
-    more threads the first fence stands alone. On systems without `posix_fallocate` only the asking is done.
+    more threads the first fence stands alone. Systems without `posix_fallocate` have the file lengthened by zeros.
 
     Raises:
         MemoryLimitError: there is not enough; nothing new is reserved then.
         OSError: the descriptor takes no reservation.
     """
     memory = check(size)
-    if not hasattr(os, "posix_fallocate"):
-        return
     fenced = _libc is not None and size > memory.bytes // _FENCED_SHARE and threading.active_count() == 1
     failure = _reserve_in_child(fd, offset, size) if fenced else _reserve_here(fd, offset, size)
     if failure in (errno.ENOSPC, errno.ENOMEM):
@@ -94,10 +92,19 @@ def kept_free(limit: int) -> int:
 
 def _reserve_here(fd: int, offset: int, size: int) -> int:
     try:
-        os.posix_fallocate(fd, offset, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, offset, size)
+        else:
+            _lengthen(fd, offset + size)
     except OSError as error:
         return error.errno or errno.EIO
     return 0
+
+
+def _lengthen(fd: int, end: int) -> None:
+    at = os.lseek(fd, 0, os.SEEK_END)
+    while at < end:
+        at += os.write(fd, bytes(min(_MIB, end - at)))
 
 
 def _reserve_in_child(fd: int, offset: int, size: int) -> int:

@@ -1,8 +1,8 @@
-"""Anonymous shared memory: the only file that knows how a platform makes and maps it.
+"""Anonymous shared memory: with `segments_windows` the only file that knows how a platform makes and maps it.
 
 Linux has `memfd_create`. Elsewhere an unlinked temporary file stands in: it has no name either, and is gone with its
 last descriptor and mapping. Ranges are mapped by libc's `mmap`, because Python's `mmap` object duplicates the
-descriptor for each mapping before Python 3.13.
+descriptor for each mapping before Python 3.13. Windows has none of this, and its own half of this file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ import mmap
 import os
 import sys
 import tempfile
+from multiprocessing import reduction
+from typing import Any
 
-PAGE = mmap.PAGESIZE
+__all__ = ["NAME", "PAGE", "Mapping", "Sent", "create", "read"]
+
+PAGE = mmap.ALLOCATIONGRANULARITY
+"""Mappings begin at multiples of so many bytes: of pages, and on Windows of 64 KiB."""
 NAME = "stoker"
 
 _MAP_SHARED = 0x01
@@ -74,3 +79,23 @@ class Mapping:
         # At the interpreter's end arrays of the user may still look here; the kernel unmaps it all soon.
         if not sys.is_finalizing() and hasattr(self, "address"):
             self._unmap(self.address, self.size)
+
+
+class Sent:
+    """A shared file among the arguments of a process that multiprocessing spawns; there `descriptor` is its own."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> Any:
+        return _arrived, (reduction.DupFd(self.descriptor),)
+
+
+def _arrived(passed: Any) -> Sent:
+    descriptor = passed.detach()
+    os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in it
+    return Sent(descriptor)
+
+
+if hasattr(os, "O_TEMPORARY"):  # Windows
+    from stoker._transport.segments_windows import Mapping, Sent, create, read  # type: ignore[assignment]

@@ -53,6 +53,6 @@ def test_the_systems_own_refusal_is_the_same_error(block: blocks.Block, monkeypa
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(MemoryLimitError, match="the system refused it: No space left"):
         block.write(b"a")

@@ -15,26 +15,23 @@ from stoker._engine.base import Recipe
 from stoker._engine.process import kernel, zygote
 from stoker._engine.process.deadlines import REAP
 from stoker._transport.reader import ForkHold, forking
-from stoker.errors import WorkerStartError
 
 NEVER_FORK = ("jax",)
 """Runtimes that run threads with locks of their own from their import on, and say themselves not to fork."""
 
 
 class Birth(NamedTuple):
-    """Which birth, and why, in words for `describe()`."""
+    """Which birth, and why, in words for `describe()`. Without a zygote each worker is spawned by itself."""
 
     forked: bool
     why: str
+    zygote: bool = True
 
 
 def choose(context: Any) -> Birth:
     """The birth for a `multiprocessing_context` (an object of multiprocessing, or None for its default)."""
     if not hasattr(os, "fork"):
-        raise WorkerStartError(
-            f"worker processes need os.fork, which {sys.platform} has not: pass worker_method='thread' for worker "
-            "threads, or num_workers=0."
-        )
+        return Birth(False, f"{sys.platform} has no fork", zygote=False)
     if context is not None:
         method = context.get_start_method()
         return Birth(method == "fork", f"multiprocessing_context={method!r}")

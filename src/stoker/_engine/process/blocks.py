@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+from stoker._engine.process.causes import SHARING
 from stoker._machine.memory import available
 from stoker._machine.reserve import kept_free
 from stoker._transport import segments
@@ -83,7 +84,7 @@ def _refusal(written: int, more: int, why: str) -> MemoryLimitError:
     return MemoryLimitError(
         f"a clean worker cannot be sent the dataset: {_text(more)} more are needed after {_text(written)}, and "
         f"{_text(memory.bytes)} are available of {_text(memory.limit)} (limited by {memory.source}); {why}. A clean "
-        'worker needs a copy of what the trainer holds: use multiprocessing_context="fork", which shares it, keep '
+        f"worker needs a copy of what the trainer holds: {SHARING}, which shares it, keep "
         "large arrays in files (np.load(..., mmap_mode='r')), let the dataset read them in the worker, or give the "
         "container more memory."
     )

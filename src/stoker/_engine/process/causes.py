@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-_FORK = 'use multiprocessing_context="fork"'
+SHARING = 'use multiprocessing_context="fork"' if hasattr(os, "fork") else 'use worker_method="thread"'
+"""The workers that are sent nothing, because they share the trainer's memory."""
 _HANDLE = "it is a handle of this process"
-_OPEN_THERE = f"open it in __getitem__ (once per worker), or {_FORK}"
-_MAKE_THERE = f"leave it out in __getstate__ and make it anew in __setstate__, or {_FORK}"
+_OPEN_THERE = f"open it in __getitem__ (once per worker), or {SHARING}"
+_MAKE_THERE = f"leave it out in __getstate__ and make it anew in __setstate__, or {SHARING}"
 
 
 class _Cause(NamedTuple):
@@ -31,7 +33,7 @@ def explained(value: Any, error: Exception) -> str:
     name = _name(type(value))
     what, why, advice = f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}", "it does not pickle", _MAKE_THERE
     if isinstance(error.__cause__, RecursionError):
-        why, advice = "it is nested too deeply", f"flatten it, or {_FORK}"
+        why, advice = "it is nested too deeply", f"flatten it, or {SHARING}"
     for cause in _CAUSES:
         if cause.applies(value):
             what, why, advice = cause.what.format(name), cause.why, cause.advice
@@ -100,7 +102,7 @@ _CAUSES = (
     _Cause(_from("h5py"), "an open {}", _HANDLE, _OPEN_THERE),
     _Cause(_of(*_LMDB), "an open lmdb.{}", _HANDLE, _OPEN_THERE),
     _Cause(_from(*_DATABASES), "a database handle ({})", _HANDLE, _OPEN_THERE),
-    _Cause(_of("mmap.mmap"), "a mapped file ({})", _HANDLE, f"use np.memmap, which can be sent, or {_FORK}"),
+    _Cause(_of("mmap.mmap"), "a mapped file ({})", _HANDLE, f"use np.memmap, which can be sent, or {SHARING}"),
     _Cause(
         _of("_thread.lock", "_thread.RLock"),
         "a lock between threads ({})",
@@ -117,9 +119,9 @@ _CAUSES = (
         _of("builtins.generator", "builtins.coroutine", "builtins.async_generator"),
         "a {}",
         "it is in the middle of running",
-        f"make it in __iter__ or __getitem__, or {_FORK}",
+        f"make it in __iter__ or __getitem__, or {SHARING}",
     ),
-    _Cause(_is_iterator, "an iterator ({})", "its position is in this process", f"make it in __iter__, or {_FORK}"),
+    _Cause(_is_iterator, "an iterator ({})", "its position is in this process", f"make it in __iter__, or {SHARING}"),
     _Cause(_of(*_WEAK), "a weak reference ({})", "it points into this process", _MAKE_THERE),
     _Cause(_of("_ctypes._CData"), "a ctypes object ({})", "its pointers hold only in this process", _MAKE_THERE),
     _Cause(
@@ -132,6 +134,6 @@ _CAUSES = (
         _is_of_fork_context,
         "a {} of the fork context",
         "only forked processes share it",
-        f'make it by multiprocessing.get_context("spawn"), or {_FORK}',
+        f'make it by multiprocessing.get_context("spawn"), or {SHARING}',
     ),
 )

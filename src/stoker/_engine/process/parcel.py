@@ -13,6 +13,7 @@ from multiprocessing import process, resource_tracker, spawn
 from typing import Any, BinaryIO, TypedDict
 
 from stoker import _nominal
+from stoker._engine.process.causes import SHARING
 from stoker.errors import WorkerStartError
 
 
@@ -60,8 +61,8 @@ class Parcel:
             main = preparation.get("init_main_from_name") or preparation.get("init_main_from_path")
             raise WorkerStartError(
                 f"a clean worker could not import the main module {main} again: {_text(error)}. What stands outside "
-                f'of `if __name__ == "__main__":` runs in such a worker too: move there what must run once, or use '
-                f'multiprocessing_context="fork".'
+                'of `if __name__ == "__main__":` runs in such a worker too: move there what must run once, or '
+                f"{SHARING}."
             ) from error
 
     def _unpack(self) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class Parcel:
             raise WorkerStartError(
                 f"a clean worker could not rebuild what it was sent: {_text(error)}. It imports modules anew: what was "
                 "patched or added to one at run time, under the main guard for instance, is missing there. Do that "
-                'where the module is imported, or use multiprocessing_context="fork".'
+                f"where the module is imported, or {SHARING}."
             ) from error
         main = vars(sys.modules["__main__"])
         for name, value in made_by_main.items():
@@ -83,7 +84,7 @@ class Parcel:
         places = self._head["places"]
         try:
             # private: a page that a dataset writes to becomes this process's own
-            whole = memoryview(mmap.mmap(self._head["buffers"], 0, mmap.MAP_PRIVATE) if places else b"")
+            whole = memoryview(mmap.mmap(self._head["buffers"], 0, access=mmap.ACCESS_COPY) if places else b"")
         finally:
             os.close(self._head["buffers"])
         return [whole[start : start + size] for start, size in places]

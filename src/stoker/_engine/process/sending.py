@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
 import sys
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing import context, popen_spawn_posix, reduction, synchronize
+from multiprocessing import context, reduction, synchronize
 from typing import Any, Protocol
 
 import cloudpickle
@@ -96,10 +97,20 @@ def spawning() -> Iterator[list[int]]:
         context.set_spawning_popen(before)
 
 
+class _Descriptor:
+    """A descriptor that the new process has under the same number."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def detach(self) -> int:
+        return self._number
+
+
 class _Birth:
     """What multiprocessing asks while it pickles for a new process."""
 
-    DupFd = popen_spawn_posix._DupFd
+    DupFd = _Descriptor
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
@@ -123,9 +134,12 @@ def _reduce_file(file: io.TextIOWrapper) -> Any:
 
 
 def _reduce_lock(lock: Any) -> Any:
-    """Python 3.10 sends a lock of the fork context without complaint, though nobody else can open it."""
+    """Python 3.10 sends a lock of the fork context without complaint, though nobody else can open it.
+
+    Where there is a fork, it is known by having no name.
+    """
     reduced = lock.__reduce_ex__(5)
-    if lock._semlock.name is None:
+    if lock._semlock.name is None and hasattr(os, "fork"):
         raise RuntimeError("a lock of the fork context cannot be shared with a process of another")
     return reduced
 

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from typing import NoReturn
 
 from stoker._engine.process import kernel
 
@@ -68,7 +69,7 @@ def _as_a_child_of_multiprocessing(number: int) -> None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the process
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """Ends a worker: what was printed is written out, nothing else of Python's or the user's runs."""
     write_out()
     os._exit(code)

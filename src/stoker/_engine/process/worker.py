@@ -1,4 +1,4 @@
-"""A worker: takes units from the zygote, runs the job, answers. One thread, one socket, until somebody ends."""
+"""A worker: takes units, runs the job, answers. One thread, one connection, until somebody ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import pickle
 import select
 import sys
 import time
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from stoker import errors
 from stoker._engine.base import Failure, Job, Recipe, StreamEnd, located
@@ -18,24 +20,25 @@ from stoker._transport.arena import Slot
 from stoker._transport.writer import SlotWriter
 
 
-class Worker:
-    """The loop of one worker process."""
+class Worker(ABC):
+    """The loop of one worker process; subclasses know who minds it, and how messages travel."""
 
-    def __init__(self, number: int, channel: Channel, arena: int, zygote: int, trainer: int | None) -> None:
+    def __init__(self, number: int, arena: int) -> None:
         self._number = number
-        self._channel = channel
-        self._zygote = zygote
-        self._trainer = trainer
         self._writer = SlotWriter(arena, self._ask)
         self._inbox: list[Message] = []
-        self._poll = select.poll()
-        self._poll.register(channel.fileno(), select.POLLIN)
-        if trainer is not None:
-            self._poll.register(trainer, select.POLLIN)
         self._unit = -1
 
+    @abstractmethod
+    def send(self, *message: Any) -> None:
+        """Sends a message; waits until it is on its way."""
+
+    @abstractmethod
+    def receive(self) -> list[Message]:
+        """Waits for messages. Leaves when there is nobody left to work for."""
+
     def run(self, recipe: Recipe) -> None:
-        """Works until the zygote or the trainer ends."""
+        """Works until there is nobody left to work for."""
         where = f"in DataLoader worker process {self._number}"
         job: Job | None = None
         sick: Failure | None = None
@@ -48,7 +51,7 @@ class Worker:
             start = time.perf_counter()
             self._writer.begin(None if slot is None else Slot(*slot))
             if job is None:
-                self._answer("error", _dumps(sick), start, None)
+                self._answer("error", dumps(sick), start, None)
             else:
                 self._do(job, blob, start, where)
             del blob
@@ -62,7 +65,7 @@ class Worker:
             self._answer("end", b"", start, job)
         except Exception as error:
             at = located(where, job.failed_index())
-            self._answer("error", _dumps(Failure.of(error, at)), start, job)
+            self._answer("error", dumps(Failure.of(error, at)), start, job)
         else:
             self._answer("batch", tuple(written), start, job)
 
@@ -71,18 +74,12 @@ class Worker:
         said = ([], None) if job is None else (job.take_notes(), job.stream_state())
         seconds = time.perf_counter() - start
         number = None if held is None else held.number
-        self._channel.send("answer", self._unit, kind, value, number, seconds, said)
-        if self._channel.unsent:
-            self._poll.modify(self._channel.fileno(), select.POLLOUT)
-            while self._channel.unsent:
-                self._wait()
-                self._channel.flush()
-            self._poll.modify(self._channel.fileno(), select.POLLIN)
+        self.send("answer", self._unit, kind, value, number, seconds, said)
 
     def _ask(self, size: int) -> Slot:
-        """Exchanges the slot held for one of at least `size` bytes. The zygote answers or ends, and so do we."""
+        """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
         held = self._writer.slot
-        self._channel.send("ask", self._unit, size, None if held is None else held.number)
+        self.send("ask", self._unit, size, None if held is None else held.number)
         _, given = self._next("slot")
         if isinstance(given, str):
             raise errors.MemoryLimitError(given)
@@ -94,10 +91,47 @@ class Worker:
             for place, message in enumerate(self._inbox):
                 if message[0] == name:
                     return self._inbox.pop(place)
-            self._wait()
-            self._inbox += self._channel.receive()
-            if self._channel.ended:
-                settle.leave(0)
+            self._inbox += self.receive()
+
+
+class ZygotesWorker(Worker):
+    """A worker that a zygote has forked.
+
+    Args:
+        number: the worker's.
+        channel: to the zygote.
+        arena: the arena's shared file.
+        zygote: its pid.
+        trainer: pidfd of the trainer, where there is such a thing.
+    """
+
+    def __init__(self, number: int, channel: Channel, arena: int, zygote: int, trainer: int | None) -> None:
+        super().__init__(number, arena)
+        self._channel = channel
+        self._zygote = zygote
+        self._trainer = trainer
+        self._poll = select.poll()
+        self._poll.register(channel.fileno(), select.POLLIN)
+        if trainer is not None:
+            self._poll.register(trainer, select.POLLIN)
+
+    def send(self, *message: Any) -> None:
+        """To the zygote."""
+        self._channel.send(*message)
+        if self._channel.unsent:
+            self._poll.modify(self._channel.fileno(), select.POLLOUT)
+            while self._channel.unsent:
+                self._wait()
+                self._channel.flush()
+            self._poll.modify(self._channel.fileno(), select.POLLIN)
+
+    def receive(self) -> list[Message]:
+        """From the zygote."""
+        self._wait()
+        messages = self._channel.receive()
+        if self._channel.ended:
+            settle.leave(0)
+        return messages
 
     def _wait(self) -> None:
         """For the zygote; ends if the trainer has ended."""
@@ -111,15 +145,21 @@ class Worker:
         settle.leave(0)
 
 
-def _dumps(failure: Failure | None) -> bytes:
+def dumps(failure: Failure | None) -> bytes:
+    """A failure as it travels."""
     return leaves.dumps(failure, lambda leaf: None)
 
 
 def main(number: int, channel: Channel, arena: int, trainer: int | None, recipe: Recipe) -> None:
-    """The worker's whole life; does not return."""
+    """The whole life of a zygote's worker; does not return."""
+    live(lambda: ZygotesWorker(number, channel, arena, os.getppid(), trainer).run(recipe))
+
+
+def live(run: Callable[[], None]) -> NoReturn:
+    """A worker's whole life: does this, and leaves however it ends."""
     code = 1
     try:
-        Worker(number, channel, arena, os.getppid(), trainer).run(recipe)
+        run()
     except SystemExit as left:  # sys.exit() in the user's code ends the worker, as in any process
         code = left.code if isinstance(left.code, int) else 1
     except BaseException:

@@ -19,16 +19,13 @@ from stoker._engine.base import Failure, Recipe
 from stoker._engine.process import immortal, kernel, settle, worker
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import LEAVE, REAP, SICK_AFTER, STACKS
+from stoker._engine.process.lending import Lending
 from stoker._supervision.dispatch import Dispatch
 from stoker._transport import leaves, segments
-from stoker._transport.arena import Arena, Slot
+from stoker._transport.arena import Arena
 
 if TYPE_CHECKING:
     from stoker._engine.process.clean import Parcel
-
-SPARE_SLOTS = 3
-"""Idle slots kept beyond the units under way: a training loop holds one batch while it asks for the next, wrappers that
-look ahead hold two."""
 
 
 class Ends(NamedTuple):
@@ -54,10 +51,6 @@ class _Child:
         self.cpu = 0.0
 
 
-class _Ask(tuple[int, int, int]):
-    """(unit, worker, size): a worker that waits for a slot."""
-
-
 class Zygote:
     """The loop of the zygote.
 
@@ -72,16 +65,14 @@ class Zygote:
     def __init__(self, channel: Channel, ends: Ends, workers: int, recipe: Recipe, collecting: bool) -> None:
         self._trainer = channel
         self._trainer_descriptor = ends.trainer
-        self._arena = Arena(ends.arena)
+        self._arena = ends.arena
         self._recipe = recipe
         self._collecting = collecting
         self._dispatch = Dispatch(workers)
+        self._lending = Lending(Arena(ends.arena), self._dispatch)
         self._children: dict[int, _Child] = {}
         self._work: dict[int, bytes] = {}
-        self._slots: dict[int, int] = {}  # unit → slot that its worker writes
-        self._asks: list[_Ask] = []
         self._starved_for: int | None = None  # the unit of which the trainer was told that it waits for memory
-        self._usual_size = 0
         self._dropped_below = 0
         self._answered = 0
         self._born = time.monotonic()
@@ -145,7 +136,7 @@ class Zygote:
                 child.channel.close()
                 if child.descriptor is not None:
                     os.close(child.descriptor)
-            worker.main(number, Channel(theirs), self._arena.descriptor, self._trainer_descriptor, self._recipe)
+            worker.main(number, Channel(theirs), self._arena, self._trainer_descriptor, self._recipe)
         theirs.close()
         child = self._children[number] = _Child(pid, Channel(ours))
         self._watch(child.channel.fileno(), lambda: self._from_worker(number))
@@ -165,9 +156,8 @@ class Zygote:
         kernel.kill(child.pid)  # its socket may have closed before it ended
         status = kernel.reap(child.pid, REAP)
         lost = self._dispatch.died(number)
-        self._asks = [ask for ask in self._asks if ask[1] != number]
+        self._lending.lost(number, lost)
         for unit in lost:
-            self._free(self._slots.pop(unit, None))
             self._work.pop(unit, None)
         self._trainer.send("died", number, child.pid, status, lost)
 
@@ -218,13 +208,10 @@ class Zygote:
             if message[0] == "answer":
                 self._take_answer(number, message)
             else:
-                _, unit, size, held = message
-                self._free(held)
-                self._slots.pop(unit, None)
-                self._asks.append(_Ask((unit, number, size)))
+                self._lending.asked(number, *message[1:])
         if ended or child.channel.ended:
             self._bury(number)
-        if self._asks:
+        if self._lending.is_asked:
             self._grant()  # who waited for earlier units to have their slots
         self._hand_out()
 
@@ -232,17 +219,9 @@ class Zygote:
         _, unit, kind, value, held, seconds, said = message
         self._answered += 1
         self._dispatch.answered(number, unit, seconds)
-        self._slots.pop(unit, None)
-        slot = None
-        if kind == "batch" and value[0] is not None:
-            slot = self._arena.slot(value[0])
-            self._usual_size = value[1]
-        elif held is not None:
-            self._free(held)
-        if kind == "batch" and slot is None:
-            self._usual_size = 0
+        slot = self._lending.answered(unit, kind, value, held)
         if unit < self._dropped_below:
-            self._free(None if slot is None else slot.number)
+            self._lending.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
         self._trainer.send("answer", unit, kind, value, slot and tuple(slot), number, said)
 
@@ -253,71 +232,27 @@ class Zygote:
 
     def _hand_out(self) -> None:
         for number, unit in self._dispatch.hand_out():
-            slot = self._offer(unit)
-            if slot is not None:
-                self._slots[unit] = slot.number
+            slot = self._lending.offer(unit)
             self._children[number].channel.send("unit", unit, self._work.pop(unit), slot and tuple(slot))
 
     # The arena
 
-    def _offer(self, unit: int) -> Slot | None:
-        """A slot of the usual size, if one is to be had without taking it from an earlier unit."""
-        if not self._usual_size or self._asks:
-            return None
-        try:
-            return self._arena.take(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
-        except errors.MemoryLimitError:
-            return None  # the worker will ask when it knows what it needs
-
-    def _leaves_room(self, unit: int, size: int) -> bool:
-        """Whether earlier units without a slot could still get one: else a later one must not take the memory.
-
-        Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
-        """
-        earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
-        return not earlier or self._arena.can_give(earlier + 1, size)
-
     def _grant(self, hungry_for: int | None = None) -> None:
-        """Gives waiting workers their slots, earliest unit first; tells the trainer when the earliest must wait.
-
-        Args:
-            hungry_for: the trainer has given back what it could and waits for this unit, the earliest that it has no
-                answer of. If this one cannot be served now, it never will. Any other can wait: answers are on their
-                way to the trainer, and will bring their memory back.
-        """
-        self._asks.sort()
-        while self._asks:
-            unit, number, size = self._asks[0]
-            try:
-                if not self._leaves_room(unit, size):
-                    return
-                slot = self._arena.take(size)
-            except errors.MemoryLimitError as error:
-                if unit != hungry_for:
-                    if unit != self._starved_for:
-                        self._trainer.send("starved")
-                        self._starved_for = unit
-                    return
-                self._children[number].channel.send("slot", str(error))
-            else:
-                self._slots[unit] = slot.number
-                self._children[number].channel.send("slot", tuple(slot))
-            del self._asks[0]
-        if self._starved_for is not None:
-            self._starved_for = None
+        """Gives waiting workers their slots; tells the trainer when the earliest must wait, and when that is over."""
+        for number, reply in self._lending.grant(hungry_for):
+            self._children[number].channel.send("slot", reply if isinstance(reply, str) else tuple(reply))
+        starved_for = self._lending.starved_for
+        if starved_for is not None and starved_for != self._starved_for:
+            self._trainer.send("starved")
+            self._starved_for = starved_for
+        elif self._starved_for is not None and not self._lending.is_asked:
             self._trainer.send("fed")
-
-    def _free(self, number: int | None) -> None:
-        if number is not None:
-            self._put_back([number])
+            self._starved_for = None
 
     def _put_back(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._arena.put_back(number)
-        if numbers:
-            self._arena.trim(len(self._dispatch.outstanding) + SPARE_SLOTS)
-            if self._asks:
-                self._grant()
+        self._lending.put_back(numbers)
+        if numbers and self._lending.is_asked:
+            self._grant()
 
     # Sick births
 

@@ -1,0 +1,113 @@
+"""Which unit gets which slot of the arena, and which must wait: decided by the process that owns the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stoker._supervision.dispatch import Dispatch
+from stoker._transport.arena import Arena, Slot
+from stoker.errors import MemoryLimitError
+
+SPARE_SLOTS = 3
+"""Idle slots kept beyond the units under way: a training loop holds one batch while it asks for the next, wrappers that
+look ahead hold two."""
+
+
+class Lending:
+    """Lends slots to units. Where memory is short, an earlier unit is served before a later one.
+
+    Attributes:
+        starved_for: the unit for which the last `grant` found no memory, or None.
+    """
+
+    def __init__(self, arena: Arena, dispatch: Dispatch) -> None:
+        self._arena = arena
+        self._dispatch = dispatch
+        self._slots: dict[int, int] = {}  # unit → slot that its worker writes
+        self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size): a worker that waits for a slot
+        self._usual_size = 0
+        self.starved_for: int | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a worker waits for a slot."""
+        return bool(self._asks)
+
+    def offer(self, unit: int) -> Slot | None:
+        """A slot of the usual size, if one is to be had without taking it from an earlier unit."""
+        if not self._usual_size or self._asks:
+            return None
+        try:
+            slot = self._arena.take(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
+        except MemoryLimitError:
+            return None  # the worker will ask when it knows what it needs
+        if slot is not None:
+            self._slots[unit] = slot.number
+        return slot
+
+    def asked(self, worker: int, unit: int, size: int, held: int | None) -> None:
+        """A worker wants a slot of this size instead of the one it holds. It waits until `grant` names it."""
+        self._free(held)
+        self._slots.pop(unit, None)
+        self._asks.append((unit, worker, size))
+
+    def grant(self, hungry_for: int | None = None) -> Iterator[tuple[int, Slot | str]]:
+        """(worker, its slot or why it gets none) for those that wait, earliest unit first, as far as the memory goes.
+
+        Args:
+            hungry_for: the trainer has given back what it could and waits for this unit, the earliest that it has no
+                answer of. If this one cannot be served now, it never will. Any other can wait: answers are on their
+                way to the trainer, and will bring their memory back.
+        """
+        self.starved_for = None
+        self._asks.sort()
+        while self._asks:
+            unit, worker, size = self._asks[0]
+            reply: Slot | str
+            try:
+                if not self._leaves_room(unit, size):
+                    return
+                reply = self._arena.take(size)
+                self._slots[unit] = reply.number
+            except MemoryLimitError as error:
+                if unit != hungry_for:
+                    self.starved_for = unit
+                    return
+                reply = str(error)
+            del self._asks[0]
+            yield worker, reply
+
+    def answered(self, unit: int, kind: str, value: Any, held: int | None) -> Slot | None:
+        """A worker that holds a slot has answered; returns the slot that its batch lies in."""
+        self._slots.pop(unit, None)
+        if kind == "batch":
+            number, self._usual_size = value[0], value[1]
+            if number is not None:
+                return self._arena.slot(number)
+        self._free(held)
+        return None
+
+    def lost(self, worker: int, units: Sequence[int]) -> None:
+        """The worker is gone, and these units with it."""
+        self._asks = [ask for ask in self._asks if ask[1] != worker]
+        for unit in units:
+            self._free(self._slots.pop(unit, None))
+
+    def put_back(self, numbers: Sequence[int]) -> None:
+        """These slots are nobody's again."""
+        for number in numbers:
+            self._arena.put_back(number)
+        if numbers:
+            self._arena.trim(len(self._dispatch.outstanding) + SPARE_SLOTS)
+
+    def _free(self, number: int | None) -> None:
+        self.put_back([] if number is None else [number])
+
+    def _leaves_room(self, unit: int, size: int) -> bool:
+        """Whether earlier units without a slot could still get one: else a later one must not take the memory.
+
+        Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
+        """
+        earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
+        return not earlier or self._arena.can_give(earlier + 1, size)

@@ -1,0 +1,72 @@
+"""A spawned worker, from its first step: opens what it was sent, then works as every worker does. Imports little."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import signal
+from multiprocessing import connection
+from typing import Any, NoReturn
+
+from stoker import _nominal
+from stoker._engine.base import Failure
+from stoker._engine.process import settle
+from stoker._engine.process.channel import Message
+from stoker._engine.process.parcel import Head, Parcel
+from stoker._engine.process.worker import Worker, dumps, live
+from stoker._transport.segments import Sent
+
+
+class SpawnedWorker(Worker):
+    """A worker with a pipe to the trainer. Leaves when the pipe or the trainer ends."""
+
+    def __init__(self, number: int, pipe: Any, arena: int) -> None:
+        super().__init__(number, arena)
+        self._pipe = pipe
+        trainer = multiprocessing.parent_process()
+        assert trainer is not None
+        self._trainer = trainer.sentinel
+
+    def send(self, *message: Any) -> None:
+        """To the trainer; waits while it has no time."""
+        try:
+            self._pipe.send(message)
+        except OSError:
+            settle.leave(0)
+
+    def receive(self) -> list[Message]:
+        """From the trainer."""
+        ready = connection.wait([self._pipe, self._trainer])
+        try:
+            if self._pipe in ready:
+                return [self._pipe.recv()]
+        except (EOFError, OSError):
+            pass
+        settle.leave(0)
+
+    def open(self, parcel: Parcel) -> None:
+        """Opens what was sent, and works from then on."""
+        try:
+            parts = parcel.open()
+            recipe = parts.pop("assemble")(parts)
+        except Exception as error:
+            self.send("broken", dumps(Failure.of(error, f"in DataLoader worker process {self._number}")))
+            settle.leave(1)
+        self.send("ready")
+        self.run(recipe)
+
+
+def parcel(stream: Sent, buffers: Sent, places: list[tuple[int, int]]) -> Parcel:
+    """What was sent, still packed. Mapped, because the workers' descriptors of one file share their position."""
+    packed: Any = mmap.mmap(stream.descriptor, 0, access=mmap.ACCESS_READ)
+    os.close(stream.descriptor)
+    head = Head(entry="", fds=[], preparation={}, buffers=buffers.descriptor, places=places, tracker=None)
+    return Parcel(packed, head)
+
+
+def main(number: int, pipe: Any, arena: Sent, parcel: Parcel) -> NoReturn:
+    """The whole life of a spawned worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
+    _nominal.prefer_none()
+    live(lambda: SpawnedWorker(number, pipe, arena.descriptor).open(parcel))

@@ -1,0 +1,92 @@
+"""Who gets memory when there is little of it."""
+
+from __future__ import annotations
+
+from stoker._engine.process.lending import Lending
+from stoker._supervision.dispatch import Dispatch
+from stoker._transport.arena import Slot
+from stoker.errors import MemoryLimitError
+
+
+class Rooms:
+    """An arena of so many slots, all of one size."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.given = 0
+
+    def take(self, size: int) -> Slot:
+        if not self.free:
+            raise MemoryLimitError("full")
+        self.free -= 1
+        self.given += 1
+        return Slot(self.given, 0, size)
+
+    def can_give(self, count: int, size: int) -> bool:
+        return self.free >= count
+
+    def slot(self, number: int) -> Slot:
+        return Slot(number, 0, 1)
+
+    def put_back(self, number: int) -> None:
+        self.free += 1
+
+    def trim(self, keep: int) -> None:
+        self.kept = keep
+
+
+def lending(free: int, units: int) -> tuple[Lending, Rooms]:
+    """Each unit is held by the worker of its number."""
+    rooms, dispatch = Rooms(free), Dispatch(units)
+    for worker in range(units):
+        dispatch.joined(worker)
+        dispatch.submitted(worker, worker)
+    dispatch.hand_out()
+    return Lending(rooms, dispatch), rooms  # type: ignore[arg-type]
+
+
+def granted(lending: Lending, hungry_for: int | None = None) -> dict[int, object]:
+    return dict(lending.grant(hungry_for))
+
+
+def test_an_earlier_unit_is_served_first() -> None:
+    slots, _ = lending(free=3, units=3)
+    slots.asked(2, 2, 10, None)
+    assert granted(slots) == {2: Slot(1, 0, 10)}  # enough for all
+    slots, _ = lending(free=2, units=3)
+    slots.asked(2, 2, 10, None)
+    slots.asked(1, 1, 10, None)
+    assert granted(slots) == {1: Slot(1, 0, 10)}  # one is left for unit 0, which has not asked yet
+    assert slots.is_asked and slots.starved_for is None
+
+
+def test_who_must_wait_is_named_and_refused_only_if_the_trainer_waits_for_it() -> None:
+    slots, rooms = lending(free=0, units=2)
+    slots.asked(0, 0, 10, None)
+    slots.asked(1, 1, 10, None)
+    assert granted(slots) == {} and slots.starved_for == 0
+    assert granted(slots, hungry_for=0) == {0: "full"}
+    assert slots.is_asked
+    slots.put_back([5])
+    assert rooms.kept > 2
+    slots.answered(0, "error", b"", None)
+
+
+def test_a_slot_that_is_too_small_comes_back_before_another_is_asked_for() -> None:
+    slots, rooms = lending(free=0, units=1)
+    slots.asked(0, 0, 10, held=7)
+    assert rooms.free == 1
+    assert granted(slots) == {0: Slot(1, 0, 10)}
+
+
+def test_the_usual_size_is_offered_unless_somebody_waits() -> None:
+    slots, rooms = lending(free=3, units=2)
+    assert slots.offer(0) is None  # nothing is known yet
+    assert slots.answered(0, "batch", (3, 900), held=3) == Slot(3, 0, 1)
+    assert slots.offer(1) == Slot(1, 0, 900)
+    slots.asked(1, 1, 1000, held=1)
+    assert slots.offer(0) is None
+    slots.lost(1, [1])
+    assert not slots.is_asked
+    assert slots.answered(0, "end", b"", held=4) is None
+    assert rooms.free == 4
