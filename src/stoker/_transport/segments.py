@@ -11,28 +11,19 @@ import ctypes
 import mmap
 import os
 import sys
-import tempfile
 from multiprocessing import reduction
 from typing import Any
 
-__all__ = ["NAME", "PAGE", "Mapping", "Sent", "create", "read"]
+from stoker._machine.anonymous import anonymous as create
+
+__all__ = ["PAGE", "Mapping", "Sent", "create", "read"]
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 """Mappings begin at multiples of so many bytes: of pages, and on Windows of 64 KiB."""
-NAME = "stoker"
 
 _MAP_SHARED = 0x01
 _MAP_POPULATE = 0x8000 if sys.platform == "linux" else 0  # page tables at once: a fault each costs more than the copy
 _FAILED = ctypes.c_void_p(-1).value
-
-
-def create() -> int:
-    """A new, empty, anonymous shared file; returns its descriptor, which is not inherited by exec."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(NAME, os.MFD_CLOEXEC)
-    descriptor, path = tempfile.mkstemp(prefix=NAME)
-    os.unlink(path)
-    return descriptor
 
 
 def read(descriptor: int, offset: int, size: int) -> bytearray:

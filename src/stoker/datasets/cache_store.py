@@ -22,7 +22,6 @@ import hashlib
 import os
 import struct
 import sys
-import tempfile
 import time
 import weakref
 import zlib
@@ -30,6 +29,7 @@ from collections.abc import Iterator
 from multiprocessing import context, reduction
 from typing import Any
 
+from stoker._machine.anonymous import anonymous
 from stoker._machine.memory import available
 from stoker._machine.reserve import kept_free
 from stoker.errors import MemoryLimitError
@@ -158,7 +158,7 @@ class Memory(Store):
         if descriptor is None:
             _check_limit("memory", limit, slots)
             _check_memory(limit)
-            descriptor = _anonymous()
+            descriptor = anonymous()
         super().__init__(descriptor, slots, limit)
         self._granted = 0  # bytes that were there when this process asked last, and that it has not taken since
 
@@ -211,14 +211,6 @@ def _checksum(number: int, data: bytes) -> int:
 
 def _received(slots: int, limit: int, descriptor: Any) -> Memory:
     return Memory(slots, limit, descriptor.detach())
-
-
-def _anonymous() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("stoker", os.MFD_CLOEXEC)
-    descriptor, path = tempfile.mkstemp(prefix="stoker")
-    os.unlink(path)
-    return descriptor
 
 
 def _check_limit(name: str, limit: int, slots: int) -> None:
