@@ -16,10 +16,11 @@ PHOTOS ?= build/photos
 IMAGES ?= 4000
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-BENCHMARKS := transport overhead start memory small_shm images
+BENCHMARKS := transport overhead start memory small_shm images order resume order_cost
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 bench_images := --data $(PHOTOS)
+bench_order_cost := --data $(PHOTOS)
 bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 
 help:
@@ -42,11 +43,11 @@ test-long: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest -m 'long or not long' --hypothesis-profile=long --timeout 600 \
 		tests/loader tests/samplers tests/datasets $(PYTEST_ARGS)
 
-bench: $(VENV)/.demo $(PHOTOS)/samples.sqlite
+bench: $(VENV)/.demo $(VENV)/.bench $(PHOTOS)/samples.sqlite
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --json benchmarks/results/$(name).json &&) true
 	$(BIN)/python benchmarks/report.py
 
-bench-quick: $(VENV)/.demo $(PHOTOS)/samples.sqlite
+bench-quick: $(VENV)/.demo $(VENV)/.bench $(PHOTOS)/samples.sqlite
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --quick &&) true
 
 lint: $(VENV)/.dev
@@ -76,7 +77,7 @@ $(VENV)/.torch: $(VENV)/.made
 	@touch $@
 
 # One environment, to which each command adds what it needs.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml
+$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml
 	@echo 'installing stoker[torch,$*] ...'
 	@$(PIP) -e '.[torch,$*]'
 	@touch $@

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,7 @@ def environment() -> dict[str, Any]:
         "kernel": platform.release(),
         "Python": platform.python_version(),
         **{package: _version(package) for package in ("stoker", "torch", "numpy", "pillow")},
+        **{package: _version(package) for package in ("torchdata", "grain") if find_spec(package)},
         "load average before": load_average(),
     }
 

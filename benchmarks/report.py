@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
-ORDER = ("transport", "overhead", "start", "memory", "small_shm", "images")
+ORDER = ("transport", "overhead", "start", "memory", "small_shm", "images", "order", "resume", "order_cost")
 BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
 INTRODUCTION = """# Performance
 
@@ -90,10 +90,11 @@ def readme(results: list[dict[str, Any]]) -> str:
 
 def _row(case: dict[str, Any], goal: dict[str, Any]) -> list[str]:
     first, *others = case["rivals"]
-    other = goal["against"] or others[0]
-    by_rival, ratio = case["figures"][goal["figure"]], case["ratios"][goal["figure"]][other]
-    shown = [_median(by_rival[first]), _median(by_rival[other]), _median(ratio)]
-    return [f"{_sentence(case['name'])}: {goal['figure']}", *shown, table.goal_text(goal, 1)]
+    other = goal["against"] or next(iter(others), None)
+    by_rival, ratios = case["figures"][goal["figure"]], case["ratios"][goal["figure"]]
+    shown = [_median(by_rival[first]), _median(by_rival.get(other)), _median(ratios.get(other))]
+    whom = f" ({other})" if len(others) > 1 else ""
+    return [f"{_sentence(case['name'])}: {goal['figure']}{whom}", *shown, table.goal_text(goal, 1)]
 
 
 def _median(spread: dict[str, Any] | None) -> str:

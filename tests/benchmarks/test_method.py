@@ -58,6 +58,8 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("start", "forked, a small", ["stoker", "torch, fork"]),
         ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
         ("small_shm", "", ["stoker", "torch"]),
+        ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
+        ("resume", "which both walk", ["stoker", "torchdata"]),
     ],
 )
 def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Path) -> None:
@@ -69,7 +71,18 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
     assert results["environment"]["kernel"] == os.uname().release
 
 
-def test_the_benchmark_with_photographs_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "case", "figures"),
+    [
+        ("images", "no step", ["images/s", "seconds to the first batch", "CPU-ms per image", "MB, all processes"]),
+        (
+            "order_cost",
+            "photograph",
+            ["CPU-us for a photograph", "% for order and rng", "% for order and all three"],
+        ),
+    ],
+)
+def test_a_benchmark_with_photographs_runs(name: str, case: str, figures: list[str], tmp_path: Path) -> None:
     for package in ("PIL", "psutil", "rich", "typer"):
         pytest.importorskip(package)
     from PIL import Image
@@ -79,13 +92,8 @@ def test_the_benchmark_with_photographs_runs(tmp_path: Path) -> None:
             path = tmp_path / "photos" / label / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (160, 120), label + "gray").save(path)
-    results = run("images", "--case", "no step", "--data", tmp_path / "photos", results=tmp_path / "results.json")
-    assert set(results["cases"][0]["figures"]) == {
-        "images/s",
-        "seconds to the first batch",
-        "CPU-ms per image",
-        "MB, all processes",
-    }
+    results = run(name, "--case", case, "--data", tmp_path / "photos", results=tmp_path / "results.json")
+    assert list(results["cases"][0]["figures"]) == figures
 
 
 def test_a_ratio_is_that_of_two_measurements_of_the_same_round(method: ModuleType) -> None:

@@ -1,0 +1,171 @@
+"""What does order cost while an epoch runs: the permutation, and the seeds that make each sample's randomness its own?
+
+Processor time in microseconds a sample, in batches of 64, in one process without a loader around it. Order: shuffled
+batches of indices from a million samples, by the plan of Stoker's loader, and by torch's `BatchSampler` over its
+`RandomSampler`. Seeding: what is added to samples that do nothing but draw a number, once from each of the global
+generators, once from all three, once from `get_worker_info().rng`, and to samples that draw nothing; torch's loader
+seeds once for each worker. Each is the median of several passes, which alternate with passes that are not seeded.
+
+The share: both together, beside the time for one of the photographs of `examples/train_images.py` (read, decoded,
+cropped and mirrored), which draws from `rng`, and if it drew from all three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import method
+from method import Case, Figures, Goal
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SAMPLES, BATCH = 1_000_000, 64
+ORDER = "CPU-us for the order"
+DRAWN_FROM = ("nothing", "Python's", "NumPy's", "torch's", "all three", "rng")
+PHOTOGRAPH, SHARE, WORST = "CPU-us for a photograph", "% for order and rng", "% for order and all three"
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    if not options.data.is_dir():
+        raise SystemExit(f"no photographs in {options.data}: `python examples/make_photos.py --data {options.data}`")
+    batches, images = (30, 16) if options.quick else (400, 400)
+    of_torch = {"rival": "torch", "batches": 0, "data": "", "images": 0}
+    ours: dict[str, Any] = {"rival": "stoker", "batches": batches, "data": "", "images": 0}
+    return [
+        Case("a sample that costs nothing", {"stoker": ours, "torch": of_torch}),
+        Case(
+            "beside a photograph",
+            {"stoker": {**ours, "data": str(options.data), "images": images}},
+            [Goal(SHARE, at_most=3), Goal(WORST, at_most=3)],
+        ),
+    ]
+
+
+def measure(rival: str, batches: int, data: str, images: int) -> Figures:
+    order = median_of(lambda: walk(torchs_batches() if rival == "torch" else our_batches()))
+    if rival == "torch":
+        return {ORDER: order}
+    seeding = seeding_costs(batches)
+    if not data:
+        return {ORDER: order, **{f"CPU-us for a seed, {source} drawn": us for source, us in seeding.items()}}
+    photograph = photograph_cost(Path(data), images)
+    return {
+        PHOTOGRAPH: photograph,
+        SHARE: 100 * (order + seeding["rng"]) / photograph,
+        WORST: 100 * (order + seeding["all three"]) / photograph,
+    }
+
+
+def median_of(pass_: Callable[[], float], times: int = 5) -> float:
+    return statistics.median(pass_() for _ in range(times))
+
+
+# Order
+
+
+def our_batches() -> Iterator[list[int]]:
+    from stoker.loader.plan import ComputedPlan
+    from stoker.loader.shares import Share
+    from stoker.loader.world import World
+    from stoker.samplers import RandomSampler
+
+    order = RandomSampler(range(SAMPLES)).order(key=1)
+    plan = ComputedPlan(order, Share(SAMPLES, 0, World(0, 1), "exact"), BATCH, False)
+    while (step := plan.next()) is not None:
+        yield step.indices
+
+
+def torchs_batches() -> Iterator[list[int]]:
+    from torch.utils.data import BatchSampler, RandomSampler
+
+    return iter(BatchSampler(RandomSampler(range(SAMPLES)), BATCH, False))
+
+
+def walk(batches: Iterator[list[int]]) -> float:
+    """The epoch's indices, without what is imported for the first of them."""
+    began = time.process_time()
+    count = sum(map(len, batches))
+    return 1e6 * (time.process_time() - began) / count
+
+
+# Seeding
+
+
+def seeding_costs(batches: int) -> dict[str, float]:
+    """Microseconds by what samples draw from."""
+    import numpy as np
+    import torch
+
+    from stoker.loader.sample_rng import SampleRNG
+
+    rng = SampleRNG(0)
+
+    def all_three(index: int) -> None:
+        random.random(), np.random.random(), torch.rand(())
+
+    fetches: dict[str, Callable[[int], Any]] = {
+        "nothing": lambda index: index,
+        "Python's": lambda index: random.random(),
+        "NumPy's": lambda index: np.random.random(),
+        "torch's": lambda index: torch.rand(()),
+        "all three": all_three,
+        "rng": lambda index: rng.random_generator.random(),
+    }
+    return {source: seeding_cost(fetches[source], batches, rng) for source in DRAWN_FROM}
+
+
+def seeding_cost(fetch: Callable[[int], Any], batches: int, rng: Any) -> float:
+    from stoker.loader.seeding import SampleSeeding
+
+    seeds = SampleSeeding("auto", dataset=None, rng=rng)
+    indices = list(range(BATCH))
+    numbers = itertools.count()
+
+    def seeded() -> None:
+        start = BATCH * next(numbers)
+        seeds.samples(1, range(start, start + BATCH), fetch, indices)
+
+    def bare() -> None:
+        for index in indices:
+            fetch(index)
+
+    def difference() -> float:
+        times = []
+        for call in (seeded, bare):
+            began = time.process_time()
+            for _ in range(batches):
+                call()
+            times.append(time.process_time() - began)
+        return 1e6 * (times[0] - times[1]) / (batches * BATCH)
+
+    seeded()  # a worker's first batch finds out who draws
+    return median_of(difference)
+
+
+# Photographs
+
+
+def photograph_cost(data: Path, images: int) -> float:
+    sys.path.insert(0, str(EXAMPLES))
+    from train_images import Photos
+
+    photos = Photos(data, "train")
+    for index in range(8):
+        photos[index % len(photos)]
+    began = time.process_time()
+    for index in range(images):
+        photos[index % len(photos)]
+    return 1e6 * (time.process_time() - began) / images
+
+
+if __name__ == "__main__":
+    arguments = method.parser(__doc__, rounds=3)
+    arguments.add_argument("--data", type=Path, default=Path("build/photos"), help="the photographs")
+    method.main(arguments, cases, measure)
