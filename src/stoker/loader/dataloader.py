@@ -16,6 +16,7 @@ from stoker._engine.base import Backend
 from stoker._engine.process.birth import choose
 from stoker._engine.process.trainer import ProcessBackend
 from stoker._engine.serial import SerialBackend
+from stoker._engine.spawn import SpawnBackend
 from stoker._engine.thread import ThreadBackend
 from stoker._machine import cpus, memory
 from stoker.datasets import IterableDataset
@@ -260,6 +261,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         Iterators are independent of each other. With `persistent_workers` there is one, started anew by each call.
         """
         if self.persistent_workers and self.num_workers > 0:
+            if self._is_stream and self._resumed is not None:
+                self.close()  # their copies of a dataset with a state of its own stand where the last epoch left them
             if self._iterator is not None and self._iterator.is_open:
                 self._iterator._reset(self)
             else:
@@ -292,7 +295,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process goes its own way from here
-        return {**self.__dict__, "_iterator": None, "_epochs": copy.copy(self._epochs), "_progress": Progress()}
+        own = {"_epochs": copy.copy(self._epochs), "_progress": Progress(self._resumed or state.START)}
+        return {**self.__dict__, "_iterator": None, **own}
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest epoch stands for the user: what was received of it, not what was made ahead.
@@ -306,7 +310,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         """
         streams = max(1, self.num_workers) if self._is_stream else 0
         number, place = self._progress.place(self._epochs.begun, streams)
-        return state.packed(number, place, epoch.kind_of(self))
+        if place is state.START:
+            place = epoch.start(self, number)
+        return state.packed(number, place._replace(told=self._epochs.told), epoch.kind_of(self))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next `iter()` go on where a state says; with `seed=` all later epochs follow as well.
@@ -322,10 +328,13 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             StateFormatError: it is damaged, no state of ours, or of a newer format.
             StateMismatchError: it does not fit this loader; what differs is named. Nothing has changed then.
         """
-        number, place, kind = state.unpacked(state_dict)
+        number, place, theirs = state.unpacked(state_dict)
+        ours = epoch.kind_of(self)
         if strict:
-            state.check_fits(kind, epoch.kind_of(self), bool(place.ahead))
-        self._resumed = epoch.resumed(self, number, place, strict)
+            state.check_fits(theirs, ours, bool(place.ahead))
+        elif not state.same_batches(theirs, ours):
+            place = place._replace(ahead=frozenset())
+        self._resumed = epoch.resumed(self, number, place)
         self._progress = Progress(self._resumed)
 
     def _take_resumed(self) -> Place:
@@ -415,7 +424,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             return SerialBackend(assemble(parts))
         if self._method == "thread":
             return ThreadBackend(assemble(parts), self.num_workers)
-        return ProcessBackend(parts, assemble, self.num_workers, choose(self.multiprocessing_context))
+        birth = choose(self.multiprocessing_context)
+        if not birth.zygote:
+            return SpawnBackend(parts, assemble, self.num_workers)
+        return ProcessBackend(parts, assemble, self.num_workers, birth)
 
 
 _SEEN_BY_ITERATORS = (

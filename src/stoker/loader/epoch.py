@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,10 +12,10 @@ from stoker import errors
 from stoker.loader import world
 from stoker.loader.generators import mix
 from stoker.loader.plan import BatchesPlan, ComputedPlan, Endless, Plan, StreamedPlan, TurnPlan
-from stoker.loader.sharding import reshared
+from stoker.loader.sharding import read_again, reshared
 from stoker.loader.shares import Share
 from stoker.loader.state import START, Place
-from stoker.loader.walk import Walk
+from stoker.loader.walk import Walk, at_rest
 from stoker.samplers import BatchSampler
 from stoker.samplers.order import Order
 from stoker.samplers.permutation import FORMAT_VERSION as ORDER_VERSION
@@ -30,7 +31,8 @@ class Epochs:
         self.begun = 0
         self.seed: int | None = None  # of the order without an end
         self._origin = (0, 0)  # (number, position) from which on all pieces have one length
-        self._told: dict[str, tuple[int, int]] = {}  # what has a set_epoch → (its epoch, our number then)
+        self._left: dict[str, int | None] = {}  # what has a set_epoch → the epoch that we left there
+        self._ahead: dict[str, int] = {}  # by how much somebody else has set it ahead of our number
 
     def next(self) -> int:
         """The number of the epoch that begins now."""
@@ -46,28 +48,37 @@ class Epochs:
 
         Whoever calls it himself is obeyed: an epoch that is not the one we left there is his, and we count on from it.
         """
-        answer = None
-        batches = loader.batch_sampler
-        holders = {"sampler": loader.sampler, "batch_sampler": batches, "in it": getattr(batches, "sampler", None)}
-        for name, holder in {**holders, "dataset": loader.dataset}.items():
+        batches, value = loader.batch_sampler, None
+        named = {"sampler": loader.sampler, "batch_sampler": batches, "in it": getattr(batches, "sampler", None)}
+        named = {"in it": named["in it"], **named, "dataset": loader.dataset}
+        for name, holder in {id(holder): (name, holder) for name, holder in named.items()}.values():
             if not callable(getattr(type(holder), "set_epoch", None)):
                 continue
-            value, number = self._told.get(name, (0, 0))
-            now = _epoch_of(holder)
-            if now is not None and now != value:
-                value, number = now, self.begun
-            elif number != self.begun or now is None:
-                value, number = value + self.begun - number, self.begun
-                holder.set_epoch(value)
-            self._told[name] = value, number
-            answer = value if name == "dataset" else answer
-        return answer
+            now, left = _epoch_of(holder), self._left.get(name, 0)
+            if now is not None and (now != left or type(now) is not type(left)):
+                self._ahead = {**self._ahead, name: now - self.begun}
+            value = _Told(self.begun + self._ahead.get(name, 0))
+            holder.set_epoch(value)
+            self._left = {**self._left, name: _epoch_of(holder)}
+        return value if callable(getattr(type(loader.dataset), "set_epoch", None)) else None
 
-    def resume(self, number: int, end: int | None, seed: int | None) -> None:
+    @property
+    def told(self) -> tuple[tuple[str, int], ...]:
+        """Who was told another number than ours, and by how much it is ahead."""
+        return tuple((name, ahead) for name, ahead in self._ahead.items() if ahead)
+
+    def resume(self, number: int, place: Place, end: int | None) -> None:
         """The next epoch has this number; the piece that follows it begins at `end`."""
-        self.begun = number
+        self.begun, self._ahead = number, dict(place.told)
         if end is not None:
-            self.seed, self._origin = seed, (number + 1, end)
+            self.seed, self._origin = place.seed, (number + 1, end)
+
+
+class _Told(int):
+    """An epoch's number as we tell it: one that is equal and not of this class was set by somebody else."""
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
 
 
 def _epoch_of(holder: Any) -> int | None:
@@ -76,6 +87,8 @@ def _epoch_of(holder: Any) -> int | None:
         value = getattr(holder, name, None)
         if isinstance(value, int):
             return value
+        if hasattr(value, "__index__"):  # a tensor that workers share
+            return operator.index(value)
     return None
 
 
@@ -111,6 +124,13 @@ class Epoch(NamedTuple):
         return START if self.pieces is None else Place(seed=self.seed, position=self.position(self.pieces))
 
 
+def start(loader: DataLoader[Any], number: int) -> Place:
+    """Where an epoch begins of which nothing was received, as far as that is known before."""
+    if loader.batches_per_epoch is not None:
+        return loader._epochs.piece(number, _positions_in_piece(loader, loader.batches_per_epoch))
+    return START if loader._is_stream or is_computed(loader) else at_rest(loader._index_sampler, loader.dataset)
+
+
 def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place) -> Epoch:
     """The epoch `number` of the loader, from `place` on.
 
@@ -119,10 +139,13 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
         walk: a pass over the user's sampler, where that is walked.
         number: of the epoch.
         place: where to begin; its seed, if it has one, is the epoch's.
+
+    Raises:
+        StateMismatchError: the user's sampler ends before the place.
     """
     here, pieces = world_of(loader), loader.batches_per_epoch
-    if pieces is not None and place == START:
-        place = loader._epochs.piece(number, pieces * (loader.batch_size or 1) * here.size)
+    if pieces is not None and place.seed is None:
+        place = start(loader, number)
     seed = place.seed
     if seed is None:
         seed = draw_seed(loader) if loader.seed is None else seed_of(loader, number)
@@ -133,11 +156,8 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
         active, turn, starts = place.streams(max(1, loader.num_workers))
         return Epoch(number, seed, TurnPlan(active, turn, starts), place)
     if walk is not None:
-        walk.begin()
         at = (0, 0) if place.mark is None else (place.batches, place.position)
-        walked = StreamedPlan(
-            walk.iterator, loader._auto_collation, skip=place.ahead, bound_to=bound_to, at=at, mark=walk.mark
-        )
+        walked = StreamedPlan(iter(walk), loader._auto_collation, bound_to=bound_to, at=at, mark=walk.mark)
         walked.forward(place.batches)
         return Epoch(number, seed, walked, place)
     mode = loader.distributed or "exact"
@@ -145,16 +165,19 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
     if has_function(batches, "batches"):
         known = batches.batches(mix(seed))
         share = Share(len(known), place.position, here, mode)
-        by_number = BatchesPlan(known, share, first=place.batches, skip=place.ahead, bound_to=bound_to)
+        by_number = BatchesPlan(known, share, first=place.batches, bound_to=bound_to)
         return Epoch(number, seed, by_number, place, share)
     order = order_of(loader, seed)
     share = Share(len(order), place.position, here, mode)
     size, drop_last = (None, False) if batches is None else (batches.batch_size, batches.drop_last)
     limit = None if pieces is None else max(0, pieces - place.batches)
-    computed = ComputedPlan(
-        order, share, size, drop_last, first=place.batches, skip=place.ahead, bound_to=bound_to, limit=limit
-    )
+    computed = ComputedPlan(order, share, size, drop_last, first=place.batches, bound_to=bound_to, limit=limit)
     return Epoch(number, seed, computed, place, share, size or 1, pieces)
+
+
+def _positions_in_piece(loader: DataLoader[Any], batches: int) -> int:
+    """How many positions of an order without an end all ranks cover with so many batches."""
+    return batches * (getattr(loader.batch_sampler, "batch_size", None) or 1) * world_of(loader).size
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> Order:
@@ -177,6 +200,11 @@ def sampler_of_indices(loader: DataLoader[Any]) -> Any:
     if batches is None:
         return loader.sampler
     return batches.sampler if type(batches) is BatchSampler else None
+
+
+def knower(loader: DataLoader[Any]) -> Any:
+    """Who knows the order as a function: a sampler of indices, or one of batches that do not follow from these."""
+    return loader.batch_sampler if has_function(loader.batch_sampler, "batches") else sampler_of_indices(loader)
 
 
 def is_computed(loader: DataLoader[Any]) -> bool:
@@ -228,30 +256,41 @@ def draw_seed(loader: DataLoader[Any]) -> int:
 
 
 def kind_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What the order of a loader depends on, beside its seed: a state of another kind does not fit."""
-    dataset = loader.dataset
-    kind: dict[str, Any] = {}
+    """What the order of a loader depends on: a state of another kind does not fit."""
+    dataset, sampler = loader.dataset, loader._index_sampler
+    kind: dict[str, Any] = {"seed": loader.seed}
     fingerprint = getattr(dataset, "fingerprint", None)
     if fingerprint is not None:
         kind["fingerprint"] = str(fingerprint() if callable(fingerprint) else fingerprint)
     if loader._is_stream:
+        shared = loader.shard == "auto" and loader.worker_init_fn is None
         kind |= {"order": "stream", "batch_size": loader.batch_size, "drop_last": loader.drop_last}
-        return kind
-    if hasattr(dataset, "__len__"):
-        kind["samples"] = len(dataset)
-    sampler = loader._index_sampler
+        return kind | {"shard": "auto" if shared else "none"}
+    inner, given = getattr(sampler, "sampler", None), {"batch_size": None, "drop_last": None}
+    kind |= {"samples": _length(dataset)} | {name: _plain(getattr(sampler, name, None)) for name in given}
     if not is_computed(loader):
-        kind["order"] = f"walked from {type(sampler).__qualname__}"
+        kind["order"] = f"walked from {_named(sampler)}" + (f" over {_named(inner)}" if inner is not None else "")
+        kind["num_replicas"] = _plain(getattr(sampler if inner is None else inner, "num_replicas", None))
         return kind
-    here = world_of(loader)
-    kind |= {"ranks": here.size, "distributed": loader.distributed, "batches_per_epoch": loader.batches_per_epoch}
-    if has_function(loader.batch_sampler, "batches"):
-        kind["order"] = f"{type(sampler).__qualname__}/{ORDER_VERSION}"
-        return kind
-    inner = sampler_of_indices(loader)
-    kind["order"] = f"{type(inner).__qualname__}/{ORDER_VERSION}"
-    kind |= {"batch_size": getattr(sampler, "batch_size", None), "drop_last": getattr(sampler, "drop_last", False)}
-    return kind
+    known = knower(loader)
+    kind |= {"order": f"{_named(known)}/{ORDER_VERSION}", "of": _length(known), "ranks": world_of(loader).size}
+    return kind | {"distributed": loader.distributed, "batches_per_epoch": loader.batches_per_epoch}
+
+
+def _named(sampler: Any) -> str:
+    return type(sampler).__qualname__
+
+
+def _length(sized: Any) -> int | None:
+    """Its length, if it has one: wrappers find out only when they are asked."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _plain(value: Any) -> int | None:
+    return value if isinstance(value, bool) else operator.index(value) if hasattr(value, "__index__") else None
 
 
 def length_of(loader: DataLoader[Any]) -> int:
@@ -261,38 +300,43 @@ def length_of(loader: DataLoader[Any]) -> int:
     if loader.distributed is None or not is_computed(loader):
         length: int = len(loader._index_sampler)
         return length
-    batches, here = loader.batch_sampler, world_of(loader)
-    if has_function(batches, "batches"):
-        return len(Share(len(batches), 0, here, loader.distributed))
-    mine = len(Share(len(sampler_of_indices(loader)), 0, here, loader.distributed))
-    if batches is None:
+    known, batches = knower(loader), loader.batch_sampler
+    mine = len(Share(len(known), 0, world_of(loader), loader.distributed))
+    if batches is None or known is batches:
         return mine
     return int(mine // batches.batch_size if batches.drop_last else -(-mine // batches.batch_size))
 
 
-def resumed(loader: DataLoader[Any], number: int, place: Place, strict: bool) -> Place:
+def resumed(loader: DataLoader[Any], number: int, place: Place) -> Place:
     """Prepares a loader to begin epoch `number` at a place, and returns that place as the loader's workers need it.
 
     Raises:
-        StateMismatchError: the state's seed is not that of the loader, or its streams cannot be shared out anew.
+        StateFormatError: the place is none of this loader's: the state is damaged.
+        StateMismatchError: its streams cannot be shared out anew.
     """
-    if loader.seed is not None:
-        mine = seed_of(loader, number)
-        if place.seed is None:
-            place = place._replace(seed=mine)
-        elif strict and place.seed != mine:
-            raise errors.StateMismatchError(
-                f"the state's epoch {number} has another seed than seed={loader.seed} gives it: it was saved with "
-                "another seed, or without one. Pass the seed that it was saved with, or strict=False to finish this "
-                "epoch in the state's order and begin the next in this loader's."
-            )
+    if loader._is_stream and place.workers is None and place.batches:
+        raise errors.StateFormatError("the state does not say where the streams stand: it is truncated.")
     if place.workers is not None:
         place = place._replace(workers=reshared(place.workers, max(1, loader.num_workers)))
+        again = sum(read_again(loader.dataset, state) for state in place.workers or ())
+        if again:
+            loader._tell_once(
+                f"{type(loader.dataset).__name__} cannot say where it stands: to resume it, its workers read {again:,} "
+                "samples again and throw them away. To save that, give it state_dict() and load_state_dict(state), or "
+                "build it from stoker's streams.",
+                stacklevel=3,
+            )
     end = None
     if loader.batches_per_epoch is not None:
         left = max(0, loader.batches_per_epoch - place.batches)
-        end = place.position + left * (loader.batch_size or 1) * world_of(loader).size
-    loader._epochs.resume(number, end, place.seed)
+        end = place.position + _positions_in_piece(loader, left)
+    elif is_computed(loader):
+        length = _length(knower(loader))
+        if length is not None and place.position > length:
+            raise errors.StateFormatError(
+                f"the state is damaged: it stands at position {place.position} of an order of {length}."
+            )
+    loader._epochs.resume(number, place, end)
     return place
 
 
@@ -314,9 +358,14 @@ def check_shares(loader: DataLoader[Any]) -> None:
             f"{told} cannot be used with {type(loader.batch_sampler).__name__}, whose passes hold whole batches: "
             "walk its epochs one after the other."
         )
-    here = world_of(loader)
-    if loader.distributed == "drop" and loader.batches_per_epoch is None and length_of(loader) == 0:
+    of = _length(knower(loader))
+    if loader.batches_per_epoch is not None and of == 0:
+        raise errors.SamplerError(f"{told} needs an order that goes on for ever, but there are no samples.")
+    leaves_out = loader.distributed == "drop" or getattr(loader.batch_sampler, "drop_last", False)
+    if of and leaves_out and length_of(loader) == 0:
+        here = world_of(loader)
         raise errors.SamplerError(
-            f"distributed='drop' leaves nothing for each of {here.size} ranks ({here.source}): {len(loader.dataset)} "
-            f"samples, batches of {loader.batch_size}. Use 'pad' or 'exact', smaller batches, or fewer ranks."
+            f"{told} leaves nothing for rank {here.rank} of {here.size} ({here.source}): there are {of} to share out, "
+            f"and batch_size={loader.batch_size}, drop_last={loader.drop_last}. Use 'pad' or 'exact' without "
+            "drop_last, smaller batches, or fewer ranks."
         )

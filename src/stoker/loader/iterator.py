@@ -42,10 +42,7 @@ class LoaderIterator:
 
     def _rewind(self) -> None:
         """Ready for a new epoch, which begins with the first `next()`."""
-        loader, place = self._loader, self._place
-        walked = not (loader._is_stream or epoch.is_computed(loader))
-        self._walk = Walk(loader._index_sampler, place) if walked else None
-        self._length_told = loader._IterableDataset_len_called
+        self._length_told = self._loader._IterableDataset_len_called
         self._epoch: epoch.Epoch | None = None
         self._steps: dict[int, int] = {}  # unit → number of its step in the epoch
         self._planned_all = False
@@ -66,10 +63,13 @@ class LoaderIterator:
 
     def _follow(self, loader: DataLoader[Any]) -> None:
         """Takes over the loader's settings as they are now, and where it is to begin."""
-        self._place = loader._take_resumed()
+        place = loader._take_resumed()
         self._set_epoch = loader._epochs.announce(loader)
         self._loader = loader._snapshot()
-        self._progress = loader._progress = Progress(self._place)
+        walked = not (loader._is_stream or epoch.is_computed(loader))
+        self._walk = Walk(loader._index_sampler, loader.dataset, place) if walked else None
+        self._place = place if self._walk is None else self._walk.place
+        self._progress = loader._progress = Progress(self._place, self._walk)
 
     def __iter__(self) -> Self:
         return self
@@ -112,7 +112,6 @@ class LoaderIterator:
         """The epoch is decided at its first `next()`, as in torch, also what is drawn for it from a generator."""
         number = self._loader._epochs.next()
         self._epoch = epoch.begin(self._loader, self._walk, number, self._place)
-        self._progress.generators = None if self._walk is None else self._walk.generators
         self._progress.begin(self._epoch)
 
     def _count(self, answer: Answer) -> None:
@@ -173,12 +172,17 @@ class LoaderIterator:
             except Exception as error:
                 self._planned_all, self._sampler_error = True, error
                 return
+            mark = plan.mark()
             if step is None:
                 # A stream's plan goes on as long as a worker does; what it says now holds for ever
                 self._planned_all = True
+                if mark is not None:
+                    self._progress.over(mark)
                 return
-            if (mark := plan.mark()) is not None:
+            if mark is not None:
                 self._progress.planned(step.number, mark)
+            if step.number in self._place.ahead:  # delivered before the state was saved
+                continue
             work = Work(self._run, seed, step.position, step.indices, step.stride, self._set_epoch)
             self._steps[self._submitted] = step.number
             backend.submit(self._submitted, work, step.worker)

@@ -17,12 +17,12 @@ from stoker._engine.base import Lender, Recipe, StreamEnd
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
 from stoker.datasets.stream import StreamIterator
-from stoker.errors import SamplerError
+from stoker.errors import SamplerError, StateMismatchError
 from stoker.loader import torch_bridge
 from stoker.loader.generators import mix
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.seeding import SampleSeeding, Seeding
-from stoker.loader.sharding import OTHERS, Numbered, shared_out
+from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
 from stoker.loader.worker_seeding import run_init_fn
 
 Method = Literal["serial", "thread", "process"]
@@ -67,8 +67,10 @@ class LoaderJob:
         self._number = number
         self._dataset = parts["dataset"]
         self._init_fn = parts["worker_init_fn"]
-        if self._settings.method == "thread" and self._settings.iterable:
-            self._dataset = copy.copy(self._dataset)  # each thread walks, and may configure, its own stream
+        # Each thread walks, and may configure, its own stream
+        copied = self._settings.method == "thread" and self._settings.iterable
+        self._dataset = copy.copy(self._dataset) if copied else self._dataset
+        self._is_told = copied or self._settings.method == "process"  # of an epoch: others share the trainer's dataset
         if self._settings.method != "serial":
             torch_bridge.connect()
         self._collate = parts["collate_fn"]
@@ -91,7 +93,7 @@ class LoaderJob:
         try:
             if work.run != self._run:
                 self._run, self._source, self._ended = work.run, None, False
-                if work.set_epoch is not None and self._settings.method == "process":
+                if work.set_epoch is not None and self._is_told:
                     self._dataset.set_epoch(work.set_epoch)  # persistent workers' copy; others were born with it
             seeds = self._seeding or self._start(work.seed)
             current.info = self._info
@@ -179,27 +181,40 @@ class LoaderJob:
     def _open_stream(self, work: Work, seeds: SampleSeeding) -> None:
         """The worker's stream of samples in this epoch, each made under its own seed."""
         settings, state = self._settings, work.indices
-        several = settings.num_workers > 1
-        if settings.shard == "auto" and self._init_fn is None and (several or (state and state.get("strided"))):
+        several, strided = settings.num_workers > 1, state is not None and state.get("strided")
+        again = read_again(self._dataset, state)
+        if again:
+            state = {**state, "position": 0, "stream": None} if strided else None
+        if settings.shard == "auto" and self._init_fn is None and (several or strided):
             share = (self._dataset, self._number, max(1, settings.num_workers), self._tell, state)
             self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share))
         else:
             self._source, whole = seeds.one(work.seed, 0, lambda: Numbered(self._dataset, state)), not several
         self._position = 0 if state is None else state["position"]
-        if self._position and isinstance(state["stream"], dict) and "seen" in state["stream"]:
-            self._tell(
-                f"{type(self._dataset).__name__} cannot say where it stands, so to resume it the first "
-                f"{state['stream']['seen']:,} samples were read again and thrown away. To save that, give it "
-                "state_dict() and load_state_dict(state), or build it from stoker's streams."
-            )
         self._stream_seed = work.seed if whole else mix(work.seed, self._number)
+        with seeds.undisturbed(self._stream_seed):
+            while self._position < again:
+                self._read_again(seeds, again)
+
+    def _read_again(self, seeds: SampleSeeding, until: int) -> None:
+        """A sample that was delivered before: read as then, also what it draws, and thrown away."""
+        try:
+            found = self._next_item(seeds) is not None
+        except Exception:  # so it was then
+            return
+        if not found:
+            raise StateMismatchError(
+                f"the state stands behind sample {until} of a stream that has {self._position} now: it is another's, "
+                "or has lost samples since."
+            )
 
     def stream_state(self) -> bytes | None:
         """Where the worker's stream stands behind the last unit; None where there is none."""
         if self._source is None:
-            return None
+            return pickle.dumps({"ended": True}, 5) if self._ended else None
         try:
-            return pickle.dumps(self._source.state_dict(), 5)
+            state = self._source.state_dict()
+            return pickle.dumps({**state, "ended": True} if self._ended else state, 5)
         except Exception as error:
             return pickle.dumps({"failed": repr(error)}, 5)
 
@@ -208,15 +223,25 @@ class LoaderJob:
 
     def _next_sample(self, seeds: SampleSeeding) -> Any:
         """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
-        while self._source is not None and not self._ended:
-            item = seeds.one(self._stream_seed, self._position, functools.partial(next, self._source, None))
+        while not self._ended:
+            item = self._next_item(seeds)
             if item is None:
                 self._ended = True
                 break
-            self._position = item[0] + 1
             if item[1] is not OTHERS:
                 return item[1]
         return _END
+
+    def _next_item(self, seeds: SampleSeeding) -> tuple[int, Any] | None:
+        """The next of the stream that is read, under the seeds of its position; None at the end."""
+        assert self._source is not None
+        ended = False
+        try:
+            item = seeds.one(self._stream_seed, self._position, functools.partial(next, self._source, None))
+            ended = item is None
+            return item
+        finally:
+            self._position += not ended
 
     def _collated(self, seed: int, position: int, samples: Any) -> Any:
         if self._settings.own_collate or self._seeding is None:

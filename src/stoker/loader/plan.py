@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stoker.errors import SamplerError
+from stoker.errors import SamplerError, StateMismatchError
 from stoker.loader.shares import Share
 from stoker.samplers.order import BatchOrder, Int64Array, Order
 
@@ -50,9 +50,8 @@ class Plan(Protocol):
 class _Numbered:
     """A plan whose step k follows from k alone."""
 
-    def __init__(self, first: int, skip: Collection[int], bound_to: int | None) -> None:
+    def __init__(self, first: int, bound_to: int | None) -> None:
         self._first = first
-        self._skip = skip
         self._bound_to = bound_to
         self._next = 0
 
@@ -60,8 +59,6 @@ class _Numbered:
         raise NotImplementedError
 
     def next(self) -> Step | None:
-        while self._first + self._next in self._skip:
-            self._next += 1
         step = self.step(self._next)
         self._next += step is not None
         return step
@@ -85,7 +82,6 @@ class ComputedPlan(_Numbered):
         batch_size: samples in a batch; None for single indices.
         drop_last: whether a last, smaller batch is left out.
         first: number in the epoch of the first step, for the workers' turns.
-        skip: numbers in the epoch of steps that were delivered before an earlier one was.
         bound_to: number of workers if step k belongs to worker k mod n.
         limit: steps at most; None for all.
     """
@@ -98,11 +94,10 @@ class ComputedPlan(_Numbered):
         drop_last: bool,
         *,
         first: int = 0,
-        skip: Collection[int] = (),
         bound_to: int | None = None,
         limit: int | None = None,
     ) -> None:
-        super().__init__(first, skip, bound_to)
+        super().__init__(first, bound_to)
         self._order = order
         self._share = share
         self._size = batch_size or 1
@@ -141,10 +136,9 @@ class BatchesPlan(_Numbered):
         share: Share,
         *,
         first: int = 0,
-        skip: Collection[int] = (),
         bound_to: int | None = None,
     ) -> None:
-        super().__init__(first, skip, bound_to)
+        super().__init__(first, bound_to)
         self._batches = batches
         self._share = share
 
@@ -197,7 +191,6 @@ class StreamedPlan:
     Args:
         sampler: the iterator over its indices, or batches of indices.
         batched: whether it gives batches.
-        skip: numbers in the epoch of steps that were delivered before an earlier one was.
         bound_to: number of workers if step k belongs to worker k mod n.
         at: (steps, samples) that are behind the sampler where it stands.
         mark: says where the sampler stands, if it can.
@@ -208,35 +201,35 @@ class StreamedPlan:
         sampler: Iterator[Any],
         batched: bool,
         *,
-        skip: Collection[int] = (),
         bound_to: int | None = None,
         at: tuple[int, int] = (0, 0),
         mark: Callable[[], Any] | None = None,
     ) -> None:
         self._sampler = sampler
         self._batched = batched
-        self._skip = skip
         self._bound_to = bound_to
         self._count, self._position = at
         self._mark = mark
 
     def forward(self, count: int) -> None:
-        """Walks on until `count` steps are behind it. No sample is loaded."""
-        while self._count < count and self._walk() is not None:
-            pass
+        """Walks on until `count` steps are behind it. No sample is loaded.
 
-    def next(self) -> Step | None:
-        while (step := self._walk()) is not None:
-            if self._count - 1 not in self._skip:
-                return step
-        return None
+        Raises:
+            StateMismatchError: it has not as many.
+        """
+        while self._count < count:
+            if self.next() is None:
+                raise StateMismatchError(
+                    f"the state stands behind step {count} of the sampler, which ends after {self._count} now: it is "
+                    "another's, or has been changed, or can be walked only once."
+                )
 
     def mark(self) -> Any:
         """(samples behind it, what the sampler says about where it stands); None where it says nothing."""
         said = None if self._mark is None else self._mark()
         return None if said is None else (self._position, said)
 
-    def _walk(self) -> Step | None:
+    def next(self) -> Step | None:
         for indices in self._sampler:
             if self._batched and not isinstance(indices, list):
                 indices = _as_list(indices)

@@ -14,6 +14,7 @@ from stoker.loader.state import START, Place
 
 if TYPE_CHECKING:
     from stoker.loader.epoch import Epoch
+    from stoker.loader.walk import Walk
 
 
 class Progress:
@@ -21,19 +22,22 @@ class Progress:
 
     Args:
         place: where its epoch begins.
+        walk: the pass over the user's sampler, where that is walked.
     """
 
-    def __init__(self, place: Place = START) -> None:
+    def __init__(self, place: Place = START, walk: Walk | None = None) -> None:
         self._begin = place
+        self._walk = walk
         self._epoch: Epoch | None = None
         self._batches = place.batches  # received without a gap
         self._ahead = set(place.ahead)  # received beyond a gap
         self._marks: dict[int, Any] = {}  # of batches that are planned and not received
-        self._mark = place.mark
+        self._mark = None if place.mark is None else (place.position, place.mark)
         self._streams: dict[int, tuple[bytes | None, bool]] = {}
         self._turn = place.turn
+        self._planned = place.batches
+        self._over = place.batches if place.over else None  # that many batches, where the sampler has ended
         self._finished = False
-        self.generators = place.generators
 
     def begin(self, epoch: Epoch) -> None:
         """The epoch is decided."""
@@ -42,6 +46,14 @@ class Progress:
     def planned(self, number: int, mark: Any) -> None:
         """Where the user's sampler stands behind a batch."""
         self._marks[number] = mark
+        self._planned = number + 1
+
+    def over(self, mark: Any) -> None:
+        """The user's sampler has ended, and where it stands now."""
+        self._over = self._planned
+        if self._batches == self._planned:
+            self._mark = mark
+        self._marks[self._planned - 1] = mark
 
     def received(self, number: int) -> None:
         """The user has received a batch, or its error."""
@@ -53,7 +65,8 @@ class Progress:
 
     def streamed(self, worker: int, state: bytes | None, ended: bool) -> None:
         """The user has received a batch of a worker's stream, or its error, or would have if it had not ended."""
-        self._streams[worker] = state, ended
+        if state is not None or ended:  # a worker that died has not said
+            self._streams[worker] = state, ended
         if not ended:
             self._turn = worker + 1
             self._batches += 1
@@ -77,16 +90,15 @@ class Progress:
             return following, self._begin
         if self._finished:
             return epoch.number + 1, epoch.next_place()
-        mark, position = self._mark, epoch.position(self._batches)
-        if mark is not None:
-            position, mark = mark
+        position, mark = self._mark or (epoch.position(self._batches), None)
         return epoch.number, Place(
             seed=epoch.seed,
             batches=self._batches,
             position=position,
             ahead=frozenset(self._ahead),
             mark=mark,
-            generators=self.generators,
+            over=mark is not None and self._batches == self._over,
+            generators=None if self._walk is None else self._walk.generators,
             workers=[self._stream(number) for number in range(streams)] if streams else None,
             turn=self._turn,
         )

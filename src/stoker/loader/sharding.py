@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker._worker_info import current
 from stoker.datasets import ChainDataset
-from stoker.datasets.stream import State, StreamIterator, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import ShardingError, StateFormatError, StateMismatchError
 
 OTHERS = object()
@@ -22,16 +22,19 @@ Tell = Callable[[str], None]
 
 
 class Numbered(StreamIterator[tuple[int, Any]]):
-    """A stream that belongs to one worker alone: (position, sample)."""
+    """A stream that belongs to one worker alone: (position, sample). A sample that fails has a position as well."""
 
     def __init__(self, dataset: Any, state: State | None) -> None:
         self._position = 0 if state is None else state["position"]
         self._stream = resume(dataset, None if state is None else state["stream"])
 
     def __next__(self) -> tuple[int, Any]:
-        sample = next(self._stream)
         self._position += 1
-        return self._position - 1, sample
+        try:
+            return self._position - 1, next(self._stream)
+        except StopIteration:
+            self._position -= 1
+            raise
 
     def state_dict(self) -> State:
         return {"position": self._position, "stream": self._stream.state_dict()}
@@ -51,17 +54,30 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         self._workers = workers
         self._left: list[int] = [] if state is None else state.get("left", [])
         self._tail: int = 0 if state is None else state.get("tail", 0)
+        self._resumed = state is not None
+        self._asked = False
         self._places = {position: place for place, position in enumerate(self._left)}
 
     def __next__(self) -> tuple[int, Any]:
-        current.asked = False
-        position, sample = self._first.pop() if self._first else next(self._stream)
-        if current.asked:
+        current.asked = self._asked
+        try:
+            item = self._first.pop() if self._first else next(self._stream, None)
+        finally:
+            self._asked = current.asked
+        if self._asked and self._resumed:
+            raise StateMismatchError(
+                "the state is of a stream that was shared out sample by sample, or read by one worker, but this "
+                "dataset calls get_worker_info() and shares itself out. Use as many workers as saved the state."
+            )
+        if self._asked:
             raise ShardingError(
                 "the dataset called get_worker_info() after its first sample, when the loader had begun to share its "
                 "samples out among the workers: both together would lose samples. Call it at the start of __iter__, or "
                 "pass shard='none'."
             )
+        if item is None:
+            raise StopIteration
+        position, sample = item
         place = self._places.get(position) if position < self._tail else position - self._tail + len(self._left)
         return position, sample if place is not None and place % self._workers == self._worker else OTHERS
 
@@ -94,20 +110,24 @@ class _Chained(StreamIterator[tuple[int, Any]]):
         self._share = (worker, workers, tell)
         self._stream = None if state is None or state["in"] is None else self._next_stream(state["in"])
 
-    def _next_stream(self, state: State | None) -> StreamIterator[Any] | None:
-        dataset = next(self._streams, None)
-        return None if dataset is None else shared_out(dataset, *self._share, state)[0]
+    def _next_stream(self, state: State | None) -> StreamIterator[Any]:
+        dataset = next(self._streams)
+        try:
+            return shared_out(dataset, *self._share, state)[0]
+        except Exception:  # one that cannot be opened is not tried again
+            self._part, self._position = self._part + 1, self._position + 1
+            raise
 
     def __next__(self) -> tuple[int, Any]:
         while True:
             if self._stream is None:
                 self._stream = self._next_stream(None)
-                if self._stream is None:
-                    raise StopIteration
-            for _, sample in self._stream:
-                self._position += 1
-                return self._position - 1, sample
-            self._part, self._stream = self._part + 1, None
+            self._position += 1
+            try:
+                return self._position - 1, next(self._stream)[1]
+            except StopIteration:
+                self._part, self._stream = self._part + 1, None
+                self._position -= 1
 
     def state_dict(self) -> State:
         inner = None if self._stream is None else self._stream.state_dict()
@@ -126,23 +146,34 @@ def shared_out(
         An iterator over (position in the stream that is read, sample or `OTHERS`), and whether that stream is the
         whole one, the same in each worker. An error of the stream's passes through, and the next sample may follow.
     """
-    current.asked = False
-    if callable(getattr(dataset, "shard", None)) and getattr(dataset, "num_shards", workers) >= workers:
+    if state is not None and state.get("strided"):
+        return _Strided(Numbered(dataset, state), [], worker, workers, state), True
+    chain = type(dataset).__iter__ is ChainDataset.__iter__
+    named = callable(getattr(dataset, "shard", None)) and getattr(dataset, "num_shards", workers) >= workers
+    if state is not None and ("part" in state) != (chain and not named):
+        raise StateMismatchError(f"the state is of another dataset than this {type(dataset).__name__}")
+    if named:
         return Numbered(dataset.shard(num_shards=workers, index=worker), state), False
-    if type(dataset).__iter__ is ChainDataset.__iter__:
+    if chain:
         return _Chained(iter(dataset.datasets), worker, workers, tell, state), False
+    current.asked = False
     stream = Numbered(dataset, state)
+    if state is not None:
+        return stream, False  # it has shared itself out when the state was saved
     first = list(itertools.islice(stream, 1))
     if current.asked:
-        if state is not None and state.get("strided"):
-            raise StateMismatchError(
-                "the state is of a stream that the loader shared out, but this dataset calls get_worker_info() and "
-                "shares itself out. Use as many workers as saved the state."
-            )
         return _Asked(stream, first), False
     if workers > 1:
         tell(_told(dataset, workers))
     return _Strided(stream, first, worker, workers, state), True
+
+
+def read_again(dataset: Any, state: State | None) -> int:
+    """How many samples have to be read again to come to where a worker's stream stands: it cannot say so itself."""
+    if state is None or state["ended"] or isinstance(dataset, Stream):
+        return 0
+    stream = state.get("stream")
+    return int(state["position"]) if isinstance(stream, dict) and stream.keys() == {"seen"} else 0
 
 
 def reshared(states: list[Any], workers: int) -> list[Any]:
@@ -152,21 +183,17 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
         StateMismatchError: they are of a dataset that shares itself out and does not name its shards.
         StateFormatError: they are no states of streams.
     """
-    if not all(state is None or (isinstance(state, dict) and "ended" in state) for state in states):
+    if not all(state is None or _is_state(state) for state in states):
         raise StateFormatError(f"the state is damaged: its streams are {str(states)[:200]}")
-    if len(states) == workers:
-        return states
     begun = [state for state in states if state is not None]
-    if not begun:
-        return [None] * workers
+    if len(states) == workers or not begun:
+        return states if begun else [None] * workers
     if all(state["ended"] for state in begun) and len(begun) == len(states):
         return [{"ended": True}] * workers
-    named = [state["stream"] for state in begun]
-    if all(isinstance(stream, dict) and "shards" in stream for stream in named):
-        shards = dict(itertools.chain.from_iterable(stream["shards"].items() for stream in named))
-        return [{"ended": False, "position": 0, "stream": {"shards": shards}}] * workers
+    if (merged := _merged(begun)) is not None:
+        return [merged] * workers
     if len(states) == 1:
-        begun[0] |= {"strided": True}
+        states = begun = [{**begun[0], "strided": True}]
     if all(state.get("strided") for state in begun):
         return [_strided_anew(states)] * workers
     raise StateMismatchError(
@@ -176,13 +203,38 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     )
 
 
+def _is_state(state: Any) -> bool:
+    if not isinstance(state, dict) or "ended" not in state:
+        return False
+    known = "part" in state or isinstance(state.get("stream", 0), (dict, type(None)))
+    return bool(state["ended"]) or (known and isinstance(state.get("position"), int))
+
+
+def _merged(states: list[State]) -> State | None:
+    """The shards that all workers name, in one state for each of them; None if they name none.
+
+    Positions go on behind all that came before: what is drawn for a sample then is not drawn again.
+    """
+    states = sorted(states, key=lambda state: not state.get("merged"))  # what a worker has not begun yet is the oldest
+    shards: dict[str, Any] = {}
+    for state in states:
+        stream = state.get("stream")
+        wrap = next((name for name in ("own", "iterator") if isinstance(stream, dict) and stream.keys() == {name}), None)
+        named = stream if wrap is None else stream[wrap]  # type: ignore[index]
+        if not isinstance(named, dict) or named.keys() != {"shards"} or not isinstance(named["shards"], dict):
+            return None
+        shards |= named["shards"]
+    whole = {"shards": shards}
+    position = max(state["position"] for state in states)
+    return {"ended": False, "merged": True, "position": position, "stream": whole if wrap is None else {wrap: whole}}
+
+
 def _strided_anew(states: list[Any]) -> State:
     """Where any number of workers can go on with a stream that was shared out by stride."""
     unread = [0 if state is None else math.inf if state["ended"] else state["position"] for state in states]
     some = next(state for state in states if state is not None)
     left, tail = some.get("left", []), some.get("tail", 0)
-    behind = [state["position"] for state in states if state is not None]
-    new_tail = max(tail, *behind)
+    new_tail = max(tail, *(state["position"] for state in states if state is not None))
     places = itertools.chain(enumerate(left), ((q - tail + len(left), q) for q in range(tail, new_tail)))
     earliest = states[unread.index(min(unread))]
     return {

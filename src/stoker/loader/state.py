@@ -5,6 +5,7 @@ The format is drawn in `docs/design/06-order-and-state.md`. It has a version; a 
 
 from __future__ import annotations
 
+import copy
 import json
 import operator
 from collections.abc import Mapping
@@ -27,7 +28,10 @@ class Place(NamedTuple):
             them by number.
         ahead: numbers of batches that were received before an earlier one was (`in_order=False`).
         mark: what a sampler of the user's said of itself there.
-        generators: states of that sampler's generator, before and after the epoch's seed was drawn.
+        over: whether that sampler has ended, and what it said is said behind its end.
+        generators: of a sampler that says nothing, states of the generators that it draws from: before `iter()`, and
+            before its first step if that was taken. See `loader/walk.py`.
+        told: by how much the epochs that others were told (`set_epoch`) are ahead of ours.
         workers: where the workers' streams stand.
         turn: whose turn is next.
     """
@@ -37,7 +41,9 @@ class Place(NamedTuple):
     position: int = 0
     ahead: frozenset[int] = frozenset()
     mark: Any = None
+    over: bool = False
     generators: tuple[Any, Any] | None = None
+    told: tuple[tuple[str, int], ...] = ()
     workers: list[Any] | None = None
     turn: int = 0
 
@@ -47,25 +53,41 @@ class Place(NamedTuple):
             return list(range(count)), 0, {}
         active = [number for number, state in enumerate(self.workers) if state is None or not state.get("ended")]
         turn = next((place for place, number in enumerate(active) if number >= self.turn), 0)
-        return active, turn, {number: self.workers[number] for number in active if self.workers[number] is not None}
+        # Copies: threads share this process, and a dataset may go on writing in what it was given
+        starts = {number: copy.deepcopy(self.workers[number]) for number in active if self.workers[number] is not None}
+        return active, turn, starts
 
 
 START = Place()
 
 
 def packed(epoch: int, place: Place, kind: dict[str, Any]) -> State:
-    """The state of a loader of this kind at a place of an epoch: what `state_dict()` returns."""
+    """The state of a loader of this kind at a place of an epoch: what `state_dict()` returns.
+
+    It has the same names whatever is in it, and what lies below the loader is one value: a checkpoint that is read by
+    name (`torch.distributed.checkpoint` does so) finds all of it.
+    """
+    said = {"sampler": place.mark, "generators": place.generators, "workers": place.workers}
+    below = {name: value for name, value in said.items() if value is not None}
+    counted = {"over": place.over, "told": place.told, "turn": place.turn}
+    below |= {name: value for name, value in counted.items() if value}
     state: State = {"stoker": VERSION, "epoch": epoch, "seed": place.seed, "batches": place.batches}
-    state |= {"position": place.position, "kind": kind}
-    if place.ahead:
-        state["ahead"] = sorted(place.ahead)
-    if place.mark is not None:
-        state["sampler"] = place.mark
-    if place.generators is not None:
-        state["generators"] = list(place.generators)
-    if place.workers is not None:
-        state |= {"workers": place.workers, "turn": place.turn}
-    return state
+    state |= {"position": place.position, "ahead": sorted(place.ahead), "kind": kind}
+    return state | {"below": _as_text(below) if below else None}
+
+
+def _as_text(below: dict[str, Any]) -> Any:
+    """As JSON, where that gives it back unchanged: what is the dataset's own may hold anything."""
+    plain = {name: _listed(value) for name, value in below.items()}
+    try:
+        text = json.dumps(plain)
+        return text if json.loads(text) == plain else plain
+    except (TypeError, ValueError):
+        return plain
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(item) for item in value] if type(value) is tuple else value
 
 
 def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
@@ -85,19 +107,20 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
             f"the state has format {state['stoker']!r}, and this version of Stoker knows format {VERSION}: load it "
             "with the version that wrote it, or a later one."
         )
-    missing = [name for name in ("epoch", "seed", "batches", "position", "kind") if name not in state]
+    missing = [name for name in packed(0, START, {}) if name not in state]
     if missing:
         raise StateFormatError(f"the state lacks {', '.join(missing)}: it is truncated or was changed.")
     epoch, batches, position = (_count(state, name) for name in ("epoch", "batches", "position"))
     seed = None if state["seed"] is None else _count(state, "seed")
-    kind = state["kind"]
-    ahead, generators, workers = state.get("ahead", []), state.get("generators"), state.get("workers")
+    kind, ahead, below = state["kind"], state["ahead"], _below(state["below"])
+    generators, told, workers = below.get("generators"), below.get("told", ()), below.get("workers")
     if (
         not isinstance(kind, Mapping)
         or not isinstance(ahead, (list, tuple))
         or not all(isinstance(number, int) and number > batches for number in ahead)
-        or not (generators is None or (isinstance(generators, (list, tuple)) and len(generators) == 2))
-        or not (workers is None or (isinstance(workers, (list, tuple)) and workers))
+        or not (generators is None or _is_list(generators, 2))
+        or not (_is_list(told) and all(_is_list(pair, 2) and isinstance(pair[1], int) for pair in told))
+        or not (workers is None or (_is_list(workers) and workers))
     ):
         raise StateFormatError(f"the state is damaged: {_shown(state)}")
     place = Place(
@@ -105,12 +128,29 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         batches=batches,
         position=position,
         ahead=frozenset(ahead),
-        mark=state.get("sampler"),
+        mark=below.get("sampler"),
+        over=bool(below.get("over")),
         generators=None if generators is None else (generators[0], generators[1]),
+        told=tuple((name, number) for name, number in told),
         workers=None if workers is None else list(workers),
-        turn=_count(state, "turn") if workers is not None else 0,
+        turn=_count(below, "turn") if "turn" in below else 0,
     )
     return epoch, place, dict(kind)
+
+
+def _below(value: Any) -> Mapping[str, Any]:
+    """What lies below the loader, from a state's text."""
+    try:
+        below = json.loads(value) if isinstance(value, str) else {} if value is None else value
+        if isinstance(below, Mapping):
+            return below
+    except ValueError:
+        pass
+    raise StateFormatError(f"the state is damaged: below is {str(value)[:200]!r}")
+
+
+def _is_list(value: Any, length: int | None = None) -> bool:
+    return isinstance(value, (list, tuple)) and length in (None, len(value))
 
 
 def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> None:
@@ -119,7 +159,7 @@ def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> Non
     The number of ranks may differ, and then the batch size as well if the global batch stays what it was.
     """
     theirs, ours = dict(theirs), dict(ours)
-    if ahead and (theirs.get("ranks"), theirs.get("batch_size")) != (ours.get("ranks"), ours.get("batch_size")):
+    if ahead and not same_batches(theirs, ours):
         raise StateMismatchError(
             "the state holds batches that were delivered out of order (in_order=False), so it fits only the same "
             f"number of ranks and batch size: {theirs.get('ranks')} ranks x {theirs.get('batch_size')} there, "
@@ -128,7 +168,7 @@ def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> Non
     if "ranks" in theirs and "ranks" in ours and theirs["ranks"] != ours["ranks"]:
         for kind in (theirs, ours):
             kind.pop("distributed", None)  # a run on one rank need not say how it would share
-        if theirs["ranks"] * (theirs.get("batch_size") or 1) == ours["ranks"] * (ours.get("batch_size") or 1):
+        if _global_batch(theirs) == _global_batch(ours):
             theirs.pop("batch_size", None), ours.pop("batch_size", None)
     theirs.pop("ranks", None), ours.pop("ranks", None)
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
@@ -138,6 +178,16 @@ def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> Non
             f"the state does not fit this loader: {told}. Make the loader as it was when the state was saved, or pass "
             "strict=False if you know that the order is the same."
         )
+
+
+def same_batches(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """Whether a batch's number means the same in both."""
+    return all(theirs.get(name) == ours.get(name) for name in ("ranks", "batch_size"))
+
+
+def _global_batch(kind: dict[str, Any]) -> Any:
+    ranks, size = kind["ranks"], kind.get("batch_size") or 1
+    return ranks * size if isinstance(ranks, int) and isinstance(size, int) else None
 
 
 def _count(state: Mapping[str, Any], name: str) -> int:

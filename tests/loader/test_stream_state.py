@@ -1,0 +1,602 @@
+"""Streams go on where each worker's stands: the same sequence on as many workers, each sample once on any other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stoker
+from stoker.datasets.interleave import InterleaveDataset
+from stoker.errors import ShardingError, StateError, StateFormatError, StateMismatchError, StokerWarning
+from stoker.loader.sharding import reshared
+from stoker.testing.streams import Numbers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # a machine may have one CPU
+    pytest.mark.filterwarnings("ignore:.* does not share its samples out among workers"),
+    pytest.mark.filterwarnings("ignore:.* cannot say where it stands"),
+]
+SOME = settings(max_examples=max(20, settings().max_examples // 5))
+N = 13
+
+
+def rng() -> Any:
+    """What a sample draws from: Python's generator. Threads share it, and so are given numbers that never change."""
+    return random if threading.current_thread() is threading.main_thread() else random.Random(0)
+
+
+def mine() -> tuple[int, int]:
+    info = stoker.get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+class Plain(stoker.IterableDataset[Any]):
+    """A generator: nothing is known of it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(N):
+            yield number, rng().random()
+
+
+class ShuffledFirst(Plain):
+    """What it drew at its first sample decides about the others."""
+
+    def __iter__(self) -> Iterator[Any]:
+        numbers = list(range(N))
+        rng().shuffle(numbers)
+        for number in numbers:
+            yield number, rng().random()
+
+
+class Buffered(Plain):
+    """What it draws at each sample decides about later ones."""
+
+    def __iter__(self) -> Iterator[Any]:
+        held: list[int] = []
+        for number in range(N):
+            held.append(number)
+            if len(held) > 3:
+                yield held.pop(rng().randrange(4)), rng().random()
+        while held:
+            yield held.pop(rng().randrange(len(held))), rng().random()
+
+
+class SharesItself(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = mine()
+        for number in range(worker, N, workers):
+            yield number, rng().random()
+
+
+class SharesItselfUnevenly(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        worker, _ = mine()
+        for number in range([2, 9, 5][worker]):
+            yield 100 * worker + number, rng().random()
+
+
+class HasShards(Plain):
+    """Gives a shard, which draws its order at its first sample."""
+
+    def __init__(self, numbers: Any = range(N)) -> None:
+        self.numbers = numbers
+
+    def shard(self, num_shards: int, index: int) -> HasShards:
+        return HasShards(self.numbers[index::num_shards])
+
+    def __iter__(self) -> Iterator[Any]:
+        numbers = list(self.numbers)
+        rng().shuffle(numbers)
+        for number in numbers:
+            yield number, rng().random()
+
+
+class KeepsItsState(Plain):
+    """As torchdata wants it; begins anew behind its end."""
+
+    length = N
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < self.length:
+            self.at += 1
+            yield self.at - 1, rng().random()
+        self.at = 0
+
+    def state_dict(self) -> Any:
+        return self.__dict__  # not a copy, as with many
+
+    def load_state_dict(self, state: Any) -> None:
+        self.__dict__ = state
+
+
+class KeepsItsStateAndSharesItself(KeepsItsState):
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = mine()
+        while self.at * workers + worker < N:
+            self.at += 1
+            yield (self.at - 1) * workers + worker, rng().random()
+        self.at = 0
+
+
+class IteratorKeepsItsState(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        return _Kept()
+
+
+class _Kept:
+    at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1, rng().random()
+
+    def state_dict(self) -> Any:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.at = state["at"]
+
+
+class Stumbling(Plain):
+    """Raises, and goes on when it is asked again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Stumbling()
+
+
+class _Stumbling:
+    at = -1
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self.at += 1
+        if self.at in (3, 7):
+            raise ValueError("broken")
+        if self.at == N:
+            raise StopIteration
+        return self.at, rng().random()
+
+
+class Falling(Plain):
+    """A generator that raises is over."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(N):
+            if number == 5:
+                raise ValueError("broken")
+            yield number, rng().random()
+
+
+class NeverOpens(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError("no such file")
+
+
+def chain() -> Any:
+    return stoker.ChainDataset([IteratorKeepsItsState(), Numbers(5), Numbers(0), Numbers(7)])
+
+
+def mapped() -> Any:
+    return stoker.MapDataset(Numbers(N), lambda number: (number, rng().random()))
+
+
+SOURCES: list[Any] = [
+    *(Plain, ShuffledFirst, Buffered, SharesItself, SharesItselfUnevenly, HasShards, KeepsItsState),
+    *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, NeverOpens, chain, mapped),
+]
+WAYS: list[dict[str, Any]] = [{}, {"shard": "none"}, {"worker_init_fn": int}, {"batch_size": None}, {"drop_last": True}]
+THREADS: dict[str, Any] = {"num_workers": 3, "worker_method": "thread"}
+PROCESSES: dict[str, Any] = {"num_workers": 3}
+
+
+def loader(dataset: Any, **settings: Any) -> Any:
+    made = {"batch_size": 2, "seed": 3, **settings}
+    return stoker.DataLoader(dataset, collate_fn=None if made["batch_size"] is None else list, **made)
+
+
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def walked(iterator: Iterator[Any], count: int | None = None) -> list[Any]:
+    """What comes, an error being something too."""
+    received: list[Any] = []
+    while count is None or len(received) < count:
+        try:
+            received.append(next(iterator))
+        except StopIteration:
+            break
+        except ValueError:
+            received.append("broken")
+    return received
+
+
+def assert_goes_on(make: Any, stops: Any = None, epochs: int = 2) -> None:
+    whole = make()
+    runs = [walked(iter(whole)) for _ in range(epochs)]
+    for epoch, batches in enumerate(runs):
+        for count in range(len(batches) + 1) if stops is None else {min(stop, len(batches)) for stop in stops}:
+            first = make()
+            for _ in range(epoch):
+                walked(iter(first))
+            assert walked(iter(first), count) == batches[:count]
+            state = through_json(first.state_dict())
+            second = make()
+            second.load_state_dict(state)
+            assert through_json(second.state_dict()) == state
+            rest = iter(second)
+            assert through_json(second.state_dict()) == state
+            assert walked(rest) == batches[count:], (epoch, count)
+            assert [walked(iter(second)) for _ in runs[epoch + 1 :]] == runs[epoch + 1 :], (epoch, count)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_same_sequence_in_the_trainer(source: Any, way: dict[str, Any]) -> None:
+    assert_goes_on(lambda: loader(source(), **way))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_same_sequence_on_threads(source: Any, way: dict[str, Any]) -> None:
+    assert_goes_on(lambda: loader(source(), **THREADS, **way), stops=(0, 1, 4, 5))
+
+
+@pytest.mark.parametrize("source", [Buffered, SharesItselfUnevenly, HasShards, KeepsItsState, Stumbling, mapped])
+def test_the_same_sequence_in_processes(source: Any) -> None:
+    assert_goes_on(lambda: loader(source(), **PROCESSES), stops=(3,), epochs=1)
+
+
+def test_one_worker_is_as_good_as_none() -> None:
+    first = loader(KeepsItsState())
+    iterator = iter(first)
+    next(iterator)
+    second = loader(KeepsItsState(), num_workers=1)
+    second.load_state_dict(through_json(first.state_dict()))
+    assert list(second) == list(iterator)
+
+
+@pytest.mark.parametrize("settings", [THREADS, PROCESSES], ids=["threads", "processes"])
+def test_persistent_workers_are_sent_back(settings: dict[str, Any]) -> None:
+    with loader(KeepsItsState(), persistent_workers=True, **settings) as kept:
+        iterator = iter(kept)
+        received, states = [], []
+        for batch in iterator:
+            received.append(batch)
+            states.append(through_json(kept.state_dict()))
+        for number in (2, 0, 0, 4):
+            kept.load_state_dict(states[number])
+            iterator = iter(kept)
+            assert next(iterator) == received[number + 1]
+        kept.load_state_dict(states[3])
+        assert list(kept) == received[4:]
+
+
+def test_counts_what_was_received_not_what_was_read_ahead() -> None:
+    first = loader(Plain(), **THREADS, prefetch_factor=3)
+    whole = list(loader(Plain(), **THREADS))
+    for number, _ in enumerate(first):
+        second = loader(Plain(), **THREADS)
+        second.load_state_dict(first.state_dict())
+        assert list(second) == whole[number + 1 :]
+
+
+def test_a_stream_of_which_nothing_is_known_is_read_again_with_one_warning() -> None:
+    first = loader(Plain(), **THREADS)
+    walked(iter(first), 4)
+    second = loader(Plain(), **THREADS)
+    with pytest.warns(StokerWarning, match=r"Plain cannot say .* its workers read 21 samples again") as warned:
+        second.load_state_dict(first.state_dict())
+        list(second)
+    assert len([w for w in warned if "cannot say" in str(w.message)]) == 1
+    assert __file__ in {w.filename for w in warned}
+
+
+@pytest.mark.filterwarnings("error:.* cannot say where it stands")
+@pytest.mark.parametrize("source", [KeepsItsState, IteratorKeepsItsState, lambda: Numbers(N), mapped])
+def test_a_stream_that_keeps_its_state_is_not_read_again(source: Any) -> None:
+    first = loader(source(), **THREADS)
+    walked(iter(first), 4)
+    loader(source(), **THREADS).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_stream_that_has_become_shorter_is_named(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = loader(Plain())
+    walked(iter(first), 5)
+    second = loader(Plain())
+    second.load_state_dict(first.state_dict())
+    monkeypatch.setitem(globals(), "N", 4)
+    with pytest.raises(StateMismatchError, match="stands behind sample 10 of a stream that has 4 now"):
+        next(iter(second))
+
+
+def test_a_state_that_cannot_be_told_is_an_error_of_the_one_who_asks() -> None:
+    class Silent(KeepsItsState):
+        def state_dict(self) -> Any:
+            raise RuntimeError("the connection is closed")
+
+    some = loader(Silent(), num_workers=1)
+    assert len(list(some)) == 7
+    iterator = iter(some)
+    next(iterator)
+    with pytest.raises(StateError, match=r"worker 0 cannot say where it stands: .*the connection is closed"):
+        some.state_dict()
+    assert len(list(iterator)) == 6
+
+
+def test_a_loaded_state_is_not_written_to() -> None:
+    first = loader(KeepsItsState(), **THREADS)
+    walked(iter(first), 4)
+    state = first.state_dict()
+    before = json.dumps(state)
+    rest = [list(_loaded(loader(KeepsItsState(), **THREADS), state)) for _ in range(2)]
+    assert rest[0] == rest[1]
+    list(_loaded(loader(KeepsItsState()), state))
+    assert json.dumps(state) == before
+
+
+def _loaded(some: Any, state: Any) -> Any:
+    some.load_state_dict(state)
+    return some
+
+
+# With another number of workers
+
+
+def settings_for(workers: int) -> dict[str, Any]:
+    return {"num_workers": workers, "worker_method": "thread"} if workers else {}
+
+
+def read_in_legs(make: Any, legs: list[tuple[int, int]], last: int, **settings: Any) -> list[Any]:
+    """So many batches on so many workers, then on others, then the rest."""
+    received: list[Any] = []
+    state = None
+    for workers, count in [*legs, (last, None)]:
+        some = loader(make(), **settings, **settings_for(workers))
+        if state is not None:
+            some.load_state_dict(state)
+        iterator = iter(some)
+        received += itertools.chain.from_iterable(itertools.islice(iterator, count))
+        iterator.close()  # type: ignore[attr-defined]
+        state = through_json(some.state_dict())
+    return received
+
+
+LEGS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4)
+
+
+class Long(Plain):
+    length = 41
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.length):
+            yield number, rng().random()
+
+
+class LongKept(KeepsItsState):
+    length = 41
+
+
+def long_map() -> Any:
+    return stoker.MapDataset(Numbers(41), lambda number: (number, rng().random()))
+
+
+@pytest.mark.parametrize("source", [Long, LongKept, long_map])
+@SOME
+@given(legs=LEGS, last=st.integers(0, 4), size=st.integers(1, 3))
+def test_a_stream_that_the_loader_shares_out(source: Any, legs: Any, last: int, size: int) -> None:
+    if sum(count for _, count in legs) * size < 41:
+        received = read_in_legs(source, legs, last, batch_size=size)
+        assert sorted(number for number, _ in received) == list(range(41))
+
+
+@SOME
+@given(legs=LEGS, last=st.integers(0, 4), length=st.integers(0, 12))
+def test_a_short_stream_that_the_loader_shares_out(legs: Any, last: int, length: int) -> None:
+    """Legs that end behind the end, of some workers or of all: then the next epoch begins."""
+
+    class Short(Long):
+        pass
+
+    Short.length = length
+    received = sorted(number for number, _ in read_in_legs(Short, legs, last))
+    passes, rest = divmod(len(received), max(1, length))
+    assert rest == 0
+    assert received == sorted(list(range(length)) * passes)
+
+
+class Files(stoker.IterableDataset[Any]):
+    """Shares named files out among the workers; knows how far it is in each."""
+
+    files = {"a": 9, "b": 0, "c": 14, "d": 3, "e": 6, "f": 1, "g": 8}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.read: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = mine()
+        names = list(self.files)[worker::workers]
+        self.read = {name: self.read.get(name, 0) for name in names}
+        for name in names:
+            while self.read[name] < self.files[name]:
+                self.read[name] += 1
+                yield f"{name}{self.read[name]}"
+
+    def state_dict(self) -> Any:
+        return {"shards": self.read}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.read = state["shards"]
+
+
+class FilesOfIterator(Files):
+    """The same, but its iterator has the state."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _FilesOfIterator()
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class _FilesOfIterator:
+    def __init__(self) -> None:
+        self.files = Files()
+        self.samples = iter(self.files)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.samples)
+
+    def state_dict(self) -> Any:
+        return self.files.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.files.load_state_dict(state)
+
+
+def interleaved() -> Any:
+    streams = [
+        stoker.MapDataset(Numbers(length), lambda number, name=name: f"{name}{number + 1}")
+        for name, length in Files.files.items()
+    ]
+    return InterleaveDataset(streams, open_at_once=2, seed=1)
+
+
+@pytest.mark.parametrize("source", [Files, FilesOfIterator, interleaved])
+@SOME
+@given(legs=LEGS, last=st.integers(0, 4), size=st.integers(1, 3))
+def test_a_stream_that_names_its_shards(source: Any, legs: Any, last: int, size: int) -> None:
+    if sum(count for _, count in legs) * size >= 41:
+        return
+    received = read_in_legs(source, legs, last, batch_size=size)
+    assert sorted(received) == sorted(f"{name}{n + 1}" for name, length in Files.files.items() for n in range(length))
+
+
+@pytest.mark.parametrize("saved_by", [1, 2])
+@pytest.mark.parametrize("source", [SharesItself, KeepsItsStateAndSharesItself])
+def test_one_that_shares_itself_out_keeps_its_workers(source: Any, saved_by: int) -> None:
+    first = loader(source(), **settings_for(saved_by))
+    walked(iter(first), 3)
+    second = loader(source(), **settings_for(3))
+    if saved_by == 1:  # nobody can know before it is read
+        second.load_state_dict(first.state_dict())
+        with pytest.raises(StateMismatchError, match="Use as many workers as saved the state"):
+            next(iter(second))
+    else:
+        with pytest.raises(StateMismatchError, match=r"streams of 2 workers, and this loader has 3.*num_workers=2"):
+            second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("source", [HasShards, chain])
+def test_one_that_was_read_in_parts_keeps_its_workers(source: Any) -> None:
+    first = loader(source(), **settings_for(2))
+    walked(iter(first), 3)
+    for workers in (0, 1, 3):
+        with pytest.raises(StateMismatchError, match="streams of 2 workers"):
+            loader(source(), **settings_for(workers)).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_what_one_worker_has_begun_any_number_can_end(workers: int) -> None:
+    """Also what would have been read in parts: then each worker reads the whole, and gives its share."""
+    for source in (HasShards, chain):
+        whole = _numbers(itertools.chain.from_iterable(loader(source())))
+        assert _numbers(read_in_legs(source, [(1, 3)], workers)) == whole
+
+
+def _numbers(samples: Any) -> list[int]:
+    return sorted(sample[0] if isinstance(sample, tuple) else sample for sample in samples)
+
+
+def test_all_that_has_ended_has_ended_for_any_number() -> None:
+    first = loader(SharesItself(), num_workers=2, worker_method="thread", batch_size=4)
+    whole = list(first)
+    iterator = iter(first)
+    assert [next(iterator) for _ in whole]
+    second = loader(SharesItself(), batch_size=4)
+    second.load_state_dict(through_json(first.state_dict()))
+    assert list(second) == []
+    assert len(list(second)) == 4
+
+
+def test_to_share_or_not_is_part_of_a_state() -> None:
+    first = loader(Plain(), **THREADS)
+    for other in ({"shard": "none"}, {"worker_init_fn": int}):
+        with pytest.raises(StateMismatchError, match="shard was 'auto' and is 'none'"):
+            loader(Plain(), **THREADS, **other).load_state_dict(first.state_dict())
+
+
+def test_to_ask_late_is_an_error_after_a_resume_too() -> None:
+    class Late(Plain):
+        def __iter__(self) -> Iterator[Any]:
+            for number in range(N):
+                if number == 5:
+                    stoker.get_worker_info()
+                yield number
+
+    first = loader(Late(), num_workers=2, worker_method="thread", batch_size=1)
+    iterator = iter(first)
+    assert [next(iterator) for _ in range(5)] == [[0], [1], [2], [3], [4]]
+    with pytest.raises(ShardingError, match="after its first sample"):
+        next(iterator)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [3],
+        ["ended"],
+        [{}],
+        [{"position": 3, "stream": None}],
+        [{"ended": False}],
+        [{"ended": False, "position": "3", "stream": None}],
+        [{"ended": False, "position": 3}],
+        [{"ended": False, "position": 3, "stream": [3]}],
+    ],
+    ids=str,
+)
+def test_states_of_no_stream(states: list[Any]) -> None:
+    with pytest.raises(StateFormatError, match="the state is damaged: its streams are"):
+        reshared(states, 2)
+
+
+def test_a_state_without_its_streams_is_truncated() -> None:
+    first = loader(Plain())
+    walked(iter(first), 2)
+    with pytest.raises(StateFormatError, match="does not say where the streams stand"):
+        loader(Plain()).load_state_dict({**first.state_dict(), "below": None})
+
+
+def test_another_kind_of_stream_is_named() -> None:
+    first = loader(chain(), **settings_for(2))
+    walked(iter(first), 2)
+    second = loader(Plain(), **settings_for(2))
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(StateMismatchError, match="the state is of another dataset than this Plain"):
+        next(iter(second))
