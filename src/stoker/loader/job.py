@@ -17,7 +17,7 @@ from stoker._engine.base import Lender, Recipe, StreamEnd
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
 from stoker.datasets.stream import StreamIterator
-from stoker.errors import SamplerError
+from stoker.errors import SamplerError, StreamLostError
 from stoker.loader import torch_bridge
 from stoker.loader.generators import mix
 from stoker.loader.sample_rng import SampleRNG
@@ -78,6 +78,7 @@ class LoaderJob:
         self._run: int | None = None
         self._source: StreamIterator[tuple[int, Any]] | None = None
         self._ended = False
+        self._resumed: dict[str, Any] | None = None
         self._position = 0
         self._stream_seed = 0
         self._notes: list[str] = []
@@ -179,10 +180,16 @@ class LoaderJob:
     def _open_stream(self, work: Work, seeds: SampleSeeding) -> None:
         """The worker's stream of samples in this epoch, each made under its own seed."""
         settings, state = self._settings, work.indices
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and resumed.get("run") == work.run:
+            state = _after_a_death(resumed, self._number)
         several = settings.num_workers > 1
         if settings.shard == "auto" and self._init_fn is None and (several or (state and state.get("strided"))):
             share = (self._dataset, self._number, max(1, settings.num_workers), self._tell, state)
-            self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share))
+            # The first sample is read here, to see whether the dataset asks: under the seeds of its place
+            place = 0 if state is None else state["position"]
+            seed = mix(work.seed, self._number) if place and not (state or {}).get("strided") else work.seed
+            self._source, whole = seeds.one(seed, place, lambda: shared_out(*share))
         else:
             self._source, whole = seeds.one(work.seed, 0, lambda: Numbered(self._dataset, state)), not several
         self._position = 0 if state is None else state["position"]
@@ -194,12 +201,16 @@ class LoaderJob:
             )
         self._stream_seed = work.seed if whole else mix(work.seed, self._number)
 
+    def resume(self, state: bytes) -> None:
+        """This worker replaces one whose stream stood there: `stream_state()` of it."""
+        self._resumed = pickle.loads(state)
+
     def stream_state(self) -> bytes | None:
         """Where the worker's stream stands behind the last unit; None where there is none."""
         if self._source is None:
             return None
         try:
-            return pickle.dumps(self._source.state_dict(), 5)
+            return pickle.dumps({"run": self._run, **self._source.state_dict()}, 5)
         except Exception as error:
             return pickle.dumps({"failed": repr(error)}, 5)
 
@@ -222,6 +233,22 @@ class LoaderJob:
         if self._settings.own_collate or self._seeding is None:
             return self._collate(samples)
         return self._seeding.collate(seed, position, lambda: self._collate(samples))
+
+
+def _after_a_death(state: dict[str, Any], worker: int) -> dict[str, Any]:
+    """Where the stream of a worker that died goes on. Nothing may be skipped or come twice without a word.
+
+    A stream that every worker walks whole is read again: that its samples come in one order is what sharing it out by
+    stride rests on anyway.
+    """
+    stream = state.get("stream")
+    if "failed" not in state and (state.get("strided") or not (isinstance(stream, dict) and "seen" in stream)):
+        return state
+    raise StreamLostError(
+        f"worker {worker} died, and its stream cannot be opened again where it stood: {state.get('position', 0)} "
+        "samples had been delivered, and what it had read beyond is lost. Give the dataset state_dict() and "
+        "load_state_dict(state), or build it from stoker's streams; then the run survives this."
+    )
 
 
 _END = object()
