@@ -16,6 +16,7 @@
     ├── StateError (ValueError)                a state that cannot be loaded
     │   ├── StateFormatError                   a state that is damaged, not one of ours, or of a newer format
     │   └── StateMismatchError                 a state of another dataset, or of another order
+    ├── StreamLostError (RuntimeError)         a stream whose worker died, and that cannot be opened where it stood
     ├── WorkerDiedError (RuntimeError)         a worker that was killed or left
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
@@ -99,6 +100,10 @@ class StateFormatError(StateError):
 
 class StateMismatchError(StateError):
     """A state belongs to another dataset or another order: the message names each difference."""
+
+
+class StreamLostError(StokerError, RuntimeError):
+    """A worker died, and the stream that it read cannot be opened again where it stood."""
 
 
 class WorkerDiedError(StokerError, RuntimeError):

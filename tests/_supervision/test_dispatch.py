@@ -53,6 +53,20 @@ def test_a_death_names_what_was_held_and_nothing_else() -> None:
     assert dispatch.hand_out() == []
 
 
+def test_what_a_dead_worker_held_comes_before_all_later_units() -> None:
+    dispatch = started(2)
+    for unit in range(5):
+        dispatch.submitted(unit, 1 if unit == 1 else None)
+    assert dispatch.hand_out() == [(0, 0), (1, 1)]
+    dispatch.requeued(dispatch.died(0) + dispatch.died(1))
+    dispatch.joined(0)
+    assert dispatch.hand_out() == [(0, 0)]
+    dispatch.answered(0, 0, SLOW_UNIT * 2)
+    assert dispatch.hand_out() == [(0, 2)]  # the first one is bound to the other
+    dispatch.joined(1)
+    assert dispatch.hand_out() == [(1, 1)]
+
+
 def test_dropping_keeps_what_was_begun() -> None:
     dispatch = started(1)
     for unit in range(4):
@@ -106,6 +120,16 @@ class Interleavings(RuleBasedStateMachine):
         assert set(lost) == {unit for unit, holder in self.held.items() if holder == worker}
         self.held = {unit: holder for unit, holder in self.held.items() if holder != worker}
         self.alive.discard(worker)
+        if data.draw(st.booleans()):
+            self.dispatch.requeued(lost)
+            self.waiting |= set(lost)
+
+    @precondition(lambda self: len(self.alive) < WORKERS)
+    @rule(data=st.data())
+    def replace(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(set(range(WORKERS)) - self.alive)))
+        self.dispatch.joined(worker)
+        self.alive.add(worker)
 
     @rule(back=st.integers(0, 5))
     def drop(self, back: int) -> None:

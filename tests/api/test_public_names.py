@@ -61,6 +61,7 @@ PUBLIC = {
         "StateMismatchError",
         "StokerError",
         "StokerWarning",
+        "StreamLostError",
         "WorkerDiedError",
         "WorkerStartError",
         "WorkerTraceback",

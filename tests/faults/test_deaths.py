@@ -1,4 +1,5 @@
-"""A worker or the zygote dies or hangs: the trainer says who, how and doing what, in the words of torch's loader."""
+"""A worker or the zygote dies or hangs, and none is to be survived: the trainer says who, how and doing what, in the
+words of torch's loader."""
 
 from __future__ import annotations
 
@@ -50,9 +51,8 @@ class Dies:
 
 
 def loader(dataset: Any, **settings: Any) -> Any:
-    return DataLoader(
-        dataset, **{"batch_size": 2, "num_workers": 2, "output": "numpy", "multiprocessing_context": "fork"} | settings
-    )
+    default = {"batch_size": 2, "num_workers": 2, "output": "numpy", "multiprocessing_context": "fork"}
+    return DataLoader(dataset, **default | {"max_restarts": 0} | settings)
 
 
 @pytest.fixture(autouse=True)

@@ -108,7 +108,7 @@ def test_iter_in_a_thread_that_ends(birth: str) -> None:
 
 
 def test_somebody_else_waited_for_our_zygote() -> None:
-    iterator = open_iterator("fork")
+    iterator = open_iterator("fork", max_restarts=0)
     zygote = iterator._backend.pids[0]
     os.kill(zygote, signal.SIGKILL)
     assert os.waitpid(-1, 0)[0] == zygote
@@ -118,7 +118,7 @@ def test_somebody_else_waited_for_our_zygote() -> None:
 
 
 def test_batches_that_arrived_before_the_zygote_died_are_delivered(birth: str) -> None:
-    iterator = open_iterator(birth, num_workers=1)  # one worker's answers come in order
+    iterator = open_iterator(birth, num_workers=1, max_restarts=0)  # one worker's answers come in order
     backend = iterator._backend
     while not backend._inbox:
         assert backend._poll_for(20.0)

@@ -226,6 +226,7 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "num_replicas": 2,
         "rank": 1,
         "batches_per_epoch": 7,
+        "max_restarts": 3,
     }
     attributes = vars(stoker.DataLoader(**given))
     assert {name: attributes[name] for name in given} == given

@@ -490,7 +490,7 @@ def test_a_workers_death_is_told_in_torchs_words() -> None:
         ([0, 2, 3], r"DataLoader worker \(pid \d+\) is killed by signal: Killed"),
         ([0, 4, 3], r".* exit"),
     ):
-        iterator = iter(stoker.DataLoader(Made(make), sampler=sampler, num_workers=1))
+        iterator = iter(stoker.DataLoader(Made(make), sampler=sampler, num_workers=1, max_restarts=0))
         with pytest.raises(
             RuntimeError, match=rf"^DataLoader worker \(pid\(s\) \d+\) exited unexpectedly: {how}"
         ) as told:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.errors import StateError, StateFormatError, StateMismatchError
-from stoker.loader import state
 from stoker.loader.state import START, VERSION, Place, check_fits, packed, unpacked
 from stoker.samplers import RandomSampler
 
@@ -60,7 +59,9 @@ def test_every_state_has_the_same_names(epoch: int, place: Place, kind: dict[str
     assert written["below"] is None or isinstance(written["below"], str)
 
 
-@pytest.mark.parametrize("own", [{1: "a key that is no text"}, {"a": (1, 2)}, {"a": {3}}, {"a": b"3"}, {"a": 1j}], ids=str)
+@pytest.mark.parametrize(
+    "own", [{1: "a key that is no text"}, {"a": (1, 2)}, {"a": {3}}, {"a": b"3"}, {"a": 1j}], ids=str
+)
 def test_what_json_would_change_stays_as_it_is(own: Any) -> None:
     place = START._replace(workers=[own], turn=3)
     written = packed(0, place, {})
@@ -316,7 +317,3 @@ def test_a_checkpoint_that_is_read_by_name(kind: str, tmp_path: Any) -> None:
     checkpoint.load({"loader": second}, checkpoint_id=tmp_path)
     assert second.state_dict() == first.state_dict()
     assert list(second) == list(iterator)
-
-
-def test_the_version_is_that_of_this_module() -> None:
-    assert state.VERSION == begun().state_dict()["stoker"]

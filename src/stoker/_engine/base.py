@@ -47,6 +47,9 @@ class Job(Protocol):
     def stream_state(self) -> bytes | None:
         """Where the worker's stream stands behind the last unit, for the caller of the backend; None without one."""
 
+    def resume(self, state: bytes) -> None:
+        """This worker replaces one that died: its stream goes on where that one's stood, `stream_state()` says."""
+
 
 Lender = Callable[[int], Any]
 

@@ -22,6 +22,7 @@ class Dispatch:
         self._held: list[list[int]] = [[] for _ in range(workers)]
         self._bound: list[deque[int]] = [deque() for _ in range(workers)]
         self._free: deque[int] = deque()
+        self._worker_of: dict[int, int | None] = {}  # unit → the worker that it is bound to, until it is answered
         self._alive = [False] * workers
         self._depth = 1
 
@@ -31,6 +32,7 @@ class Dispatch:
 
     def submitted(self, unit: int, worker: int | None) -> None:
         """The trainer wants the unit done, by `worker` if it is bound to one."""
+        self._worker_of[unit] = worker
         (self._free if worker is None else self._bound[worker]).append(unit)
 
     def hand_out(self) -> list[tuple[int, int]]:
@@ -48,6 +50,7 @@ class Dispatch:
     def answered(self, worker: int, unit: int, seconds: float) -> None:
         """The worker has answered the unit, after working on it for so long."""
         self._held[worker].remove(unit)
+        self._worker_of.pop(unit, None)
         self._depth = 1 if seconds > SLOW_UNIT else 2
 
     def died(self, worker: int) -> list[int]:
@@ -56,11 +59,21 @@ class Dispatch:
         lost, self._held[worker] = self._held[worker], []
         return lost
 
+    def requeued(self, lost: list[int]) -> None:
+        """What a dead worker held is to be done again, before all later units."""
+        for unit in sorted(lost, reverse=True):
+            worker = self._worker_of[unit]
+            queue = self._free if worker is None else self._bound[worker]
+            place = next((place for place, other in enumerate(queue) if other > unit), len(queue))
+            queue.insert(place, unit)
+
     def dropped(self, before: int) -> list[int]:
         """Units below `before` are not wanted any more; returns those that nobody had begun."""
         gone = [unit for queue in (self._free, *self._bound) for unit in queue if unit < before]
         self._free = deque(unit for unit in self._free if unit >= before)
         self._bound = [deque(unit for unit in queue if unit >= before) for queue in self._bound]
+        for unit in gone:
+            del self._worker_of[unit]
         return gone
 
     def held(self, worker: int) -> list[int]:

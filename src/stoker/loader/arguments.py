@@ -22,6 +22,14 @@ def integer(name: str, value: Any, otherwise: str) -> int:
         raise TypeError(f"{name} should be an integer or {otherwise}, but got {name}={value!r}") from None
 
 
+def count(name: str, value: Any) -> int:
+    """A number from 0 on."""
+    number = integer(name, value, "0")
+    if number < 0 or isinstance(value, bool):
+        raise ValueError(f"{name} should be a non-negative integer, but got {name}={value!r}")
+    return number
+
+
 def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
     """Numbers of workers, batches ahead and seconds."""
     if num_workers < 0:

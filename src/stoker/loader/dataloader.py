@@ -19,6 +19,7 @@ from stoker._engine.serial import SerialBackend
 from stoker._engine.spawn import SpawnBackend
 from stoker._engine.thread import ThreadBackend
 from stoker._machine import cpus, memory
+from stoker._supervision import restarts
 from stoker.datasets import IterableDataset
 from stoker.loader import arguments, epoch, state
 from stoker.loader.iterator import LoaderIterator
@@ -90,6 +91,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         num_replicas, rank: the ranks, and which this is; by default as `torch.distributed` or the launcher says.
         batches_per_epoch: cuts an order without an end, in which one shuffled pass over the samples follows another,
             into epochs of so many batches.
+        max_restarts: deaths of worker processes in ten minutes that are survived: another takes the dead one's place,
+            and what it had in hand is made again, bit for bit. A batch that three workers died of is not tried
+            again. 0 raises at the first death, as torch does.
 
     Raises:
         ValueError, TypeError: contradictory or impossible arguments, as torch words them.
@@ -147,6 +151,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         num_replicas: int | None = None,
         rank: int | None = None,
         batches_per_epoch: int | None = None,
+        max_restarts: int = restarts.DEFAULT,
     ) -> None:
         number = (
             _automatic_workers() if num_workers == "auto" else arguments.integer("num_workers", num_workers, "'auto'")
@@ -179,6 +184,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.num_replicas = num_replicas
         self.rank = rank
         self.batches_per_epoch = batches_per_epoch
+        self.max_restarts = arguments.count("max_restarts", max_restarts)
 
         self._is_stream = _is_iterable(dataset)
         arguments.check_dataset(dataset, self._is_stream)
@@ -427,7 +433,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         birth = choose(self.multiprocessing_context)
         if not birth.zygote:
             return SpawnBackend(parts, assemble, self.num_workers)
-        return ProcessBackend(parts, assemble, self.num_workers, birth)
+        return ProcessBackend(parts, assemble, self.num_workers, birth, self.max_restarts)
 
 
 _SEEN_BY_ITERATORS = (

@@ -17,7 +17,7 @@ from stoker._engine.base import Lender, Recipe, StreamEnd
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
 from stoker.datasets.stream import StreamIterator
-from stoker.errors import SamplerError, StateMismatchError
+from stoker.errors import SamplerError, StateMismatchError, StreamLostError
 from stoker.loader import torch_bridge
 from stoker.loader.generators import mix
 from stoker.loader.sample_rng import SampleRNG
@@ -80,6 +80,7 @@ class LoaderJob:
         self._run: int | None = None
         self._source: StreamIterator[tuple[int, Any]] | None = None
         self._ended = False
+        self._resumed: dict[str, Any] | None = None
         self._position = 0
         self._stream_seed = 0
         self._notes: list[str] = []
@@ -181,6 +182,9 @@ class LoaderJob:
     def _open_stream(self, work: Work, seeds: SampleSeeding) -> None:
         """The worker's stream of samples in this epoch, each made under its own seed."""
         settings, state = self._settings, work.indices
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and resumed.get("run") == work.run:
+            state = _after_a_death(resumed, self._number)
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
         again = read_again(self._dataset, state)
         if again:
@@ -208,12 +212,16 @@ class LoaderJob:
                 "or has lost samples since."
             )
 
+    def resume(self, state: bytes) -> None:
+        """This worker replaces one whose stream stood there: `stream_state()` of it."""
+        self._resumed = pickle.loads(state)
+
     def stream_state(self) -> bytes | None:
         """Where the worker's stream stands behind the last unit; None where there is none."""
         if self._source is None:
-            return pickle.dumps({"ended": True}, 5) if self._ended else None
+            return pickle.dumps({"run": self._run, "ended": True}, 5) if self._ended else None
         try:
-            state = self._source.state_dict()
+            state = {"run": self._run, **self._source.state_dict()}
             return pickle.dumps({**state, "ended": True} if self._ended else state, 5)
         except Exception as error:
             return pickle.dumps({"failed": repr(error)}, 5)
@@ -247,6 +255,22 @@ class LoaderJob:
         if self._settings.own_collate or self._seeding is None:
             return self._collate(samples)
         return self._seeding.collate(seed, position, lambda: self._collate(samples))
+
+
+def _after_a_death(state: dict[str, Any], worker: int) -> dict[str, Any]:
+    """Where the stream of a worker that died goes on. Nothing may be skipped or come twice without a word.
+
+    A stream that every worker walks whole is read again: that its samples come in one order is what sharing it out by
+    stride rests on anyway.
+    """
+    stream = state.get("stream")
+    if "failed" not in state and (state.get("strided") or not (isinstance(stream, dict) and "seen" in stream)):
+        return {"ended": False, **state}
+    raise StreamLostError(
+        f"worker {worker} died, and its stream cannot be opened again where it stood: {state.get('position', 0)} "
+        "samples had been delivered, and what it had read beyond is lost. Give the dataset state_dict() and "
+        "load_state_dict(state), or build it from stoker's streams; then the run survives this."
+    )
 
 
 _END = object()

@@ -109,6 +109,7 @@ class Progress:
             return None if before is None else before[worker]
         blob, ended = self._streams[worker]
         state = {} if blob is None else pickle.loads(blob)
+        state.pop("run", None)
         if "failed" in state:
             raise StateError(
                 f"the stream of worker {worker} cannot say where it stands: {state['failed']}. Mend its state_dict(), "

@@ -218,9 +218,9 @@ def _merged(states: list[State]) -> State | None:
     states = sorted(states, key=lambda state: not state.get("merged"))  # what a worker has not begun yet is the oldest
     shards: dict[str, Any] = {}
     for state in states:
-        stream = state.get("stream")
-        wrap = next((name for name in ("own", "iterator") if isinstance(stream, dict) and stream.keys() == {name}), None)
-        named = stream if wrap is None else stream[wrap]  # type: ignore[index]
+        stream = state.get("stream") or {}
+        wrap = next((name for name in ("own", "iterator") if stream.keys() == {name}), None)  # by whom it is kept
+        named = stream if wrap is None else stream[wrap]
         if not isinstance(named, dict) or named.keys() != {"shards"} or not isinstance(named["shards"], dict):
             return None
         shards |= named["shards"]

@@ -89,7 +89,8 @@ class Walk:
         if self._keeper is not None or not self._stood:
             return None
         first, *second = self._stood
-        later = {name: state for name, state in second[0].items() if name not in self._own or state != first[name]} if second else None
+        own = {name for name, state in first.items() if name in self._own and second and second[0][name] == state}
+        later = {name: state for name, state in second[0].items() if name not in own} if second else None
         return (_plain(first), _plain(later)) if first or later else None
 
     def mark(self) -> Any:

@@ -7,14 +7,15 @@ from stoker._engine.base import Failure
 from stoker._engine.process import kernel
 
 
-def died(number: int, pid: int, code: int | None, units: list[int]) -> errors.WorkerDiedError:
-    """A worker has ended by itself, with this exit code, while it held these units."""
+def died(number: int, pid: int, code: int | None, units: list[int], deaths: int = 1) -> errors.WorkerDiedError:
+    """A worker has ended by itself, with this exit code, while it held these units; one of several deaths of late."""
     how = kernel.told(code)
     doing = f" while it made batch {units[0]}" if units else " while it was idle"
+    several = f" It was the {deaths}. death of a worker within ten minutes (see `max_restarts`)." if deaths > 1 else ""
     return errors.WorkerDiedError(
         f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {how}. It was worker "
-        f"{number}, and ended{doing}. SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer "
-        "workers or smaller batches. SIGSEGV comes from a library in C: num_workers=0 shows where."
+        f"{number}, and ended{doing}.{several} SIGKILL is most often the kernel's, for want of memory (see `dmesg`): "
+        "use fewer workers or smaller batches. SIGSEGV comes from a library in C: num_workers=0 shows where."
     )
 
 

@@ -20,6 +20,8 @@ from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import CLOSE, HUNG, OPENED, PULSE, REAP, STACKS
 from stoker._engine.process.zygote import Ends
 from stoker._machine import memory
+from stoker._supervision import restarts
+from stoker._supervision.restarts import Restarts
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
 from stoker._transport.reader import ForkHold, Reader
@@ -32,7 +34,7 @@ SHARE_OF_MEMORY = 0.5
 class _Life:
     """One zygote and all that belongs to it, so that it can be ended without the backend: by garbage, or at exit."""
 
-    def __init__(self, forked: bool, workers: int, parts: Parts, assemble: Assemble) -> None:
+    def __init__(self, forked: bool, workers: int, restarts: int, parts: Parts, assemble: Assemble) -> None:
         self.owner = os.getpid()
         self.arena = segments.create()
         self.reader = Reader(self.arena, int(memory.available().bytes * SHARE_OF_MEMORY))
@@ -44,9 +46,9 @@ class _Life:
         try:
             if forked:
                 mine = (ours.fileno(), self.lifeline)
-                self.pid = birth.fork(ends, mine, workers, assemble(parts), self.hold)
+                self.pid = birth.fork(ends, mine, workers, restarts, assemble(parts), self.hold)
             else:
-                self.pid = birth.clean(ends, workers, parts, assemble)
+                self.pid = birth.clean(ends, workers, restarts, parts, assemble)
         except BaseException:
             self.hold.release()
             ours.close()
@@ -61,6 +63,7 @@ class _Life:
         self.descriptor = kernel.process_descriptor(self.pid)
         self.channel = Channel(ours)
         self.status: int | None = None
+        self.unopened = 0  # batches that have arrived, and wait in the arena
         self.ended = False
         self._closed = False
 
@@ -133,13 +136,21 @@ class ProcessBackend(Backend):
         assemble: makes the recipe from the parts; a function of a module.
         workers: how many processes.
         how: which birth.
+        restarts: how many deaths of workers, and how many of the zygote, are survived in ten minutes.
     """
 
-    def __init__(self, parts: Parts, assemble: Assemble, workers: int, how: Birth) -> None:
+    def __init__(
+        self, parts: Parts, assemble: Assemble, workers: int, how: Birth, restarts: int = restarts.DEFAULT
+    ) -> None:
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
         self._how = how
+        self._most = restarts
+        self._deaths = Restarts(restarts)
+        self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
+        self._lives: list[_Life] = []  # those that hold anything; the last one works
+        self._told = False
         self._units: dict[int, tuple[bytes, int | None]] = {}  # submitted, not answered
         self._inbox: deque[Answer] = deque()
         self._dropped_below = 0
@@ -147,19 +158,28 @@ class ProcessBackend(Backend):
         self._stacks: str | None = None
         self._starved = False  # whether a worker waits for memory
         self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
-        self._births = 0
+        self._sick_births = 0
         self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, _end_all, self._lives)
         self._bear()
 
     def _bear(self) -> None:
-        self._life = _Life(self._how.forked, self._workers, self._parts, self._assemble)
-        self._births += 1
+        self._life = _Life(self._how.forked, self._workers, self._most, self._parts, self._assemble)
+        self._lives.append(self._life)
         self._gone = False  # whether the last poll found the zygote ended
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
         if self._life.descriptor is not None:
             self._poll.register(self._life.descriptor, select.POLLIN)
-        self._finalizer = weakref.finalize(self, self._life.end)
+
+    def _bear_again(self) -> None:
+        """Another zygote does what the last one has not answered."""
+        self._starved, self._hungry_for = False, None
+        self._bear()
+        if self._streams:
+            self._life.channel.send("streams", self._streams)
+        for unit, (blob, worker) in sorted(self._units.items()):
+            self._life.channel.send("unit", unit, worker, blob, [])
 
     @property
     def pids(self) -> list[int]:
@@ -195,10 +215,11 @@ class ProcessBackend(Backend):
                 heard = time.monotonic()
             elif now - heard > (limit := self._longest_silence()):
                 self._life.end_processes(kill=True)
-                self._fatal = errors.WorkerDiedError(
+                self._lost_zygote(
                     f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of life "
                     f"for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?"
                 )
+                heard = time.monotonic()
             elif time.monotonic() - asked > PULSE:
                 asked = time.monotonic()
                 self._life.channel.send("pulse")
@@ -235,11 +256,35 @@ class ProcessBackend(Backend):
                 return
         if (gone or life.channel.ended) and self._fatal is None:
             life.end_processes()
-            self._fatal = errors.WorkerDiedError(
+            self._lost_zygote(
                 f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
                 f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed for "
                 "want of memory (see `dmesg`), or by hand?"
             )
+
+    def _lost_zygote(self, story: str) -> None:
+        """The zygote has ended, and its workers: another does the rest, unless they died too often, or at birth."""
+        pause = self._deaths.died(None, time.monotonic()) if self._life.workers else None
+        if pause is None:
+            self._fatal = errors.WorkerDiedError(story)
+            return
+        self._tell(f"{story}\nAnother was born, and what was under way is done again.")
+        before = self._life
+        time.sleep(pause)
+        self._bear_again()
+        self._release(before)
+
+    def _tell(self, story: str) -> None:
+        """Warns of the first death; the others are like it, or end the run."""
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{story} (max_restarts={self._most})", errors.StokerWarning, stacklevel=8)
+
+    def _release(self, life: _Life) -> None:
+        """Gives back what a life holds that has ended, as soon as all its batches are delivered."""
+        if life.ended and life is not self._life and not life.unopened:
+            life.end()
+            self._lives.remove(life)
 
     def _hear(self, message: Message) -> None:
         name = message[0]
@@ -247,9 +292,12 @@ class ProcessBackend(Backend):
             _, unit, kind, value, slot, worker, said = message
             self._units.pop(unit, None)
             place = None if slot is None else Slot(*slot)
-            answer = Answer(unit, kind, (place, value), worker, *said)
+            answer = Answer(unit, kind, (self._life, place, value), worker, *said)
+            if answer.stream_state is not None:
+                self._streams[worker] = answer.stream_state
             if kind == "dropped":
                 return
+            self._life.unopened += kind == "batch"
             if unit < self._dropped_below:
                 self.discard(answer)
             else:
@@ -264,6 +312,8 @@ class ProcessBackend(Backend):
             self._starved = False
         elif name == "died":
             self._fatal = fates.died(*message[1:])
+        elif name == "replaced":
+            self._tell(f"{fates.died(*message[1:])}\nIt was replaced, and what it had in hand is done again.")
         elif name == "sick":
             self._born_sick(message[1])
         elif name == "stacks":
@@ -274,8 +324,9 @@ class ProcessBackend(Backend):
     def _born_sick(self, stacks: str) -> None:
         """All workers wait for locks since birth: another birth, which may find the lock free; after that, an error."""
         self._life.end(kill=True)
-        self._finalizer.detach()
-        if self._births > 1 or not self._how.forked:
+        self._lives.remove(self._life)
+        self._sick_births += 1
+        if self._sick_births > 1 or not self._how.forked:
             self._fatal = errors.SickBirthError(
                 f"all {self._workers} workers wait for locks in their first samples, also after a second birth. A lock "
                 "that another thread of this process holds while it forks stays locked in the workers for ever. Use "
@@ -289,9 +340,7 @@ class ProcessBackend(Backend):
             errors.StokerWarning,
             stacklevel=7,
         )
-        self._bear()
-        for unit, (blob, worker) in sorted(self._units.items()):
-            self._life.channel.send("unit", unit, worker, blob, [])
+        self._bear_again()
 
     def _timed_out(self, timeout: float | None) -> errors.LoaderTimeoutError:
         stacks = self.stacks()
@@ -311,13 +360,21 @@ class ProcessBackend(Backend):
         return self._stacks or "(the workers' stacks could not be read)"
 
     def open(self, answer: Answer) -> Any:
-        slot, value = answer.value
+        life, slot, value = answer.value
         answer.value = None
-        return self._life.reader.read(slot, Written(*value))
+        try:
+            return life.reader.read(slot, Written(*value))
+        finally:
+            life.unopened -= 1
+            self._release(life)
 
     def discard(self, answer: Answer) -> None:
-        if answer.kind == "batch" and answer.value[0] is not None:
-            self._life.reader.discard(answer.value[0])
+        if answer.kind == "batch":
+            life, slot, _ = answer.value
+            if slot is not None:
+                life.reader.discard(slot)
+            life.unopened -= 1
+            self._release(life)
 
     def drop(self, before: int) -> None:
         self._dropped_below = before
@@ -332,3 +389,8 @@ class ProcessBackend(Backend):
         self._finalizer()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+
+
+def _end_all(lives: list[_Life]) -> None:
+    for life in lives:
+        life.end()

@@ -28,6 +28,7 @@ class Worker(ABC):
         self._writer = SlotWriter(arena, self._ask)
         self._inbox: list[Message] = []
         self._unit = -1
+        self._resume: bytes | None = None
 
     @abstractmethod
     def send(self, *message: Any) -> None:
@@ -48,6 +49,9 @@ class Worker(ABC):
             sick = Failure.of(error, where)
         while True:
             _, self._unit, blob, slot = self._next("unit")
+            if job is not None and (resume := self._resume) is not None:
+                self._resume = None
+                job.resume(resume)
             start = time.perf_counter()
             self._writer.begin(None if slot is None else Slot(*slot))
             if job is None:
@@ -91,7 +95,11 @@ class Worker(ABC):
             for place, message in enumerate(self._inbox):
                 if message[0] == name:
                     return self._inbox.pop(place)
-            self._inbox += self.receive()
+            for message in self.receive():
+                if message[0] == "resume":
+                    self._resume = message[1]
+                else:
+                    self._inbox.append(message)
 
 
 class ZygotesWorker(Worker):

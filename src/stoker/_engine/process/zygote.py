@@ -21,6 +21,7 @@ from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import LEAVE, REAP, SICK_AFTER, STACKS
 from stoker._engine.process.lending import Lending
 from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.restarts import Restarts
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Arena
 
@@ -58,11 +59,14 @@ class Zygote:
         channel: to the trainer.
         ends: what it was born with.
         workers: how many to fork.
+        restarts: how many of their deaths to survive.
         recipe: makes the job in each worker.
         collecting: whether workers run Python's garbage collector, as the trainer does.
     """
 
-    def __init__(self, channel: Channel, ends: Ends, workers: int, recipe: Recipe, collecting: bool) -> None:
+    def __init__(
+        self, channel: Channel, ends: Ends, workers: int, restarts: int, recipe: Recipe, collecting: bool
+    ) -> None:
         self._trainer = channel
         self._trainer_descriptor = ends.trainer
         self._arena = ends.arena
@@ -70,8 +74,11 @@ class Zygote:
         self._collecting = collecting
         self._dispatch = Dispatch(workers)
         self._lending = Lending(Arena(ends.arena), self._dispatch)
+        self._restarts = Restarts(restarts)
+        self._due: dict[int, float] = {}  # number of a dead worker → when it is replaced
         self._children: dict[int, _Child] = {}
-        self._work: dict[int, bytes] = {}
+        self._work: dict[int, bytes] = {}  # of units that are not answered
+        self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._starved_for: int | None = None  # the unit of which the trainer was told that it waits for memory
         self._dropped_below = 0
         self._answered = 0
@@ -96,6 +103,7 @@ class Zygote:
         while True:
             for key, _ in self._selector.select(self._next_look()):
                 key.data()
+            self._replace()
             self._look_for_sickness()
             self._flush()
 
@@ -142,6 +150,8 @@ class Zygote:
         self._watch(child.channel.fileno(), lambda: self._from_worker(number))
         if child.descriptor is not None:
             self._watch(child.descriptor, lambda: self._from_worker(number, ended=True))
+        if number in self._streams:  # it goes on where another one stood
+            child.channel.send("resume", self._streams[number])
         self._dispatch.joined(number)
 
     def _bury(self, number: int) -> None:
@@ -157,9 +167,24 @@ class Zygote:
         status = kernel.reap(child.pid, REAP)
         lost = self._dispatch.died(number)
         self._lending.lost(number, lost)
-        for unit in lost:
-            self._work.pop(unit, None)
-        self._trainer.send("died", number, child.pid, status, lost)
+        now = time.monotonic()
+        pause = self._restarts.died(lost[0] if lost else None, now)
+        if pause is None:
+            self._trainer.send("died", number, child.pid, status, lost, self._restarts.count)
+            return
+        self._dispatch.requeued(lost)
+        self._forget_dropped()
+        self._due[number] = now + pause
+        self._trainer.send("replaced", number, child.pid, status, lost)
+
+    def _replace(self) -> None:
+        """Forks those who are to take a dead worker's place, when it is time."""
+        now = time.monotonic()
+        for number in [number for number, due in self._due.items() if due <= now]:
+            del self._due[number]
+            self._fork(number)
+            self._trainer.send("workers", [child.pid for child in self._children.values()])
+        self._hand_out()
 
     def _end(self) -> None:
         """Ends the workers and this process: the idle at once, the busy after a moment."""
@@ -190,6 +215,11 @@ class Zygote:
             elif name == "hungry":
                 self._put_back(message[1])
                 self._grant(hungry_for=message[2])
+            elif name == "streams":
+                self._streams = message[1]
+                for number, state in self._streams.items():
+                    if number in self._children:
+                        self._children[number].channel.send("resume", state)
             elif name == "drop":
                 self._drop(message[1])
             elif name == "pulse":
@@ -219,6 +249,10 @@ class Zygote:
         _, unit, kind, value, held, seconds, said = message
         self._answered += 1
         self._dispatch.answered(number, unit, seconds)
+        self._restarts.answered(unit)
+        self._work.pop(unit, None)
+        if said[1] is not None:
+            self._streams[number] = said[1]
         slot = self._lending.answered(unit, kind, value, held)
         if unit < self._dropped_below:
             self._lending.put_back([] if slot is None else [slot.number])
@@ -227,13 +261,16 @@ class Zygote:
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before
-        for unit in self._dispatch.dropped(before):
+        self._forget_dropped()
+
+    def _forget_dropped(self) -> None:
+        for unit in self._dispatch.dropped(self._dropped_below):
             self._work.pop(unit, None)
 
     def _hand_out(self) -> None:
         for number, unit in self._dispatch.hand_out():
             slot = self._lending.offer(unit)
-            self._children[number].channel.send("unit", unit, self._work.pop(unit), slot and tuple(slot))
+            self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot))
 
     # The arena
 
@@ -259,7 +296,8 @@ class Zygote:
     def _next_look(self) -> float | None:
         """Seconds until the next look at workers that have not yet answered anything; None when there is no need."""
         watching = not self._answered and any(self._dispatch.held(number) for number in self._children)
-        return SICK_AFTER / 5 if watching else None
+        waits = [max(0.0, due - time.monotonic()) for due in self._due.values()]
+        return min([*waits, SICK_AFTER / 5] if watching else waits, default=None)
 
     def _look_for_sickness(self) -> None:
         """All workers wait for locks since birth, and use no CPU: somebody held a lock when the zygote was forked."""
@@ -307,13 +345,14 @@ def _dumped(error: BaseException) -> bytes:
 
 
 def main(
-    ends: Ends, make: Callable[[], tuple[Recipe, int, bool]], signals: set[signal.Signals | int] | None = None
+    ends: Ends, make: Callable[[], tuple[Recipe, int, int, bool]], signals: set[signal.Signals | int] | None = None
 ) -> None:
     """The zygote's whole life, in the process that was born for it; does not return.
 
     Args:
         ends: what it was born with.
-        make: gives the recipe, the number of workers, and whether they run Python's garbage collector.
+        make: gives the recipe, the number of workers, how many of their deaths are survived, and whether they run
+            Python's garbage collector.
         signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
     """
     kernel.die_with_writers(ends.lifeline)
@@ -322,8 +361,8 @@ def main(
         settle.zygote()
         if signals is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        recipe, workers, collecting = make()
-        Zygote(channel, ends, workers, recipe, collecting).run()
+        recipe, workers, restarts, collecting = make()
+        Zygote(channel, ends, workers, restarts, recipe, collecting).run()
     except BaseException as error:
         channel.send("broken", _dumped(error))
         until = time.monotonic() + REAP
@@ -336,10 +375,10 @@ def main(
 def run_clean(parcel: Parcel, descriptors: Sequence[int]) -> None:
     """Entry of a clean interpreter: what was sent is opened here, so that what goes wrong can be reported."""
 
-    def make() -> tuple[Recipe, int, bool]:
+    def make() -> tuple[Recipe, int, int, bool]:
         parts = parcel.open()
         settle.write_out()  # else every worker would print again what was printed meanwhile
-        assemble, workers = parts.pop("assemble"), parts.pop("workers")
-        return assemble(parts), workers, True
+        assemble, workers, restarts = (parts.pop(name) for name in ("assemble", "workers", "restarts"))
+        return assemble(parts), workers, restarts, True
 
     main(Ends(*descriptors), make)

@@ -1,0 +1,330 @@
+"""A death costs a retry, not the run: the batches are bit for bit those of a calm run, in order, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import DataLoader, IterableDataset, StokerWarning, StreamLostError, WorkerDiedError, get_worker_info
+from stoker._engine.process import trainer
+
+N = 60
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Once:
+    """Does something the first time that it is called in any process: the file tells the others."""
+
+    def __init__(self, file: Path, what: Callable[[], object]) -> None:
+        self._file = file
+        self._what = what
+
+    def __call__(self) -> None:
+        try:
+            os.close(os.open(self._file, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        self._what()
+
+
+class Numbers:
+    """Sample k is k and three random numbers; some samples do something more."""
+
+    def __init__(self, at: dict[int, Callable[[], object]] | None = None) -> None:
+        self._at = at or {}
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self._at:
+            self._at[index]()
+        return np.array([index, random.random(), np.random.rand()]), np.full(20_000, index)
+
+
+def loader(dataset: Any, birth: str = "fork", **settings: Any) -> Any:
+    default = {"batch_size": 4, "num_workers": 2, "output": "numpy", "multiprocessing_context": birth, "seed": 5}
+    if not isinstance(dataset, IterableDataset):
+        default["shuffle"] = True
+    return DataLoader(dataset, **default | settings)
+
+
+def bytes_of(batches: Any) -> list[bytes]:
+    return [b"".join(np.asarray(leaf).tobytes() for leaf in batch) for batch in batches]
+
+
+CALM: list[bytes] = []
+
+
+def calm() -> list[bytes]:
+    if not CALM:
+        CALM.extend(bytes_of(loader(Numbers(), num_workers=0, multiprocessing_context=None)))
+    return CALM
+
+
+def workers_of(zygote: int) -> list[int]:
+    """Its children, once there is one."""
+    while True:
+        found = Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()
+        if found:
+            return [int(pid) for pid in found]
+
+
+def ended(pid: int) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        assert select.select([descriptor], [], [], 20)[0]
+    finally:
+        os.close(descriptor)
+
+
+DEATHS: dict[str, Callable[[], object]] = {
+    "killed": die,
+    "crashed": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "left": lambda: os._exit(3),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_core_dumps() -> Any:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_while_it_makes_a_sample(death: str, birth: str, tmp_path: Path) -> None:
+    dataset = Numbers({17: Once(tmp_path / "died", DEATHS[death])})
+    with pytest.warns(StokerWarning, match=r"exited unexpectedly.*while it made batch \d+.*\n.*was replaced"):
+        assert bytes_of(loader(dataset, birth)) == calm()
+    assert (tmp_path / "died").exists()
+
+
+def test_in_its_init_function(birth: str, tmp_path: Path) -> None:
+    once = Once(tmp_path / "died", die)
+    with pytest.warns(StokerWarning, match="was replaced"):
+        assert bytes_of(loader(Numbers(), birth, worker_init_fn=lambda number: once())) == calm()
+
+
+def test_while_it_collates(tmp_path: Path) -> None:
+    once = Once(tmp_path / "died", die)
+
+    def collate(samples: list[Any]) -> Any:
+        once()
+        return tuple(np.stack(leaves) for leaves in zip(*samples, strict=True))
+
+    with pytest.warns(StokerWarning, match="was replaced"):
+        assert bytes_of(loader(Numbers(), collate_fn=collate)) == calm()
+
+
+@pytest.mark.parametrize("settings", [{}, {"prefetch_factor": 1}, {"in_order": False}, {"num_workers": 1}], ids=str)
+def test_workers_are_killed_from_outside(settings: dict[str, Any]) -> None:
+    iterator = iter(loader(Numbers(), **settings))
+    batches = []
+    with pytest.warns(StokerWarning, match="was replaced"):
+        for number, batch in enumerate(iterator):
+            batches.append(batch)
+            if number in (2, 5, 9):
+                os.kill(workers_of(iterator._backend.pids[0])[0], signal.SIGKILL)
+    assert sorted(bytes_of(batches)) == sorted(calm())
+    if "in_order" not in settings:
+        assert bytes_of(batches) == calm()
+
+
+def test_the_zygote_is_killed(birth: str) -> None:
+    iterator = iter(loader(Numbers(), birth))
+    batches = []
+    with pytest.warns(StokerWarning, match=r"the zygote \(pid \d+\).*\nAnother was born"):
+        for number, batch in enumerate(iterator):
+            batches.append(batch)
+            if number in (3, 8):
+                os.kill(iterator._backend.pids[0], signal.SIGKILL)
+    assert bytes_of(batches) == calm()  # those that lay in the dead one's memory too
+
+
+def test_zygote_and_workers_are_killed_together() -> None:
+    iterator = iter(loader(Numbers()))
+    batches = [next(iterator)]
+    zygote = iterator._backend.pids[0]
+    os.kill(zygote, signal.SIGSTOP)
+    for pid in workers_of(zygote):
+        os.kill(pid, signal.SIGKILL)
+    os.kill(zygote, signal.SIGKILL)
+    ended(zygote)
+    with pytest.warns(StokerWarning, match="Another was born"):
+        batches += iterator
+    assert bytes_of(batches) == calm()
+
+
+def test_the_zygote_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "PULSE", 0.05)
+    monkeypatch.setattr(trainer, "HUNG", 0.3)
+    iterator = iter(loader(Numbers()))
+    batches = [next(iterator)]
+    os.kill(iterator._backend.pids[0], signal.SIGSTOP)
+    with pytest.warns(StokerWarning, match="gave no sign of life"):
+        batches += iterator
+    assert bytes_of(batches) == calm()
+
+
+def test_batches_in_the_users_hands_outlive_a_zygote() -> None:
+    iterator = iter(loader(Numbers()))
+    kept = [next(iterator) for _ in range(3)]
+    os.kill(iterator._backend.pids[0], signal.SIGKILL)
+    with pytest.warns(StokerWarning, match="Another was born"):
+        kept += iterator
+    for batch in kept:
+        batch[1][:, 1:] += 1  # theirs, and nobody else's
+    assert [int(batch[1][0, 0]) for batch in kept] == [int(batch[0][0, 0]) for batch in kept]
+    assert all((batch[1][:, 1] == batch[1][:, 0] + 1).all() for batch in kept)
+
+
+def test_persistent_workers_between_epochs() -> None:
+    with loader(Numbers(), persistent_workers=True) as several:
+        calm_loader = loader(Numbers(), num_workers=0, multiprocessing_context=None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StokerWarning)
+            for _ in range(3):
+                iterator = iter(several)
+                batches = []
+                for batch in iterator:
+                    batches.append(batch)
+                assert bytes_of(batches) == bytes_of(calm_loader)
+                os.kill(workers_of(iterator._backend.pids[0])[-1], signal.SIGKILL)
+
+
+def test_a_sample_that_always_kills_ends_the_run_with_its_story() -> None:
+    iterator = iter(loader(Numbers({30: die}), shuffle=False))
+    batches = []
+    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match=r"while it made batch 7\..* 3\. death"):
+        for batch in iterator:
+            batches.append(batch)
+    assert [int(batch[0][0, 0]) for batch in batches] == list(range(0, 28, 4))
+
+
+def test_a_dataset_that_always_kills_ends_soon() -> None:
+    dataset = Numbers(dict.fromkeys(range(N), die))
+    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match="max_restarts"):
+        next(iter(loader(dataset)))
+
+
+def test_one_warning_tells_of_all_deaths(tmp_path: Path) -> None:
+    dataset = Numbers({index: Once(tmp_path / str(index), die) for index in (3, 25, 50)})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert bytes_of(loader(dataset)) == calm()
+    assert len(told) == 1 and "(max_restarts=5)" in str(told[0].message)
+    assert Path(told[0].filename).name == Path(__file__).name
+
+
+@pytest.mark.parametrize("bad", [-1, True, "many"])
+def test_max_restarts_is_a_count(bad: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="max_restarts"):
+        loader(Numbers(), max_restarts=bad)
+
+
+# Streams
+
+
+class Plain(IterableDataset[Any]):
+    """Knows nothing of workers or states."""
+
+    def __init__(self, at: dict[int, Callable[[], object]] | None = None) -> None:
+        self._at = at or {}
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(40):
+            if number in self._at:
+                self._at[number]()
+            yield np.array([number, random.random()]), np.full(20_000, number)
+
+
+class Keeping(Plain):
+    """Shares itself out among the workers, and knows where it stands."""
+
+    def __init__(self, at: dict[int, Callable[[], object]] | None = None) -> None:
+        super().__init__(at)
+        self._next: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        if self._next is None:
+            self._next = info.id
+        while self._next < 40:
+            number, self._next = self._next, self._next + info.num_workers
+            if number in self._at:
+                self._at[number]()
+            yield np.array([number, random.random()]), np.full(20_000, number)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._next = state["next"]
+
+
+class Sharing(Plain):
+    """Shares itself out among the workers, and does not know where it stands."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        for number in range(info.id, 40, info.num_workers):
+            if number in self._at:
+                self._at[number]()
+            yield np.array([number, random.random()]), np.full(20_000, number)
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("at", [0, 1, 5, 22, 39])
+@pytest.mark.parametrize("kind", [Plain, Keeping])
+def test_a_stream_goes_on_where_it_stood(kind: type[Plain], at: int, tmp_path: Path) -> None:
+    expected = bytes_of(loader(kind()))
+    assert bytes_of(loader(kind({at: Once(tmp_path / "died", die)}))) == expected
+    assert (tmp_path / "died").exists()
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("kind", [Plain, Keeping])
+def test_streams_outlive_their_zygote(kind: type[Plain]) -> None:
+    expected = bytes_of(loader(kind()))
+    iterator = iter(loader(kind()))
+    batches = []
+    for number, batch in enumerate(iterator):
+        batches.append(batch)
+        if number == 3:
+            os.kill(iterator._backend.pids[0], signal.SIGKILL)
+    assert bytes_of(batches) == expected
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_a_stream_that_cannot_go_on_says_what_is_lost(tmp_path: Path) -> None:
+    """Nothing is skipped or repeated without a word, and the other worker's stream goes on."""
+    iterator = iter(loader(Sharing({21: Once(tmp_path / "died", die)})))
+    numbers: list[int] = []
+    errors = []
+    while True:
+        try:
+            numbers += next(iterator)[0][:, 0].astype(int).tolist()
+        except StreamLostError as error:
+            errors.append(str(error))
+        except StopIteration:
+            break
+    assert len(errors) == 1 and "worker 1 died" in errors[0] and "8 samples had been delivered" in errors[0]
+    assert sorted(numbers) == sorted([*range(0, 40, 2), *range(1, 17, 2)])

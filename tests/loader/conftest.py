@@ -1,0 +1,113 @@
+"""What tests of order and state have in common: a noisy dataset, and runs that nobody interrupts."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker.loader.generators import global_streams
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+
+class Noisy(stoker.Dataset[Any]):
+    """A sample is its index, and a number from each generator that augmentation may draw from."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.modern, self.python = np.random.default_rng(3), random.Random(4)
+        self.torchs = None if torch is None else torch.Generator().manual_seed(5)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        drawn = [random.random(), float(np.random.rand()), self.modern.random(), self.python.random()]
+        if torch is not None:
+            drawn += [torch.rand(()).item(), torch.rand((), generator=self.torchs).item()]
+        return int(index), drawn
+
+
+class Undisturbed:
+    """The epochs of a loader, as they come when nobody interrupts them.
+
+    Args:
+        make: a loader, each time a new one.
+        epochs: how many are compared.
+    """
+
+    def __init__(self, make: Callable[[], Any], epochs: int = 2) -> None:
+        self.make = make
+        self.seed_everything(1)
+        whole = make()
+        self.runs = [list(whole) for _ in range(epochs)]
+        self.seeded = whole.seed is not None
+
+    def goes_on(self, epoch: int, count: int | None) -> None:
+        """Saved after so many batches of an epoch (None: before its iter()): what follows, with a seed all that."""
+        self.seed_everything(1)
+        first = self.make()
+        for _ in range(epoch):
+            list(first)
+        if count is not None:
+            list(itertools.islice(iter(first), count))
+        state = self.through_json(first.state_dict())
+        assert self.through_json(first.state_dict()) == state
+        self.seed_everything(2)
+        second = self.make()
+        second.load_state_dict(state)
+        assert self.through_json(second.state_dict()) == state
+        if not (count or self.seeded):
+            return  # the seed is drawn at the first batch, from where the user's generators stand then
+        rest = iter(second)
+        assert self.through_json(second.state_dict()) == state
+        with self.globals_as_they_are():
+            assert list(rest) == self.runs[epoch][count or 0 :], (epoch, count)
+        for later in self.runs[epoch + 1 :] if self.seeded else []:
+            assert list(second) == later, (epoch, count)
+
+    def stops(self) -> Iterator[tuple[int, int | None]]:
+        """Everywhere between two batches, and between two epochs."""
+        for epoch, batches in enumerate(self.runs):
+            yield from ((epoch, count) for count in (None, *range(len(batches) + 1)))
+
+    @staticmethod
+    def seed_everything(seed: int) -> None:
+        """As if this were another process."""
+        random.seed(seed)
+        np.random.seed(seed)
+        if torch is not None:
+            torch.default_generator.manual_seed(seed)  # the other spends milliseconds on accelerators
+
+    @staticmethod
+    def through_json(state: Any) -> Any:
+        return json.loads(json.dumps(state))
+
+    @staticmethod
+    @contextlib.contextmanager
+    def globals_as_they_are() -> Iterator[None]:
+        """What is drawn again for a sampler is not drawn from the user's generators."""
+        before = [stream.state() for stream in global_streams().values()]
+        yield
+        assert [stream.state() for stream in global_streams().values()] == before
+
+
+@pytest.fixture(scope="session")
+def noisy() -> type[Noisy]:
+    return Noisy
+
+
+@pytest.fixture(scope="session")
+def undisturbed() -> type[Undisturbed]:
+    return Undisturbed
