@@ -8,13 +8,14 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stoker
+from stoker import DataLoader
 from stoker.errors import SamplerError
-from stoker.loader.epoch import Epochs
 from stoker.samplers import BatchSampler, DistributedSampler, RandomSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
@@ -398,8 +399,27 @@ def test_pieces_of_no_size(number: Any) -> None:
 
 
 def test_epochs_that_were_not_begun_do_not_count() -> None:
-    epochs = Epochs()
-    assert [epochs.next(), epochs.next(), epochs.begun] == [0, 1, 2]
     some = loader(range(9), shuffle=True, seed=1)
     iter(some), iter(some)
     assert list(some) == list(loader(range(9), shuffle=True, seed=1))
+
+
+def test_ranks_agree_without_a_seed_whatever_their_generators() -> None:
+    shares = []
+    for rank in range(3):
+        np.random.seed(rank)
+        loader = DataLoader(range(30), shuffle=True, distributed="exact", rank=rank, num_replicas=3, output="numpy")
+        shares += [int(batch[0]) for batch in loader]
+    assert sorted(shares) == list(range(30))
+
+
+def test_who_shares_is_asked_when_an_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher's child may have half of its environment before it joins the others."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    loader = DataLoader(range(10), distributed="drop", output="numpy")
+    with pytest.raises(ValueError, match="RANK is not set"):
+        next(iter(loader))
+    monkeypatch.setenv("RANK", "1")
+    assert [int(batch[0]) for batch in loader] == [1, 3, 5, 7, 9]
+    assert "this is rank 1 of 2 (RANK and WORLD_SIZE" in loader.describe()

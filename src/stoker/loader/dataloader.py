@@ -87,7 +87,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         output: "torch" (where it is installed) or "numpy" leaves.
         distributed: shares each epoch out among the ranks of a job, without a sampler; `batch_size` is a rank's. Where
             samples do not divide evenly, "pad" gives some twice (as `DistributedSampler` does), "drop" leaves the last
-            out, "exact" gives each once, so that some ranks have a sample, or a batch, more.
+            out, "exact" gives each once, so that some ranks have a sample, or a batch, more. Without `seed=` the order
+            follows from seed 0, because all ranks need the same.
         num_replicas, rank: the ranks, and which this is; by default as `torch.distributed` or the launcher says.
         batches_per_epoch: cuts an order without an end, in which one shuffled pass over the samples follows another,
             into epochs of so many batches.
@@ -217,6 +218,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self._resumed: Place | None = None
         self._told: set[str] = set()
         epoch.check_shares(self)
+        epoch.check_weights(self)
         self.__initialized = True
         self.check_worker_number_rationality()
 
@@ -342,10 +344,6 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             place = place._replace(ahead=frozenset())
         self._resumed = epoch.resumed(self, number, place)
         self._progress = Progress(self._resumed)
-
-    def _take_resumed(self) -> Place:
-        place, self._resumed = self._resumed, None
-        return state.START if place is None else place
 
     def describe(self) -> str:
         """What will run, how many, with which memory, and why: one screen of text. Starts nothing."""

@@ -24,6 +24,9 @@ def _rows(loader: DataLoader[Any]) -> Iterator[tuple[str, str]]:
     usable, free = cpus.cpus(), memory.available()
     yield "dataset", f"{type(loader.dataset).__name__}, {_size(loader)}; {_fetched(loader)}"
     yield "order", _order(loader)
+    if loader.distributed is not None:
+        here = epoch.world_of(loader)
+        yield "ranks", f"this is rank {here.rank} of {here.size} ({here.source}), distributed={loader.distributed!r}"
     yield "batches", _batches(loader)
     yield "workers", _workers(loader)
     yield "ahead", _ahead(loader)
@@ -59,10 +62,12 @@ def _order(loader: DataLoader[Any]) -> str:
         return "as the streams give it, workers in turn"
     if not epoch.is_computed(loader):
         return f"walked from {type(loader._index_sampler).__name__}"
-    if not loader.shuffle:
-        return "0, 1, 2, …"
-    source = f"seed={loader.seed} and the epoch's number" if loader.seed is not None else "a seed drawn at each epoch"
-    return f"shuffled by a keyed permutation, from {source}"
+    fixed = loader.seed is not None or loader.distributed is not None
+    source = f"seed={loader.seed or 0} and the epoch's number" if fixed else "a seed drawn at each epoch"
+    known = epoch.knower(loader)
+    if known is not loader._own_sampler:
+        return f"known by position from {type(known).__name__}, from {source}"
+    return f"shuffled by a keyed permutation, from {source}" if loader.shuffle else "0, 1, 2, …"
 
 
 def _batches(loader: DataLoader[Any]) -> str:

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class Epochs:
-    """Numbers the epochs of a loader, across its iterators. Those without an end are one order, cut into pieces."""
+    """Numbers the epochs of a loader, across its iterators. Those without an end are one order, cut into pieces.
+
+    Attributes:
+        begun: how many have begun: the number of the next.
+        seed: of the order without an end, once it is decided.
+    """
 
     def __init__(self) -> None:
         self.begun = 0
-        self.seed: int | None = None  # of the order without an end
+        self.seed: int | None = None
         self._origin = (0, 0)  # (number, position) from which on all pieces have one length
         self._left: dict[str, int | None] = {}  # what has a set_epoch → the epoch that we left there
         self._ahead: dict[str, int] = {}  # by how much somebody else has set it ahead of our number
-
-    def next(self) -> int:
-        """The number of the epoch that begins now."""
-        self.begun += 1
-        return self.begun - 1
 
     def piece(self, number: int, length: int) -> Place:
         """Where a piece of the endless order begins, if all pieces have this length."""
@@ -84,7 +84,7 @@ class _Told(int):
 def _epoch_of(holder: Any) -> int | None:
     """The epoch that was set last, under the names that torch's samplers and Hugging Face's streams give it."""
     for name in ("epoch", "_epoch"):
-        value = getattr(holder, name, None)
+        value: Any = getattr(holder, name, None)
         if isinstance(value, int):
             return value
         if hasattr(value, "__index__"):  # a tensor that workers share
@@ -148,7 +148,8 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
         place = start(loader, number)
     seed = place.seed
     if seed is None:
-        seed = draw_seed(loader) if loader.seed is None else seed_of(loader, number)
+        # Ranks need one order, and their generators may differ
+        seed = draw_seed(loader) if loader.seed is None and loader.distributed is None else seed_of(loader, number)
     if pieces is not None:
         loader._epochs.seed = seed
     bound_to = loader.num_workers if loader.worker_init_fn is not None and loader.num_workers else None
@@ -160,6 +161,7 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
         walked = StreamedPlan(iter(walk), loader._auto_collation, bound_to=bound_to, at=at, mark=walk.mark)
         walked.forward(place.batches)
         return Epoch(number, seed, walked, place)
+    _check_something_is_left(loader)
     mode = loader.distributed or "exact"
     batches = loader.batch_sampler
     if has_function(batches, "batches"):
@@ -185,7 +187,7 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
     key = mix(seed)
     if loader.batches_per_epoch is None:
         return _pass(loader, key)
-    n = len(_pass(loader, key))
+    n = len(sampler_of_indices(loader))
     return Endless(n, lambda number: _pass(loader, mix(key, number)))
 
 
@@ -241,7 +243,7 @@ def world_of(loader: DataLoader[Any]) -> world.World:
 
 
 def seed_of(loader: DataLoader[Any], number: int) -> int:
-    """The seed of an epoch, where `seed=` was given; without an end all epochs are one."""
+    """The seed of an epoch that follows from `seed=`, or from 0; without an end all epochs are one."""
     return mix(loader.seed or 0, 0 if loader.batches_per_epoch is not None else number) >> 1
 
 
@@ -340,6 +342,18 @@ def resumed(loader: DataLoader[Any], number: int, place: Place) -> Place:
     return place
 
 
+def check_weights(loader: DataLoader[Any]) -> None:
+    """Refuses weights that were made for a larger dataset, before one of them is drawn."""
+    if loader._is_stream:
+        return
+    weights, samples = getattr(knower(loader), "weights", None), _length(loader.dataset)
+    if weights is not None and samples is not None and len(weights) > samples:
+        raise errors.SamplerError(
+            f"the sampler has {len(weights)} weights, but the dataset has {samples} samples: one weight is needed for "
+            "each. Were they made for another split?"
+        )
+
+
 def check_shares(loader: DataLoader[Any]) -> None:
     """Refuses what cannot be shared out among ranks, or has no end to cut off."""
     asked = {"distributed": loader.distributed, "batches_per_epoch": loader.batches_per_epoch}
@@ -358,14 +372,23 @@ def check_shares(loader: DataLoader[Any]) -> None:
             f"{told} cannot be used with {type(loader.batch_sampler).__name__}, whose passes hold whole batches: "
             "walk its epochs one after the other."
         )
-    of = _length(knower(loader))
-    if loader.batches_per_epoch is not None and of == 0:
+    if loader.batches_per_epoch is not None and _length(knower(loader)) == 0:
         raise errors.SamplerError(f"{told} needs an order that goes on for ever, but there are no samples.")
+    if loader.rank is not None:  # else who shares is asked when an epoch begins: a launcher may not have said it yet
+        _check_something_is_left(loader)
+
+
+def _check_something_is_left(loader: DataLoader[Any]) -> None:
+    """Refuses an epoch of which each sample is left out."""
+    if loader.distributed is None:
+        return
+    known = knower(loader)
+    of = _length(known)
     leaves_out = loader.distributed == "drop" or getattr(loader.batch_sampler, "drop_last", False)
     if of and leaves_out and length_of(loader) == 0:
         here = world_of(loader)
         raise errors.SamplerError(
-            f"{told} leaves nothing for rank {here.rank} of {here.size} ({here.source}): there are {of} to share out, "
-            f"and batch_size={loader.batch_size}, drop_last={loader.drop_last}. Use 'pad' or 'exact' without "
-            "drop_last, smaller batches, or fewer ranks."
+            f"distributed={loader.distributed!r} leaves nothing for rank {here.rank} of {here.size} ({here.source}): "
+            f"there are {of} to share out, and batch_size={loader.batch_size}, drop_last={loader.drop_last}. Use 'pad' "
+            "or 'exact' without drop_last, smaller batches, or fewer ranks."
         )

@@ -11,6 +11,7 @@ from stoker.device import pinning
 from stoker.loader import epoch
 from stoker.loader.job import Work
 from stoker.loader.progress import Progress
+from stoker.loader.state import START
 from stoker.loader.walk import Walk
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ class LoaderIterator:
 
     def _follow(self, loader: DataLoader[Any]) -> None:
         """Takes over the loader's settings as they are now, and where it is to begin."""
-        place = loader._take_resumed()
+        place = loader._resumed or START
         self._set_epoch = loader._epochs.announce(loader)
         self._loader = loader._snapshot()
         walked = not (loader._is_stream or epoch.is_computed(loader))
         self._walk = Walk(loader._index_sampler, loader.dataset, place) if walked else None
         self._place = place if self._walk is None else self._walk.place
         self._progress = loader._progress = Progress(self._place, self._walk)
+        loader._resumed = None  # only now: where a sampler refuses its state, the loader keeps it
 
     def __iter__(self) -> Self:
         return self
@@ -110,8 +112,9 @@ class LoaderIterator:
 
     def _begin(self) -> None:
         """The epoch is decided at its first `next()`, as in torch, also what is drawn for it from a generator."""
-        number = self._loader._epochs.next()
-        self._epoch = epoch.begin(self._loader, self._walk, number, self._place)
+        epochs = self._loader._epochs
+        self._epoch = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
+        epochs.begun += 1
         self._progress.begin(self._epoch)
 
     def _count(self, answer: Answer) -> None:

@@ -245,6 +245,7 @@ class LoaderJob:
         assert self._source is not None
         ended = False
         try:
+            item: tuple[int, Any] | None
             item = seeds.one(self._stream_seed, self._position, functools.partial(next, self._source, None))
             ended = item is None
             return item
