@@ -15,6 +15,9 @@ from stoker.samplers.order import BatchOrder, Int64Array, Order
 BLOCK = 4096
 """Positions of a permutation that are computed at once: a call costs as much as some thousand of its positions."""
 
+FIRST_BLOCK = 512
+"""The first time fewer, because somebody waits for the first batch."""
+
 
 class Step(NamedTuple):
     """One unit's share of the plan.
@@ -121,7 +124,8 @@ class ComputedPlan(_Numbered):
     def _indices(self, start: int, stop: int) -> list[int]:
         at = start - self._block_start
         if at < 0 or stop - self._block_start > len(self._block):
-            end = min(self._count, start + max(BLOCK, stop - start))
+            ahead = BLOCK if self._block else FIRST_BLOCK
+            end = min(self._count, start + max(ahead, stop - start))
             self._block = self._order.take(self._share.positions(start, end)).tolist()
             self._block_start, at = start, 0
         return self._block[at : at + stop - start]

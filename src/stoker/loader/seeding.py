@@ -34,7 +34,7 @@ from stoker.loader.sample_rng import SampleRNG
 Seeding = Literal["auto", "sample", "worker"]
 
 _FEW = 4  # to seed so many samples costs about as much as to compare states
-_PROBES = 16
+_PROBES = 8  # 50 us each, before the first batch
 _PROOFS = 8  # samples in a row
 _SAMPLE, _WHOLE, _COLLATE = range(3)
 
