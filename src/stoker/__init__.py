@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         WorkerTraceback,
     )
     from stoker.loader.dataloader import DataLoader
+    from stoker.loader.in_step import in_step
     from stoker.loader.stateful import StatefulDataLoader
     from stoker.samplers import (
         BalancedBatchSampler,
@@ -147,6 +148,7 @@ __all__ = [
     "freeze",
     "from_iterable",
     "get_worker_info",
+    "in_step",
     "random_split",
     "weights_from_labels",
 ]
@@ -205,6 +207,7 @@ _MODULES = {
     ),
     "stoker._freeze": ("freeze",),
     "stoker.loader.dataloader": ("DataLoader",),
+    "stoker.loader.in_step": ("in_step",),
     "stoker.loader.stateful": ("StatefulDataLoader",),
     "stoker.samplers": (
         "BalancedBatchSampler",

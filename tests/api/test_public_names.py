@@ -68,6 +68,7 @@ PUBLIC = {
     ],
     "stoker._freeze": ["freeze"],
     "stoker.loader.dataloader": ["DataLoader"],
+    "stoker.loader.in_step": ["in_step"],
     "stoker.loader.stateful": ["StatefulDataLoader"],
     "stoker.samplers": [
         "BalancedBatchSampler",

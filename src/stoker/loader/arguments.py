@@ -61,6 +61,16 @@ def check_ranks(distributed: Any, num_replicas: Any, rank: Any, batches_per_epoc
         raise ValueError(f"batches_per_epoch should be a positive integer, but got {batches_per_epoch}")
 
 
+def check_generator(generator: Any) -> None:
+    """One that seeds can be drawn from: on the CPU."""
+    device = getattr(getattr(generator, "device", None), "type", "cpu")
+    if device != "cpu":
+        raise ValueError(
+            f"generator is on {generator.device}, and the order is drawn on the CPU: pass torch.Generator() without a "
+            "device."
+        )
+
+
 def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> None:
     """One of a few words."""
     if value not in choices:

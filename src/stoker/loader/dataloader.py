@@ -162,6 +162,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             prefetch_factor = 2
         if output is None:
             output = "torch" if _nominal.torch_is_wanted() else "numpy"
+        arguments.check_generator(generator)
         arguments.check_choice("worker_method", worker_method, arguments.METHODS)
         arguments.check_choice("seeding", seeding, arguments.SEEDINGS)
         arguments.check_choice("shard", shard, arguments.SHARDS)

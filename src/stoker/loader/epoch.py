@@ -302,11 +302,24 @@ def length_of(loader: DataLoader[Any]) -> int:
     if loader.distributed is None or not is_computed(loader):
         length: int = len(loader._index_sampler)
         return length
+    return _length_for(loader, world_of(loader))
+
+
+def steps_of_all_ranks(loader: DataLoader[Any]) -> int:
+    """Batches in an epoch of the rank that has most: the first one. 0 where nothing is shared out."""
+    if loader.distributed is None:
+        return 0
+    if loader.batches_per_epoch is not None:
+        return loader.batches_per_epoch
+    return _length_for(loader, world_of(loader)._replace(rank=0))
+
+
+def _length_for(loader: DataLoader[Any], rank: world.World) -> int:
     known, batches = knower(loader), loader.batch_sampler
-    mine = len(Share(len(known), 0, world_of(loader), loader.distributed))
+    share = len(Share(len(known), 0, rank, loader.distributed or "exact"))
     if batches is None or known is batches:
-        return mine
-    return int(mine // batches.batch_size if batches.drop_last else -(-mine // batches.batch_size))
+        return share
+    return int(share // batches.batch_size if batches.drop_last else -(-share // batches.batch_size))
 
 
 def resumed(loader: DataLoader[Any], number: int, place: Place) -> Place:

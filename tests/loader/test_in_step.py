@@ -1,0 +1,64 @@
+"""All ranks take equally many steps, and each sample comes once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker import BucketBatchSampler, DataLoader, IterableDataset, in_step
+
+
+@given(
+    n=st.integers(0, 60),
+    size=st.integers(1, 7),
+    ranks=st.integers(1, 6),
+    mode=st.sampled_from(["exact", "pad", "drop"]),
+)
+def test_equally_many_steps(n: int, size: int, ranks: int, mode: Any) -> None:
+    if mode == "drop" and n < ranks:
+        return
+    steps, seen = set(), []
+    for rank in range(ranks):
+        loader: Any = DataLoader(
+            range(n), size, distributed=mode, rank=rank, num_replicas=ranks, output="numpy", shuffle=bool(n)
+        )
+        batches = list(in_step(loader))
+        steps.add(len(batches))
+        seen += [int(index) for batch in batches if batch is not None for index in batch]
+        assert [batch is None for batch in batches] == sorted(batch is None for batch in batches)
+    assert len(steps) == 1
+    if mode == "exact":
+        assert sorted(seen) == list(range(n))
+
+
+def test_batches_that_are_shared_out_whole() -> None:
+    lengths = [5] * 50
+    steps = []
+    for rank in range(3):
+        batches = BucketBatchSampler(lengths, batch_size=10)
+        loader: Any = DataLoader(
+            range(50), batch_sampler=batches, distributed="exact", rank=rank, num_replicas=3, seed=1, output="numpy"
+        )
+        steps.append([None if batch is None else len(batch) for batch in in_step(loader)])
+    assert steps == [[10, 10], [10, 10], [10, None]]
+
+
+def test_a_loader_that_is_not_shared_out_has_its_own_batches() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(5))
+
+    for dataset in (range(5), Stream()):
+        assert [len(batch) for batch in in_step(DataLoader(dataset, batch_size=2, output="numpy"))] == [2, 2, 1]
+
+
+def test_a_generator_on_a_device_is_refused() -> None:
+    class OnADevice:
+        class device:
+            type = "cuda"
+
+    with pytest.raises(ValueError, match="drawn on the CPU"):
+        DataLoader(range(5), shuffle=True, generator=OnADevice())
