@@ -96,7 +96,10 @@ class Program:
     def watched(self) -> list[int]:
         """Its zygote's and workers' pids, as it says them; from now on `all_gone` waits for them."""
         pids = [int(word) for word in self.hears("pids")]
-        self._pidfds = [os.pidfd_open(pid) for pid in [self.pid, *pids]]
+        self._pidfds = [os.pidfd_open(self.pid)]  # our child: at least its corpse is there
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself, since it was named
+                self._pidfds.append(os.pidfd_open(pid))
         return pids
 
     def is_stuck(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import random
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,11 @@ from hypothesis import strategies as st
 import stoker
 from stoker.datasets.interleave import InterleaveDataset
 from stoker.errors import ShardingError, StateError, StateFormatError, StateMismatchError, StokerWarning
+from stoker.loader.epoch import Epoch
+from stoker.loader.plan import TurnPlan
+from stoker.loader.progress import Progress
 from stoker.loader.sharding import reshared
+from stoker.loader.state import START
 from stoker.testing.streams import Numbers
 
 pytestmark = [
@@ -584,6 +589,35 @@ def test_to_ask_late_is_an_error_after_a_resume_too() -> None:
 def test_states_of_no_stream(states: list[Any]) -> None:
     with pytest.raises(StateFormatError, match="the state is damaged: its streams are"):
         reshared(states, 2)
+
+
+def test_named_shards_go_on_behind_all_positions_that_were_drawn_for() -> None:
+    """A position and a worker's number make a sample's random numbers: none comes again."""
+    states = [
+        {"ended": False, "position": position, "stream": {"shards": {f"file {position}": position}}}
+        for position in (5, 9, 2)
+    ]
+    before = json.dumps(states)
+    merged = reshared(states, 2)
+    assert [state["position"] for state in merged] == [9, 9]
+    assert merged[0]["stream"] == {"shards": {"file 5": 5, "file 9": 9, "file 2": 2}}
+    assert json.dumps(states) == before
+
+
+def test_one_workers_state_is_shared_out_in_a_copy() -> None:
+    states = [{"ended": False, "position": 5, "stream": {"seen": 5}}]
+    before = json.dumps(states)
+    assert [state["strided"] for state in reshared(states, 2)] == [True, True]
+    assert json.dumps(states) == before
+
+
+def test_a_worker_that_could_not_say_stands_where_it_said_last() -> None:
+    progress = Progress()
+    progress.begin(Epoch(0, 1, TurnPlan([0]), START))
+    progress.streamed(0, pickle.dumps({"position": 4, "stream": None}), ended=False)
+    progress.streamed(0, None, ended=False)
+    _, place = progress.place(1, streams=1)
+    assert (place.workers, place.batches) == ([{"ended": False, "position": 4, "stream": None}], 2)
 
 
 def test_a_state_without_its_streams_is_truncated() -> None:

@@ -455,14 +455,95 @@ def test_a_sampler_that_has_become_shorter_is_named() -> None:
         next(iter(second))
 
 
+def test_a_sampler_for_another_number_of_ranks_is_named() -> None:
+    """Its batches are counted for one rank."""
+    first = loader(range(20), sampler=DistributedSampler(range(20), 2, 0), batch_size=2)
+    second = loader(range(20), sampler=DistributedSampler(range(20), 4, 0), batch_size=2)
+    with pytest.raises(StateMismatchError, match="num_replicas was 2 and is 4"):
+        second.load_state_dict(first.state_dict())
+    other = loader(range(20), sampler=DistributedSampler(range(20), 2, 1), batch_size=2)
+    other.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"batch_size": 3}, "batch_size was 2 and is 3"),
+        ({"drop_last": True}, "drop_last was False and is True"),
+        ({"sampler": range(9)}, "over list' and is 'walked from BatchSampler over range'"),
+        ({"sampler": None}, "order was 'walked from BatchSampler over list' and is 'SequentialSampler/1'"),
+        ({"sampler": None, "batch_size": 1, "batch_sampler": [[0]]}, "over list' and is 'walked from list'"),
+    ],
+)
+def test_what_differs_is_named(changed: dict[str, Any], told: str) -> None:
+    settings: dict[str, Any] = {"sampler": list(range(9)), "batch_size": 2}
+    state = loader(range(9), **settings).state_dict()
+    with pytest.raises(StateMismatchError, match=told):
+        loader(range(9), **{**settings, **changed}).load_state_dict(state)
+
+
+def test_generators_of_the_dataset_and_of_everybody_are_not_the_samplers() -> None:
+    """Though it can reach them: the state does not hold them, and the walk does not move them."""
+
+    class Reaching:
+        def __init__(self, dataset: Any) -> None:
+            self.dataset, self.choose = dataset, random.randrange
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(9))
+
+    class Dataset(stoker.Dataset[int]):
+        def __init__(self) -> None:
+            self.generator = random.Random(1)
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    def make() -> Any:
+        dataset = Dataset()
+        return loader(dataset, sampler=Reaching(dataset), batch_size=2)
+
+    first = make()
+    assert first.state_dict()["below"] is None
+    list(itertools.islice(first, 2))
+    assert first.state_dict()["below"] is None
+
+
+def test_an_epoch_of_which_nothing_came_is_where_it_was() -> None:
+    """Ctrl-C in the first batch behind a resume."""
+    interrupted = True
+
+    class Interrupted(stoker.Dataset[int]):
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, index: int) -> int:
+            if interrupted:
+                raise KeyboardInterrupt
+            return index
+
+    first = loader(range(9), sampler=Kept(9), batch_size=2, seed=1)
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    second = loader(Interrupted(), sampler=Kept(9), batch_size=2, seed=1)
+    second.load_state_dict(first.state_dict())
+    resumed = iter(second)
+    with pytest.raises(KeyboardInterrupt):
+        next(resumed)
+    assert second.state_dict() == first.state_dict()
+    interrupted = False
+    assert list(resumed) == list(iterator)
+
+
 def test_a_generator_that_the_sampler_no_longer_has() -> None:
     first = loader(range(9), sampler=Shuffled(9, random.Random(1)), batch_size=2)
     list(itertools.islice(first, 1))
     for other in (np.random.default_rng(1), [].sort):
         second = loader(range(9), sampler=Shuffled(9, other), batch_size=2)
         second.load_state_dict(first.state_dict())
-        with pytest.raises(StateError, match="generator that the sampler drew from"):
-            iter(second)
+        for _ in range(2):  # it stays loaded
+            with pytest.raises(StateError, match="generator that the sampler drew from"):
+                iter(second)
 
 
 def test_a_walk_loads_no_sample() -> None:
