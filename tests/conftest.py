@@ -31,7 +31,7 @@ try:
 except ImportError:
     pass
 else:  # the same examples in every run, and no clock: the machine may be busy
-    hypothesis.settings.register_profile("stoker", deadline=None, derandomize=True, database=None)
+    hypothesis.settings.register_profile("stoker", deadline=None, derandomize=True, database=None, max_examples=50)
     hypothesis.settings.load_profile("stoker")
     hypothesis.settings.register_profile("long", deadline=None, max_examples=1000)  # --hypothesis-profile=long
 

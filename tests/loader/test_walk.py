@@ -380,7 +380,7 @@ def received_of(running: Any, count: int) -> tuple[list[Any], Any]:
 @given(legs=st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=2), st.integers(0, 4)), min_size=1, max_size=3))
 def test_batches_that_came_out_of_order_come_once(order: str, legs: list[tuple[set[int], int]]) -> None:
     arguments = {"shuffled": lambda n, size, drop: {"batch_size": size, "shuffle": True}, **ORDERS}[order]
-    n, received, state = 30, [], None
+    n, received, state = 60, [], None  # enough batches that none of those that are waited for is held up
     for held, count in legs:
         running = loader(Held(n, held), seed=1, **{**arguments(n, 2, False), **ANY_ORDER})
         if state is not None:
