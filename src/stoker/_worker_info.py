@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,10 +49,52 @@ class WorkerInfo:
     rng: RNG | None = None
     worker_method: str | None = "multiprocessing"
 
+    def __getattribute__(self, name: str) -> Any:
+        if name in _TELL_APART or name in _THE_SAME_FOR_ALL:
+            current.read(name)
+        return super().__getattribute__(name)
+
+
+_TELL_APART = frozenset({"id", "num_workers", "seed"})
+"""Fields by which a stream can share itself out."""
+_THE_SAME_FOR_ALL = frozenset({"rng", "worker_method"})
+"""Fields that say nothing about which worker it is: `rng` is seeded by the place of a sample."""
+
 
 class _Current(threading.local):
+    """The worker that this thread is, and whether whoever runs in it has asked which.
+
+    Attributes:
+        info: what it is told.
+        on_told: called once, when a field is read that tells workers apart.
+    """
+
     info: WorkerInfo | None = None
-    asked: bool = False
+    on_told: Callable[[], None] | None = None
+    _told: bool = False
+    _called: bool = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether the caller may know which worker it is: a call counts until it is seen to want something else."""
+        return self._told or self._called
+
+    @asked.setter
+    def asked(self, value: bool) -> None:
+        self._told, self._called = value, False
+
+    def call(self) -> None:
+        """`get_worker_info()` is called."""
+        self._called = True
+
+    def read(self, field: str) -> None:
+        """A field of an answer is read."""
+        self._called = False
+        if field in _TELL_APART:
+            self._told = True
+            told, self.on_told = self.on_told, None
+            if told is not None:
+                told()
 
 
 current = _Current()
@@ -64,7 +107,7 @@ def get_worker_info() -> WorkerInfo | None:
     with `worker_method="serial"`, so that `get_worker_info().rng` works on every backend; torch's own
     `get_worker_info()` stays None there, as today.
     """
-    current.asked = True
+    current.call()
     if current.info is not None:
         return current.info
     torchs: Any = sys.modules.get("torch.utils.data._utils.worker")

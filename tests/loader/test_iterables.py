@@ -296,3 +296,55 @@ def test_persistent_workers_read_a_stream_anew_in_each_epoch(workers: Any) -> No
 def test_unequal_streams_in_any_order(in_order: bool) -> None:
     loader = stoker.DataLoader(Unequal([9, 2, 4]), collate_fn=list, num_workers=3, in_order=in_order)
     assert sorted(flat(loader)) == sorted([*range(9), 100, 101, 200, 201, 202, 203])
+
+
+# Who asks which worker it is, and who only wants its generators
+
+
+class Rolling(stoker.IterableDataset[Any]):
+    """Wants the generators of its worker, and does not ask which worker it is."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(12):
+            info = stoker.get_worker_info()
+            assert info is not None and info.rng is not None
+            yield number, info.rng.random_generator.random()
+
+
+@BOTH
+def test_a_stream_that_wants_only_generators_is_shared_out(workers: Any) -> None:
+    alone = flat(stoker.DataLoader(Rolling(), collate_fn=list, seed=3))
+    with pytest.warns(StokerWarning, match="Rolling does not share"):
+        samples = flat(stoker.DataLoader(Rolling(), collate_fn=list, seed=3, **workers))
+    assert sorted(samples) == alone  # each once, with the numbers that it draws without workers
+
+
+class Called(stoker.IterableDataset[int]):
+    """Calls, and does not let on what for: it may know by other means which part is its own."""
+
+    def __iter__(self) -> Iterator[int]:
+        stoker.get_worker_info()
+        return iter(range(3))
+
+
+@BOTH
+def test_a_call_whose_purpose_is_not_seen_counts_as_asking(workers: Any) -> None:
+    assert flat(stoker.DataLoader(Called(), collate_fn=list, **workers)) == [0, 0, 1, 1, 2, 2]
+
+
+class Rolled(stoker.IterableDataset[Any]):
+    """Shares itself out, and draws from a generator for each sample, its first one too."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = stoker.get_worker_info()
+        assert info is not None
+        for number in range(info.id, 12, info.num_workers):
+            yield number, random.random()
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_first_samples_of_workers_do_not_share_their_numbers(count: int) -> None:
+    samples = flat(stoker.DataLoader(Rolled(), collate_fn=list, seed=3, num_workers=count))
+    assert sorted(number for number, _ in samples) == list(range(12))
+    assert len({drawn for _, drawn in samples}) == 12
+    assert samples == flat(stoker.DataLoader(Rolled(), collate_fn=list, seed=3, num_workers=count))

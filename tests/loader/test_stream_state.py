@@ -635,3 +635,28 @@ def test_another_kind_of_stream_is_named() -> None:
     second.load_state_dict(first.state_dict())
     with pytest.raises(StateMismatchError, match="the state is of another dataset than this Plain"):
         next(iter(second))
+
+
+class _Drawing(stoker.IterableDataset[Any]):
+    """Knows nothing of where it stands, and draws for each sample."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(6):
+            yield number, random.random()
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("stop", range(1, 12))
+def test_what_a_chain_reads_again_draws_nothing_of_the_next_samples(stop: int) -> None:
+    def make() -> Any:
+        return stoker.DataLoader(
+            stoker.ChainDataset([_Drawing(), _Drawing()]), batch_size=None, seed=2, collate_fn=tuple
+        )
+
+    whole = list(make())
+    first = make()
+    iterator = iter(first)
+    begun = [next(iterator) for _ in range(stop)]
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert begun + list(second) == whole

@@ -81,17 +81,17 @@ class _Chained(StreamIterator[Any]):
     def __init__(self, streams: Iterator[Any], number: int, at: State | None) -> None:
         self._streams = streams
         self._number = number
-        self._at = at
         self._open: StreamIterator[Any] | None = None
         found = sum(1 for _ in itertools.islice(streams, number))
         if found < number:
             raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
+        if at is not None:  # now: what has to be read again must not draw what the next sample draws
+            self._open = resume(next(streams), at)
 
     def __next__(self) -> Any:
         while True:
             if self._open is None:
-                stream = next(self._streams)
-                self._open, self._at = resume(stream, self._at), None
+                self._open = resume(next(self._streams), None)
             try:
                 return next(self._open)
             except StopIteration:
@@ -99,5 +99,4 @@ class _Chained(StreamIterator[Any]):
                 self._number += 1
 
     def state_dict(self) -> State:
-        at = self._at if self._open is None else self._open.state_dict()
-        return {"stream": self._number} if at is None else {"stream": self._number, "at": at}
+        return {"stream": self._number} | ({} if self._open is None else {"at": self._open.state_dict()})

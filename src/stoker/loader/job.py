@@ -191,7 +191,12 @@ class LoaderJob:
             state = {**state, "position": 0, "stream": None} if strided else None
         if settings.shard == "auto" and self._init_fn is None and (several or strided):
             share = (self._dataset, self._number, max(1, settings.num_workers), self._tell, state)
-            self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share))
+            # Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's
+            current.on_told = functools.partial(seeds.again, mix(work.seed, self._number), 0)
+            try:
+                self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share))
+            finally:
+                current.on_told = None
         else:
             self._source, whole = seeds.one(work.seed, 0, lambda: Numbered(self._dataset, state)), not several
         self._position = 0 if state is None else state["position"]

@@ -128,6 +128,10 @@ class SampleSeeding:
         """`call()` under generators seeded for one sample, never done twice: for the `next` of a stream."""
         return self._once(_SAMPLE, seed, position, call)
 
+    def again(self, seed: int, position: int) -> None:
+        """Within a call of `one`: the rest of it runs under generators seeded for another sample."""
+        self._seed_all(mix(seed, _SAMPLE), position)
+
     def whole(self, seed: int, position: int, call: Callable[[], T]) -> T:
         """`call()` under generators seeded once for a batch that is fetched at once (`__getitems__`), never twice."""
         return self._once(_WHOLE, seed, position, call)

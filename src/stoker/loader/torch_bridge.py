@@ -19,9 +19,10 @@ _WORKER = "torch.utils.data._utils.worker"
 
 
 def _answer(torchs_own: Any) -> Any:
-    current.asked = True
     info = current.info
-    return torchs_own if info is None or info.worker_method == "serial" else info
+    answer = torchs_own if info is None or info.worker_method == "serial" else info
+    current.call()
+    return answer
 
 
 def _replacement():  # type: ignore[no-untyped-def] # runs with the globals of torch's module
