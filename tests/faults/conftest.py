@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -136,6 +137,15 @@ class Program:
 
 
 Start = Callable[..., Program]
+
+
+@pytest.fixture(autouse=True)
+def no_core_dumps() -> Iterator[None]:
+    """Workers crash on purpose, and leave no files about it."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 @pytest.fixture(params=["fork", "forkserver"])

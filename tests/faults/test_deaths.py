@@ -55,16 +55,6 @@ def loader(dataset: Any, **settings: Any) -> Any:
     return DataLoader(dataset, **default | {"max_restarts": 0} | settings)
 
 
-@pytest.fixture(autouse=True)
-def no_core_dumps() -> Any:
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_CORE, before)
-
-
 @pytest.mark.parametrize("death", DEATHS)
 def test_worker_dies(death: str) -> None:
     how, told = DEATHS[death]

@@ -1,4 +1,4 @@
-"""What tests of order and state have in common: a noisy dataset, and runs that nobody interrupts."""
+"""What tests of order and state have in common: datasets, runs that nobody interrupts, and those with other workers."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ class Noisy(stoker.Dataset[Any]):
         if torch is not None:
             drawn += [torch.rand(()).item(), torch.rand((), generator=self.torchs).item()]
         return int(index), drawn
+
+
+class Rolled(stoker.Dataset[Any]):
+    """Draws where every backend promises the same."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        return int(index), stoker.get_worker_info().rng.random_generator.random()  # type: ignore[union-attr]
 
 
 class Undisturbed:
@@ -103,11 +116,61 @@ class Undisturbed:
         assert [stream.state() for stream in global_streams().values()] == before
 
 
+class OtherWorkers:
+    """Loaders of the same batches, one without workers and one with these. `make` takes the settings that differ."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+    def go_on(self, make: Callable[..., Any]) -> None:
+        """From the trainer itself to them, and back."""
+        serial = make()
+        runs = [list(serial) for _ in range(3)]
+        for saved_by, loaded_by in (({}, self.settings), (self.settings, {})):
+            first = make(**saved_by)
+            assert list(first) == runs[0]
+            iterator = iter(first)
+            assert [next(iterator) for _ in range(3)] == runs[1][:3]
+            second = make(**loaded_by)
+            second.load_state_dict(Undisturbed.through_json(first.state_dict()))
+            assert [list(second), list(second)] == [runs[1][3:], runs[2]]
+
+    def count_what_was_received(self, make: Callable[..., Any]) -> None:
+        """Not what was made ahead."""
+        first = make(**self.settings)
+        states = []
+        for batch in first:
+            states.append((Undisturbed.through_json(first.state_dict()), batch))
+        for number, (state, _) in enumerate(states):
+            assert state["batches"] == number + 1
+        for number in (0, 7, -1):
+            second = make()
+            second.load_state_dict(states[number][0])
+            assert list(second) == [batch for _, batch in states[number:][1:]]
+
+
 @pytest.fixture(scope="session")
 def noisy() -> type[Noisy]:
     return Noisy
 
 
 @pytest.fixture(scope="session")
+def rolled() -> type[Rolled]:
+    return Rolled
+
+
+@pytest.fixture(scope="session")
 def undisturbed() -> type[Undisturbed]:
     return Undisturbed
+
+
+@pytest.fixture(
+    params=[
+        {"num_workers": 2},
+        {"num_workers": 1, "prefetch_factor": 5},
+        {"num_workers": 3, "worker_method": "thread", "prefetch_factor": 1},
+    ],
+    ids=str,
+)
+def other_workers(request: pytest.FixtureRequest) -> OtherWorkers:
+    return OtherWorkers(request.param)

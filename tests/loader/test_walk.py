@@ -286,56 +286,16 @@ def test_what_was_drawn_from_a_global_generator_is_drawn_again(order: str, undis
             assert list(second) == rest
 
 
-WORKERS: list[dict[str, Any]] = [
-    {"num_workers": 2},
-    {"num_workers": 1, "prefetch_factor": 5},
-    {"num_workers": 3, "worker_method": "thread", "prefetch_factor": 1},
-]
-
-
-class Rolled(stoker.Dataset[Any]):
-    """Draws where every backend promises the same."""
-
-    def __len__(self) -> int:
-        return 23
-
-    def __getitem__(self, index: Any) -> Any:
-        return int(index), stoker.get_worker_info().rng.random_generator.random()  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("order", ["NumPy's generator", "keeps its state"])
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
-def test_saved_and_loaded_with_other_workers(order: str, workers: dict[str, Any]) -> None:
-    """From `workers` to the trainer itself, and back."""
-
-    def make(**settings: Any) -> Any:
-        return loader(Rolled(), seed=4, **ORDERS[order](23, 4, False), **settings)
-
-    serial = make()
-    runs = [list(serial) for _ in range(3)]
-    for saved_by, loaded_by in (({}, workers), (workers, {})):
-        first = make(**saved_by)
-        assert list(first) == runs[0]
-        iterator = iter(first)
-        assert [next(iterator) for _ in range(3)] == runs[1][:3]
-        second = make(**loaded_by)
-        second.load_state_dict(through_json(first.state_dict()))
-        assert [list(second), list(second)] == [runs[1][3:], runs[2]]
+def test_saved_and_loaded_with_other_workers(order: str, other_workers: Any, rolled: Any) -> None:
+    other_workers.go_on(lambda **some: loader(rolled(23), seed=4, **ORDERS[order](23, 4, False), **some))
 
 
-@pytest.mark.parametrize("workers", [{}, *WORKERS], ids=str)
 @pytest.mark.parametrize("order", ["draws on the way", "in batches, keeps its state"])
-def test_counts_what_was_received_not_what_was_made_ahead(workers: dict[str, Any], order: str) -> None:
-    first = loader(range(40), seed=1, **ORDERS[order](40, 2, False), **workers)
-    states = []
-    for batch in first:
-        states.append((through_json(first.state_dict()), batch))
-    for number, (state, _) in enumerate(states):
-        assert state["batches"] == number + 1
-    for number in (0, 7, -1):
-        second = loader(range(40), seed=1, **ORDERS[order](40, 2, False))
-        second.load_state_dict(states[number][0])
-        assert list(second) == [batch for _, batch in states[number:][1:]]
+def test_counts_what_was_received_not_what_was_made_ahead(order: str, other_workers: Any) -> None:
+    other_workers.count_what_was_received(
+        lambda **some: loader(range(40), seed=1, **ORDERS[order](40, 2, False), **some)
+    )
 
 
 class Held(stoker.Dataset[int]):

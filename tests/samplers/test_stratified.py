@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -142,21 +142,11 @@ def test_the_batches_never_change(key: int) -> None:
         assert [order.batch(0), order.batch(416)] == GOLDEN[key]
 
 
-def test_a_batch_is_the_same_whatever_was_asked_before_and_by_whom() -> None:
+def test_a_batch_is_the_same_whatever_was_asked_before_and_by_whom(
+    asked_by_threads: Callable[[BatchOrder], list[list[int]]],
+) -> None:
     forward = whole(StratifiedBatchSampler(LABELS, 30).batches(4))
-    again = StratifiedBatchSampler(LABELS, 30).batches(4)
-    found: dict[int, list[int]] = {}
-
-    def ask(first: int) -> None:
-        for number in range(len(again) - 1 - first, -1, -4):
-            found[number] = again.batch(number)
-
-    threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[number] for number in range(len(again))] == forward
+    assert asked_by_threads(StratifiedBatchSampler(LABELS, 30).batches(4)) == forward
 
 
 def test_to_walk_is_to_ask() -> None:
