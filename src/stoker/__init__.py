@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoker import errors
+    from stoker._events import Event
     from stoker._freeze import freeze
     from stoker._worker_info import WorkerInfo, get_worker_info
     from stoker.collate import PadCollator, default_collate, default_convert
@@ -46,15 +47,21 @@ if TYPE_CHECKING:
         BatchError,
         CannotSendError,
         DeviceInWorkerError,
+        EmptyBatchError,
+        ErrorBudgetError,
+        ErrorPolicyError,
         IteratorClosedError,
         LeafTypeError,
         LoaderTimeoutError,
         MemoryLimitError,
         MissingExtraError,
         MissingFieldError,
+        QuarantineError,
         SamplerError,
         ShardingError,
         SickBirthError,
+        SkipSample,
+        StalledError,
         StateError,
         StateFormatError,
         StateMismatchError,
@@ -66,7 +73,10 @@ if TYPE_CHECKING:
         WorkerTraceback,
     )
     from stoker.loader.dataloader import DataLoader
+    from stoker.loader.faults import ErrorRecord
     from stoker.loader.in_step import in_step
+    from stoker.loader.quarantine import Quarantine, quarantine
+    from stoker.loader.report import Report
     from stoker.loader.stateful import StatefulDataLoader
     from stoker.samplers import (
         BalancedBatchSampler,
@@ -97,6 +107,11 @@ __all__ = [
     "Dataset",
     "DeviceInWorkerError",
     "DistributedSampler",
+    "EmptyBatchError",
+    "ErrorBudgetError",
+    "ErrorPolicyError",
+    "ErrorRecord",
+    "Event",
     "FilterDataset",
     "InterleaveDataset",
     "IterableDataset",
@@ -110,14 +125,19 @@ __all__ = [
     "MixDataset",
     "PackDataset",
     "PadCollator",
+    "Quarantine",
+    "QuarantineError",
     "RandomSampler",
+    "Report",
     "Sampler",
     "SamplerError",
     "SequentialSampler",
     "ShardingError",
     "ShuffleDataset",
     "SickBirthError",
+    "SkipSample",
     "StackDataset",
+    "StalledError",
     "StateError",
     "StateFormatError",
     "StateMismatchError",
@@ -149,6 +169,7 @@ __all__ = [
     "from_iterable",
     "get_worker_info",
     "in_step",
+    "quarantine",
     "random_split",
     "weights_from_labels",
 ]
@@ -186,15 +207,21 @@ _MODULES = {
         "BatchError",
         "CannotSendError",
         "DeviceInWorkerError",
+        "EmptyBatchError",
+        "ErrorBudgetError",
+        "ErrorPolicyError",
         "IteratorClosedError",
         "LeafTypeError",
         "LoaderTimeoutError",
         "MemoryLimitError",
         "MissingExtraError",
         "MissingFieldError",
+        "QuarantineError",
         "SamplerError",
         "ShardingError",
         "SickBirthError",
+        "SkipSample",
+        "StalledError",
         "StateError",
         "StateFormatError",
         "StateMismatchError",
@@ -205,9 +232,13 @@ _MODULES = {
         "WorkerStartError",
         "WorkerTraceback",
     ),
+    "stoker._events": ("Event",),
     "stoker._freeze": ("freeze",),
     "stoker.loader.dataloader": ("DataLoader",),
+    "stoker.loader.faults": ("ErrorRecord",),
     "stoker.loader.in_step": ("in_step",),
+    "stoker.loader.quarantine": ("Quarantine", "quarantine"),
+    "stoker.loader.report": ("Report",),
     "stoker.loader.stateful": ("StatefulDataLoader",),
     "stoker.samplers": (
         "BalancedBatchSampler",

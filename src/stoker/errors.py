@@ -6,13 +6,18 @@
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
     ├── CannotSendError (TypeError)            an object that a clean worker cannot be sent
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
+    ├── EmptyBatchError (RuntimeError)         a batch of which every sample was left out, where ranks count on it
+    ├── ErrorBudgetError (RuntimeError)        more bad samples than were allowed
+    ├── ErrorPolicyError (RuntimeError)        an `on_error` that raised, or returned what is no decision
     ├── IteratorClosedError (RuntimeError)     a batch asked of an iterator that was closed
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
     ├── MissingExtraError (ImportError)        an optional package that is not installed
+    ├── QuarantineError (OSError)              a quarantine file that cannot be written
     ├── SamplerError (ValueError)              a sampler that yields what is no index
     ├── ShardingError (RuntimeError)           a stream that began to shard itself too late
     ├── SickBirthError (RuntimeError)          workers that stall from birth, twice
+    ├── StalledError (RuntimeError)            a unit of work that takes too long, and may not be waited for
     ├── StateError (ValueError)                a state that cannot be loaded
     │   ├── StateFormatError                   a state that is damaged, not one of ours, or of a newer format
     │   └── StateMismatchError                 a state of another dataset, or of another order
@@ -21,7 +26,8 @@
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
 Each is also a subclass of what users catch today. A message says what happened (worker, sample, numbers), the likely
-cause, and what to change. `WorkerTraceback` is the `__cause__` of an exception that came from a worker.
+cause, and what to change. `WorkerTraceback` is the `__cause__` of an exception that came from a worker. `SkipSample` is
+no error: a dataset raises it to have a sample left out.
 """
 
 from __future__ import annotations
@@ -62,6 +68,18 @@ class DeviceInWorkerError(StokerError, RuntimeError):
     """A worker's batch holds a tensor on an accelerator: workers hand over memory of the CPU."""
 
 
+class EmptyBatchError(StokerError, RuntimeError):
+    """Every sample of a batch was left out, and other ranks count on a batch in this place."""
+
+
+class ErrorBudgetError(StokerError, RuntimeError):
+    """More samples failed than `max_errors` or `max_error_rate` allow. The first of them is the `__cause__`."""
+
+
+class ErrorPolicyError(StokerError, RuntimeError):
+    """An `on_error` callable raised, or returned neither "raise", "skip" nor "replace"."""
+
+
 class IteratorClosedError(StokerError, RuntimeError):
     """A batch was asked of an iterator after it was closed."""
 
@@ -78,6 +96,10 @@ class MissingExtraError(StokerError, ImportError):
     """An optional package is missing: the message names the extra that brings it."""
 
 
+class QuarantineError(StokerError, OSError):
+    """A quarantine file cannot be opened for writing."""
+
+
 class SamplerError(StokerError, ValueError):
     """A sampler yielded what is no index of the dataset, or what is no batch."""
 
@@ -88,6 +110,10 @@ class ShardingError(StokerError, RuntimeError):
 
 class SickBirthError(StokerError, RuntimeError):
     """Workers stalled from their first sample on, also after a second birth."""
+
+
+class StalledError(StokerError, RuntimeError):
+    """A unit of work took longer than `stall_warning`, and `stall_action="raise"`."""
 
 
 class StateError(StokerError, ValueError):
@@ -119,6 +145,13 @@ class WorkerTraceback(StokerError):
 
     def __str__(self) -> str:
         return "\n" + "".join(map(str, self.args))
+
+
+class SkipSample(Exception):
+    """Raised by a dataset for a sample that is to be left out: counted apart from errors, at no cost to the budget.
+
+    With `on_error="replace"` another sample takes its place. The arguments are the reason.
+    """
 
 
 class StokerWarning(UserWarning):

@@ -26,7 +26,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
         bases = [base.__name__ for base in getattr(errors, name).__bases__]
         assert bases == [parent, *filter(None, beside)], f"{name} is drawn under {parent} beside {beside}"
     classes = {name for name, thing in vars(errors).items() if isinstance(thing, type)}
-    told_in_words = {"StokerWarning", "WorkerTraceback"}
+    told_in_words = {"SkipSample", "StokerWarning", "WorkerTraceback"}
     assert {name for name, _, _ in tree} | told_in_words == classes
     leaves = [name for name, parent, _ in tree if parent == "StokerError"]
     assert leaves == sorted(leaves)
@@ -37,4 +37,4 @@ def test_every_error_is_public_and_says_what_it_means() -> None:
         if isinstance(thing, type):
             assert getattr(stoker, name) is thing
             assert thing.__doc__
-            assert issubclass(thing, errors.StokerError | errors.StokerWarning)
+            assert issubclass(thing, errors.StokerError | errors.StokerWarning) or thing is errors.SkipSample

@@ -15,13 +15,14 @@ import pytest
 
 import stoker
 
-GROUND = {"errors", "_hashing", "_nominal", "_worker_info", "_machine"}
+GROUND = {"errors", "_events", "_hashing", "_nominal", "_worker_info", "_machine"}
 ENGINE_SIDE = {"_transport", "_supervision", "_engine"}
 DATA_SIDE = {"datasets", "samplers", "collate"}
 
 ARROWS: dict[str, set[str]] = {
     # the ground: knows nothing above it
     "errors": set(),
+    "_events": set(),
     "_hashing": set(),
     "_nominal": set(),
     "_worker_info": set(),

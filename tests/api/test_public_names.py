@@ -47,15 +47,21 @@ PUBLIC = {
         "BatchError",
         "CannotSendError",
         "DeviceInWorkerError",
+        "EmptyBatchError",
+        "ErrorBudgetError",
+        "ErrorPolicyError",
         "IteratorClosedError",
         "LeafTypeError",
         "LoaderTimeoutError",
         "MemoryLimitError",
         "MissingExtraError",
         "MissingFieldError",
+        "QuarantineError",
         "SamplerError",
         "ShardingError",
         "SickBirthError",
+        "SkipSample",
+        "StalledError",
         "StateError",
         "StateFormatError",
         "StateMismatchError",
@@ -66,9 +72,13 @@ PUBLIC = {
         "WorkerStartError",
         "WorkerTraceback",
     ],
+    "stoker._events": ["Event"],
     "stoker._freeze": ["freeze"],
     "stoker.loader.dataloader": ["DataLoader"],
+    "stoker.loader.faults": ["ErrorRecord"],
     "stoker.loader.in_step": ["in_step"],
+    "stoker.loader.quarantine": ["Quarantine", "quarantine"],
+    "stoker.loader.report": ["Report"],
     "stoker.loader.stateful": ["StatefulDataLoader"],
     "stoker.samplers": [
         "BalancedBatchSampler",
@@ -85,7 +95,7 @@ PUBLIC = {
     ],
 }
 HOMES = {name: module for module, names in PUBLIC.items() for name in names}
-METHODS_OF_THE_LOADER = ["close", "describe", "from_torch", "load_state_dict", "state_dict"]
+METHODS_OF_THE_LOADER = ["close", "describe", "from_torch", "load_state_dict", "report", "state_dict"]
 
 
 def test_the_list_is_the_surface() -> None:

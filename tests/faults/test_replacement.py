@@ -105,16 +105,6 @@ DEATHS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_core_dumps() -> Any:
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_CORE, before)
-
-
 @pytest.mark.parametrize("death", DEATHS)
 def test_while_it_makes_a_sample(death: str, birth: str, tmp_path: Path) -> None:
     dataset = Numbers({17: Once(tmp_path / "died", DEATHS[death])})
@@ -219,7 +209,7 @@ def test_persistent_workers_between_epochs() -> None:
 def test_a_sample_that_always_kills_ends_the_run_with_its_story() -> None:
     iterator = iter(loader(Numbers({30: die}), shuffle=False))
     batches = []
-    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match=r"while it made batch 7\..* 3\. death"):
+    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match=r"(?s)at sample 30.*Killed"):
         for batch in iterator:
             batches.append(batch)
     assert [int(batch[0][0, 0]) for batch in batches] == list(range(0, 28, 4))
@@ -227,7 +217,7 @@ def test_a_sample_that_always_kills_ends_the_run_with_its_story() -> None:
 
 def test_a_dataset_that_always_kills_ends_soon() -> None:
     dataset = Numbers(dict.fromkeys(range(N), die))
-    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match="max_restarts"):
+    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match="exited unexpectedly"):
         next(iter(loader(dataset)))
 
 

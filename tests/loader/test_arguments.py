@@ -227,6 +227,15 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "rank": 1,
         "batches_per_epoch": 7,
         "max_restarts": 3,
+        "on_error": "skip",
+        "max_errors": 4,
+        "max_error_rate": 0.5,
+        "quarantine": "/bad.jsonl",
+        "stall_warning": 6.0,
+        "stall_action": "raise",
+        "memory_budget": 8,
+        "max_samples_per_worker": 9,
+        "on_event": print,
     }
     attributes = vars(stoker.DataLoader(**given))
     assert {name: attributes[name] for name in given} == given

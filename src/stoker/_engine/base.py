@@ -8,15 +8,29 @@ from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 from stoker import errors
+from stoker._events import Event
 
 
 class StreamEnd(Exception):
     """Raised by a job: this worker has no more batches in this epoch."""
+
+
+class NothingLeft(Exception):
+    """Raised by a job: every sample of the unit was left out."""
+
+
+IDLE, START, WHOLE, COLLATE, WRITE = -1, -2, -3, -4, -5
+"""Marks: what a worker does that is no single sample: nothing, the user's start, a whole batch at once, collating,
+handing over. A sample's mark is its place in the unit, from 0."""
+
+Known = Sequence[tuple[int, dict[str, Any]]]
+"""What a unit is known to do, as (mark, story): at this mark it has ended its workers. A story has `kind` ("death" or
+"stall"), `message` and `stack`."""
 
 
 ADVICE = {
@@ -29,23 +43,45 @@ ADVICE = {
 """What to do about errors of other libraries that workers are known for, by a part of their text."""
 
 
+class Said(NamedTuple):
+    """What a job says beside a unit's batch. Plain values: it passes through processes that know no others.
+
+    Attributes:
+        notes: things to tell the user once.
+        stream_state: where the worker's stream stands behind the unit; None without one.
+        faults: what became of samples that failed (`stoker.loader.faults`).
+        samples: how many there are in the batch, or would have been in one that failed.
+        movable: whether another worker can go on where this one stands.
+    """
+
+    notes: list[str] = []  # noqa: RUF012 - never written
+    stream_state: bytes | None = None
+    faults: list[dict[str, Any]] = []  # noqa: RUF012 - never written
+    samples: int = 0
+    movable: bool = True
+
+
 class Job(Protocol):
-    """What a worker runs. Made once for each worker, in that worker."""
+    """What a worker runs. Made once for each worker, in that worker.
 
-    def run(self, work: Any, lend: Lender | None = None) -> Any:
-        """Makes the batch of a unit; raises what the user's code raises, or StreamEnd.
+    Attributes:
+        mark: where the job leaves, at [0], what it is doing: somebody else reads it if the worker dies or stalls.
+    """
 
-        `lend` gives memory in which a collator may write (`stoker.collate.memory`).
+    mark: Any
+
+    def run(self, work: Any, lend: Lender | None = None, known: Known = ()) -> Any:
+        """Makes the batch of a unit; raises what the user's code raises, StreamEnd, or NothingLeft.
+
+        `lend` gives memory in which a collator may write (`stoker.collate.memory`). What is `known` of the unit is to
+        be treated as an error there, and not done again.
         """
 
-    def take_notes(self) -> list[str]:
-        """Things to tell the user once, since the last call."""
+    def said(self) -> Said:
+        """About the last unit. Called once for each."""
 
     def failed_index(self) -> Any:
         """Index of the sample at which the last unit failed, or None."""
-
-    def stream_state(self) -> bytes | None:
-        """Where the worker's stream stands behind the last unit, for the caller of the backend; None without one."""
 
     def resume(self, state: bytes) -> None:
         """This worker replaces one that died: its stream goes on where that one's stood, `stream_state()` says."""
@@ -137,11 +173,20 @@ class Answer:
     """What became of a unit. `value` is the backend's own until `Backend.open`."""
 
     unit: int
-    kind: Literal["batch", "error", "end"]
+    kind: Literal["batch", "error", "end", "empty"]
     value: Any
     worker: int
-    notes: list[str] = field(default_factory=list)
-    stream_state: bytes | None = None
+    said: Said = Said()  # noqa: RUF009 - immutable
+
+
+class Witness(Protocol):
+    """Whom a backend tells what happens beside the answers. It must not know the backend's owner."""
+
+    def tell(self, event: Event) -> None:
+        """Something happened that does not end the run."""
+
+    def locate(self, unit: int, mark: int) -> str:
+        """Where that is, in words: "batch 7, sample 30"."""
 
 
 class Backend(ABC):
@@ -169,6 +214,19 @@ class Backend(ABC):
     @abstractmethod
     def drop(self, before: int) -> None:
         """Units below `before` are not wanted: `receive` will not return their answers."""
+
+    def stacks(self) -> str:
+        """The Python stacks of the workers now, where they can be had."""
+        return ""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been closed, also by the interpreter's end while a thread still uses it."""
+        return False
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that are taken for this backend, by name; what processes share is divided among them."""
+        return {}
 
     @abstractmethod
     def close(self) -> None:

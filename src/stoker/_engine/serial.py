@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Literal
 
-from stoker._engine.base import Answer, Backend, Recipe, StreamEnd
+from stoker._engine.base import Answer, Backend, NothingLeft, Recipe, StreamEnd
 
 
 class SerialBackend(Backend):
@@ -20,15 +20,17 @@ class SerialBackend(Backend):
 
     def receive(self, timeout: float | None) -> Answer:
         unit, work = self._waiting[0]
-        kind: Literal["batch", "error", "end"] = "batch"
+        kind: Literal["batch", "error", "end", "empty"] = "batch"
         try:
             value = self._job.run(work)
         except StreamEnd:
             kind, value = "end", None
+        except NothingLeft:
+            kind, value = "empty", None
         except Exception as error:
             kind, value = "error", error
         self._waiting.popleft()  # only now: after Ctrl-C whoever goes on gets this batch
-        return Answer(unit, kind, value, 0, self._job.take_notes(), self._job.stream_state())
+        return Answer(unit, kind, value, 0, self._job.said())
 
     def open(self, answer: Answer) -> Any:
         return answer.value

@@ -25,15 +25,15 @@ from typing import Any
 
 from stoker import errors
 from stoker._engine import spawned
-from stoker._engine.base import Answer, Backend
+from stoker._engine.base import IDLE, Answer, Backend, Said, Witness
 from stoker._engine.process import fates
 from stoker._engine.process.birth import Assemble, Parts
 from stoker._engine.process.deadlines import LEAVE, PULSE, REAP
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.shipment import Shipment
-from stoker._engine.process.trainer import SHARE_OF_MEMORY
-from stoker._machine import memory
+from stoker._engine.process.trainer import held_bytes
 from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.rules import Rules
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Arena
 from stoker._transport.reader import Reader
@@ -49,9 +49,10 @@ AT_ONCE = 60
 class _Life:
     """The workers and all that belongs to them, ended without the backend too: by garbage, or at exit."""
 
-    def __init__(self, parts: Mapping[str, Any], workers: int) -> None:
-        self.arena = Arena(segments.create())
-        self.reader = Reader(self.arena.descriptor, int(memory.available().bytes * SHARE_OF_MEMORY))
+    def __init__(self, parts: Mapping[str, Any], workers: int, rules: Rules) -> None:
+        budget = rules.memory_budget
+        self.arena = Arena(segments.create(), None if budget is None else budget // 2)
+        self.reader = Reader(self.arena.descriptor, held_bytes(rules))
         self.processes: list[SpawnProcess] = []
         self.pipes: dict[int, Any] = {}
         try:
@@ -104,10 +105,13 @@ class SpawnBackend(Backend):
         parts: what the job is made of, by name: these names begin the paths in `CannotSendError`.
         assemble: makes the recipe from the parts; a function of a module.
         workers: how many processes.
+        rules: what they may do.
+        witness: who is told of what happens.
     """
 
-    def __init__(self, parts: Parts, assemble: Assemble, workers: int) -> None:
-        self._life = _Life({**parts, "assemble": assemble}, workers)
+    def __init__(self, parts: Parts, assemble: Assemble, workers: int, rules: Rules, witness: Witness) -> None:
+        self._witness = witness
+        self._life = _Life({**parts, "assemble": assemble}, workers, rules)
         self._finalizer = weakref.finalize(self, self._life.end)
         self._dispatch = Dispatch(workers)
         self._lending = Lending(self._life.arena, self._dispatch)
@@ -175,7 +179,7 @@ class SpawnBackend(Backend):
             held = self._dispatch.held(worker)
             while units and (len(units) == len(held) or len(self._work[units[0]]) <= FITS):
                 unit = units.popleft()
-                self._send(worker, "unit", unit, self._work.pop(unit), self._lending.offer(unit))
+                self._send(worker, "unit", unit, self._work.pop(unit), self._lending.offer(unit), ())
 
     def _grant(self, hungry_for: int | None = None) -> None:
         for worker, reply in self._lending.grant(hungry_for):
@@ -227,7 +231,7 @@ class SpawnBackend(Backend):
     ) -> None:
         self._dispatch.answered(number, unit, seconds)
         slot = self._lending.answered(unit, kind, value, held)
-        answer = Answer(unit, kind, (slot, value), number, *said)
+        answer = Answer(unit, kind, (slot, value), number, Said(*said))
         if unit < self._dropped_below:
             self.discard(answer)
             return
@@ -243,4 +247,5 @@ class SpawnBackend(Backend):
         self._unsent[number].clear()
         lost = self._dispatch.died(number)
         self._lending.lost(number, lost)
-        self._fatal = self._fatal or fates.died(number, process.pid or 0, process.exitcode, lost)
+        where = self._witness.locate(lost[0], IDLE) if lost else None
+        self._fatal = self._fatal or fates.died(number, process.pid or 0, process.exitcode, where)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from stoker import errors
-from stoker._engine.base import Answer, Backend, Failure, Job, Recipe, StreamEnd, located
+from stoker._engine.base import IDLE, Answer, Backend, Failure, Job, NothingLeft, Recipe, StreamEnd, Witness, located
+from stoker._events import Event
 from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.rules import Rules
+from stoker._supervision.stalls import Stalls
 
 JOIN = 0.5
 """Seconds that `close` waits for threads. One that is in a slow sample ends by itself behind it: nobody can stop it."""
@@ -28,7 +33,11 @@ class ThreadBackend(Backend):
     all share. Threads are daemons, so a sample that never ends does not keep the interpreter.
     """
 
-    def __init__(self, recipe: Recipe, workers: int) -> None:
+    def __init__(self, recipe: Recipe, workers: int, rules: Rules, witness: Witness) -> None:
+        self._rules = rules
+        self._witness = witness
+        self._stalls = Stalls(rules.stall_warning)
+        self._marks = [[IDLE] for _ in range(workers)]
         self._answers: _Outbox = queue.SimpleQueue()
         self._queues: list[_Inbox] = [queue.SimpleQueue() for _ in range(workers)]
         self._work: dict[int, Any] = {}
@@ -37,11 +46,12 @@ class ThreadBackend(Backend):
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
-            arguments = (recipe, number, inbox, self._answers, closed)
+            arguments = (recipe, number, inbox, self._answers, closed, self._marks[number])
             threads.append(threading.Thread(target=_work, args=arguments, name=f"stoker-{number}", daemon=True))
             self._dispatch.joined(number)
         for thread in threads:
             thread.start()
+        self._threads = threads
         self.close = weakref.finalize(self, _stop, closed, self._queues, threads)  # type: ignore[method-assign]
 
     def submit(self, unit: int, work: Any, worker: int | None) -> None:
@@ -52,22 +62,50 @@ class ThreadBackend(Backend):
     def _hand_out(self) -> None:
         for worker, unit in self._dispatch.hand_out():
             self._queues[worker].put((unit, self._work.pop(unit)))
+            self._note_work(worker)
+
+    def _note_work(self, worker: int) -> None:
+        held = self._dispatch.held(worker)
+        self._stalls.works_on(worker, held[0] if held else None, time.monotonic())
 
     def receive(self, timeout: float | None) -> Answer:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
+            now = time.monotonic()
+            left = None if until is None else max(0.0, until - now)
+            look = self._stalls.next_look(now)
             try:
-                left = None if until is None else max(0.0, until - time.monotonic())
-                answer, seconds = self._answers.get(timeout=left)
+                wait = min((seconds for seconds in (left, look) if seconds is not None), default=None)
+                answer, seconds = self._answers.get(timeout=wait)
             except queue.Empty:
-                raise errors.LoaderTimeoutError(
-                    f"DataLoader timed out after {timeout:g} seconds: no worker thread finished a batch. Raise "
-                    "`timeout`, or find the slow sample."
-                ) from None
+                if until is not None and time.monotonic() >= until:
+                    raise errors.LoaderTimeoutError(
+                        f"DataLoader timed out after {timeout:g} seconds: no worker thread finished a batch. Raise "
+                        f"`timeout`, or see below where they are.\n{self.stacks()}"
+                    ) from None
+                self._look_for_stalls()
+                continue
             self._dispatch.answered(answer.worker, answer.unit, seconds)
+            self._stalls.answered(answer.unit)
+            self._note_work(answer.worker)
             self._hand_out()
             if answer.unit >= self._dropped_below:
                 return answer
+
+    def _look_for_stalls(self) -> None:
+        """Only while somebody waits for a batch: else there is nobody here to look."""
+        for worker, unit, seconds in self._stalls.due(time.monotonic()):
+            where = self._witness.locate(unit, self._marks[worker][0])
+            story = f"worker {worker} has been at {where} for {seconds:.0f} s."
+            stack = _stack_of(self._threads[worker])
+            if self._rules.stall_action == "raise":
+                raise errors.StalledError(f"{story} Raise stall_warning, or see where it is:\n{stack}")
+            told = f"{story} It goes on (stall_action='warn'). This is where it is:\n{stack}"
+            details = {"unit": unit, "mark": self._marks[worker][0], "seconds": seconds}
+            self._witness.tell(Event("stall", told, worker=worker, details=details))
+
+    def stacks(self) -> str:
+        return "\n".join(f"Worker {number}:\n{_stack_of(thread)}" for number, thread in enumerate(self._threads))
 
     def open(self, answer: Answer) -> Any:
         return answer.value
@@ -94,13 +132,21 @@ def _stop(closed: threading.Event, queues: Sequence[_Inbox], threads: Sequence[t
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def _work(recipe: Recipe, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event) -> None:
+def _stack_of(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "(it has ended)" if frame is None else "".join(traceback.format_stack(frame))
+
+
+def _work(
+    recipe: Recipe, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
+) -> None:
     """A worker thread's whole life."""
     where = f"in DataLoader worker thread {number}"
     job: Job | None = None
     sick: Failure | None = None
     try:
         job = recipe(number)
+        job.mark = mark
     except Exception as error:
         sick = _failure(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
@@ -116,6 +162,8 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
         answer = Answer(unit, "batch", job.run(work), number)
     except StreamEnd:
         answer = Answer(unit, "end", None, number)
+    except NothingLeft:
+        answer = Answer(unit, "empty", None, number)
     except Exception as error:
         at = located(where, job.failed_index())
         answer = Answer(unit, "error", _failure(error, at), number)
@@ -123,7 +171,7 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
         left = errors.WorkerDiedError(f"DataLoader worker thread {number} exited unexpectedly: {error!r}")
         left.__cause__ = error
         answer = Answer(unit, "error", left, number)
-    answer.notes, answer.stream_state = job.take_notes(), job.stream_state()
+    answer.said = job.said()
     return answer
 
 

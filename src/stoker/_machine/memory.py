@@ -38,6 +38,14 @@ def available() -> Available:
     return _available("")
 
 
+def proportional(pid: int) -> int:
+    """Memory of a process in bytes, where what it shares is divided by those who share it; 0 if that is not known."""
+    for line in (read(f"/proc/{pid}/smaps_rollup") or "").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
 def _available(root: str) -> Available:
     least = _machine(root)
     for group in own("memory", root):

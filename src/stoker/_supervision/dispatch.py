@@ -30,6 +30,10 @@ class Dispatch:
         """The worker can be handed units from now on."""
         self._alive[worker] = True
 
+    def retires(self, worker: int) -> None:
+        """The worker is handed no more units; what it holds it answers."""
+        self._alive[worker] = False
+
     def submitted(self, unit: int, worker: int | None) -> None:
         """The trainer wants the unit done, by `worker` if it is bound to one."""
         self._worker_of[unit] = worker

@@ -1,8 +1,10 @@
-"""How many deaths are survived: a pure policy, facts in, decisions out. No clock, process or I/O."""
+"""Who is to blame for deaths, and how many are survived: a pure policy, facts in, decisions out. No clock, no I/O."""
 
 from __future__ import annotations
 
+import signal
 from collections import deque
+from typing import NamedTuple
 
 PERIOD = 600.0
 """Seconds over which deaths are counted. Rarer ones cost a run of weeks nothing; a broken dataset makes its own in
@@ -17,7 +19,25 @@ LONGEST_PAUSE = 2.0
 server that is away) may pass. The first is replaced at once."""
 
 KILLS = 3
-"""A unit that so many workers died of is not tried again: two may be chance."""
+"""Deaths of one unit at one place that prove the place guilty, by whatever signal: two may be chance."""
+
+OWN_KILLS = 2
+"""The same, by what only the process does to itself. One may be a bit that fell over."""
+
+_FROM_OUTSIDE = {-int(number) for number in (getattr(signal, "SIGKILL", 9), signal.SIGTERM, signal.SIGINT)}
+"""Exit codes of workers that others end: the kernel for want of memory, an operator."""
+
+
+class Verdict(NamedTuple):
+    """What follows from a death.
+
+    Attributes:
+        pause: seconds to wait before the replacement; None if there is to be none, and the run ends.
+        blamed: whether the place in the unit is proven guilty: the unit goes on without it.
+    """
+
+    pause: float | None
+    blamed: bool = False
 
 
 class Restarts:
@@ -29,30 +49,44 @@ class Restarts:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._deaths: deque[float] = deque()
-        self._kills: dict[int, int] = {}
+        self._deaths: deque[tuple[float, int | None]] = deque()  # (when, the unit)
+        self._kills: dict[int, list[tuple[int, bool]]] = {}  # unit → (place, whether by its own doing)
 
-    def died(self, unit: int | None, now: float) -> float | None:
-        """Somebody died at `now` (seconds, of a clock that never goes back), working on `unit`, or idle.
+    def died(self, unit: int | None, place: int, code: int | None, now: float) -> Verdict:
+        """Somebody died at `now` (seconds, of a clock that never goes back), working on `unit`, or idle (None).
 
-        Returns:
-            How many seconds to wait before the replacement, or None if there is to be none.
+        Args:
+            unit: what it worked on.
+            place: where in the unit; equal numbers are equal places.
+            code: its exit code, negative for a signal; None where that is unknown.
+            now: the time.
         """
-        while self._deaths and now - self._deaths[0] > PERIOD:
+        while self._deaths and now - self._deaths[0][0] > PERIOD:
             self._deaths.popleft()
-        self._deaths.append(now)
-        if unit is not None:
-            self._kills[unit] = self._kills.get(unit, 0) + 1
-            if self._kills[unit] >= KILLS:
-                return None
+        self._deaths.append((now, unit))
+        if unit is not None and self._most and self._guilty(unit, place, code):
+            # What is known can be left out: these deaths are the error policy's
+            self._deaths = deque(death for death in self._deaths if death[1] != unit)
+            del self._kills[unit]
+            return Verdict(0.0, blamed=True)
         count = len(self._deaths)
         if count > self._most:
-            return None
-        return 0.0 if count == 1 else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (count - 2))
+            return Verdict(None)
+        return Verdict(0.0 if count == 1 else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (count - 2)))
+
+    def _guilty(self, unit: int, place: int, code: int | None) -> bool:
+        kills = self._kills.setdefault(unit, [])
+        kills.append((place, code is not None and code not in _FROM_OUTSIDE))
+        here = [own for other, own in kills if other == place]
+        return len(here) >= KILLS or here.count(True) >= OWN_KILLS
 
     def answered(self, unit: int) -> None:
         """The unit is done after all."""
         self._kills.pop(unit, None)
+
+    def is_suspect(self, unit: int) -> bool:
+        """Whether somebody died of the unit: it is to be done sample by sample, so that the next death has a place."""
+        return unit in self._kills
 
     @property
     def count(self) -> int:

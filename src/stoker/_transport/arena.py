@@ -25,10 +25,16 @@ def rounded(size: int) -> int:
 
 
 class Arena:
-    """Slots in one shared file. Not thread safe; one process only, the one that forks the workers."""
+    """Slots in one shared file. Not thread safe; one process only, the one that forks the workers.
 
-    def __init__(self, descriptor: int) -> None:
+    Args:
+        descriptor: the file's.
+        limit: bytes that all slots together may take; None for what the memory gives.
+    """
+
+    def __init__(self, descriptor: int, limit: int | None = None) -> None:
         self.descriptor = descriptor
+        self._limit = limit
         self._slots: list[Slot] = []
         self._free: set[int] = set()  # reserved, and nobody's
         self._holes: set[int] = set()  # given back to the system, and nobody's
@@ -42,6 +48,8 @@ class Arena:
         count -= sum(self._slots[number].capacity >= size for number in self._free)
         if count <= 0:
             return True
+        if self._limit is not None and self.reserved_bytes + count * rounded(size) > self._limit:
+            return False
         memory = available()
         return memory.bytes - 2 * reserve.kept_free(memory.limit) >= count * rounded(size)
 
@@ -60,6 +68,7 @@ class Arena:
             slot = Slot(len(self._slots), self._end, rounded(size))
         while True:
             try:
+                self._check_limit(slot.capacity)
                 reserve.reserve(self.descriptor, slot.offset, slot.capacity)
                 break
             except MemoryLimitError:
@@ -71,6 +80,15 @@ class Arena:
             self._end += slot.capacity
         self._holes.discard(slot.number)
         return slot
+
+    def _check_limit(self, size: int) -> None:
+        taken = self.reserved_bytes
+        if self._limit is not None and taken + size > self._limit:
+            raise MemoryLimitError(
+                f"a batch needs {size / 2**20:,.1f} MiB, but of the {self._limit / 2**20:,.1f} MiB that memory_budget "
+                f"leaves for batches {taken / 2**20:,.1f} MiB are taken by others. Use smaller batches, fewer workers "
+                "or a smaller prefetch_factor, let go of batches that were delivered, or raise memory_budget."
+            )
 
     def put_back(self, number: int) -> None:
         """The slot is nobody's again."""

@@ -11,6 +11,8 @@ METHODS = ("process", "thread")
 SEEDINGS = ("auto", "sample", "worker")
 SHARDS = ("auto", "none")
 OUTPUTS = ("torch", "numpy")
+ON_ERROR = ("raise", "skip", "replace")
+STALL_ACTIONS = ("warn", "restart", "raise")
 DISTRIBUTED = (None, "pad", "drop", "exact")
 
 
@@ -28,6 +30,41 @@ def count(name: str, value: Any) -> int:
     if number < 0 or isinstance(value, bool):
         raise ValueError(f"{name} should be a non-negative integer, but got {name}={value!r}")
     return number
+
+
+def seconds(name: str, value: Any) -> float | None:
+    """A time, or none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} should be a number of seconds or None, but got {name}={value!r}")
+    if not value >= 0:
+        raise ValueError(f"{name} should be a non-negative number of seconds, but got {name}={value!r}")
+    return float(value)
+
+
+def size(name: str, value: Any) -> int | None:
+    """A number from 1 on, or none."""
+    if value is None:
+        return None
+    number = count(name, value)
+    if number < 1:
+        raise ValueError(f"{name} should be a positive integer or None, but got {name}={value!r}")
+    return number
+
+
+def check_faults(on_error: Any, on_event: Any, stall_action: Any, method: str) -> None:
+    """What is done about samples that fail, workers that stall, and who hears of it."""
+    if not callable(on_error):
+        check_choice("on_error", on_error, ON_ERROR)
+    if on_event is not None and not callable(on_event):
+        raise TypeError(f"on_event should be a function of an event or None, but got on_event={on_event!r}")
+    check_choice("stall_action", stall_action, STALL_ACTIONS)
+    if stall_action == "restart" and method != "process":
+        raise ValueError(
+            f"stall_action='restart' needs process workers: nobody can end a {method} worker. Use 'warn' or 'raise', "
+            "or worker_method='process'."
+        )
 
 
 def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:

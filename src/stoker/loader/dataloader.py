@@ -6,8 +6,10 @@ import copy
 import inspect
 import itertools
 import math
+import os
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -18,14 +20,20 @@ from stoker._engine.process.trainer import ProcessBackend
 from stoker._engine.serial import SerialBackend
 from stoker._engine.spawn import SpawnBackend
 from stoker._engine.thread import ThreadBackend
+from stoker._events import Listener
 from stoker._machine import cpus, memory
-from stoker._supervision import restarts
+from stoker._supervision import restarts, stalls
+from stoker._supervision.rules import Rules, StallAction
 from stoker.datasets import IterableDataset
-from stoker.loader import arguments, epoch, state
+from stoker.loader import arguments, budget, epoch, state
+from stoker.loader.faults import OnError
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.job import Settings, assemble
+from stoker.loader.ledger import Ledger
 from stoker.loader.progress import Progress
+from stoker.loader.report import Report
 from stoker.loader.state import Place
+from stoker.loader.witness import Witness, users_level
 from stoker.samplers import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 if TYPE_CHECKING:
@@ -93,8 +101,25 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         batches_per_epoch: cuts an order without an end, in which one shuffled pass over the samples follows another,
             into epochs of so many batches.
         max_restarts: deaths of worker processes in ten minutes that are survived: another takes the dead one's place,
-            and what it had in hand is made again, bit for bit. A batch that three workers died of is not tried
-            again. 0 raises at the first death, as torch does.
+            and what it had in hand is made again, bit for bit. A sample that ends its workers again and again is
+            found, and is `on_error`'s. 0 raises at the first death, as torch does.
+        on_error: what becomes of a sample that raises, or ends its workers. "raise" gives the error in its batch's
+            place; the next `next()` goes on. "skip" leaves the sample out; "replace" takes another of its batch, or a
+            neighbour in the epoch's order, always the same one. Or a function of an `ErrorRecord` that returns one of
+            these; it runs in the worker. A dataset may raise `SkipSample` itself.
+        max_errors, max_error_rate: bad samples that an epoch may have, by number and as a share of those seen (the
+            first ten are free), before `ErrorBudgetError`. None for any.
+        quarantine: a file to which each bad sample is written as a line of JSON, before its batch is delivered; see
+            `stoker.quarantine`.
+        stall_warning: seconds from which on a batch that a worker is busy with is reported, with its sample and the
+            worker's stack; None for never. Not with `num_workers=0`, where nobody can watch.
+        stall_action: "warn" lets it go on, "restart" ends the worker and tries again (process workers), "raise" raises
+            `StalledError`.
+        memory_budget: bytes that loading may take beside the dataset: half for batches, half for what the workers grow
+            by; more is refused, and a worker that grows beyond its part is replaced between two batches. By default
+            what the machine or container has left.
+        max_samples_per_worker: from which on a worker process is replaced by a new one, between two batches.
+        on_event: called in the training process with an `Event` for each death, stall, bad sample, …
 
     Raises:
         ValueError, TypeError: contradictory or impossible arguments, as torch words them.
@@ -153,6 +178,15 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         rank: int | None = None,
         batches_per_epoch: int | None = None,
         max_restarts: int = restarts.DEFAULT,
+        on_error: OnError = "raise",
+        max_errors: int | None = budget.DEFAULT_COUNT,
+        max_error_rate: float | None = budget.DEFAULT_RATE,
+        quarantine: str | os.PathLike[str] | None = None,
+        stall_warning: float | None = stalls.DEFAULT,
+        stall_action: StallAction = "warn",
+        memory_budget: int | None = None,
+        max_samples_per_worker: int | None = None,
+        on_event: Listener | None = None,
     ) -> None:
         number = (
             _automatic_workers() if num_workers == "auto" else arguments.integer("num_workers", num_workers, "'auto'")
@@ -187,6 +221,15 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.rank = rank
         self.batches_per_epoch = batches_per_epoch
         self.max_restarts = arguments.count("max_restarts", max_restarts)
+        arguments.check_faults(on_error, on_event, stall_action, self._method)
+        self.on_error = on_error
+        self.max_errors, self.max_error_rate = budget.check(max_errors, max_error_rate)
+        self.quarantine = None if quarantine is None else os.path.abspath(quarantine)
+        self.stall_warning = arguments.seconds("stall_warning", stall_warning)
+        self.stall_action = stall_action
+        self.memory_budget = arguments.size("memory_budget", memory_budget)
+        self.max_samples_per_worker = arguments.size("max_samples_per_worker", max_samples_per_worker)
+        self.on_event = on_event
 
         self._is_stream = _is_iterable(dataset)
         arguments.check_dataset(dataset, self._is_stream)
@@ -214,10 +257,12 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.persistent_workers = persistent_workers
         self._IterableDataset_len_called: int | None = None
         self._iterator: LoaderIterator | None = None
+        self._latest: weakref.ref[LoaderIterator] | None = None
         self._epochs = epoch.Epochs()
         self._progress = Progress()
         self._resumed: Place | None = None
         self._told: set[str] = set()
+        self._ledger = Ledger()
         epoch.check_shares(self)
         epoch.check_weights(self)
         self.__initialized = True
@@ -305,7 +350,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     def __getstate__(self) -> dict[str, Any]:
         # Another process goes its own way from here
         own = {"_epochs": copy.copy(self._epochs), "_progress": Progress(self._resumed or state.START)}
-        return {**self.__dict__, "_iterator": None, **own}
+        own["_ledger"] = Ledger()
+        return {**self.__dict__, "_iterator": None, "_latest": None, **own}
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest epoch stands for the user: what was received of it, not what was made ahead.
@@ -352,6 +398,18 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
         return describe(self)
 
+    def report(self, *, stacks: bool = False) -> Report:
+        """What became of the samples so far, what happened to the workers, where memory and time went.
+
+        Of the latest epoch and of all; also while an iterator is in use. `print` it, or take `as_dict()`.
+
+        Args:
+            stacks: whether to ask the workers for their Python stacks: a moment for each.
+        """
+        iterator = self._latest() if self._latest is not None else None
+        memory, text = ({}, None) if iterator is None else iterator._inspect(stacks)
+        return Report.of(self._ledger, memory, text)
+
     # What frameworks look at, under torch's names
 
     @property
@@ -367,7 +425,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return int(self._is_stream)
 
     def _get_iterator(self) -> LoaderIterator:
-        return LoaderIterator(self)
+        iterator = LoaderIterator(self)
+        self._latest = weakref.ref(iterator)
+        return iterator
 
     def check_worker_number_rationality(self) -> None:
         """Warns, once for each loader, of more workers than CPUs that this process may use."""
@@ -379,16 +439,15 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
                 f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number "
                 f"of worker in current system is {usable.number} ({usable.source}), which is smaller than what this "
                 "DataLoader is going to create. Please be aware that excessive worker creation might get DataLoader "
-                "running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary.",
-                stacklevel=3,
+                "running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary."
             )
 
     # What the iterator needs
 
-    def _tell_once(self, text: str, stacklevel: int) -> None:
+    def _tell_once(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            warnings.warn(text, errors.StokerWarning, stacklevel=stacklevel + 1)
+            warnings.warn(text, errors.StokerWarning, stacklevel=users_level())
 
     def _snapshot(self) -> DataLoader[Any]:
         """What an iterator keeps of the loader: not itself, so that neither waits for the garbage collector."""
@@ -413,7 +472,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             shard=self.shard,
         )
 
-    def _new_backend(self) -> Backend:
+    def _new_backend(self, witness: Witness) -> Backend:
         # A process worker leaves it to the trainer to make tensors: it may do without torch
         output = "deferred" if self._method == "process" and self.output == "torch" else self.output
         collate_fn = collate.for_output(self.collate_fn, output)
@@ -421,6 +480,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             "dataset": self.dataset,
             "collate_fn": collate_fn,
             "worker_init_fn": self.worker_init_fn,
+            "on_error": self.on_error,
             "settings": self._settings(own_collate=collate.is_ours(collate_fn)),
         }
         if self._method == "serial":
@@ -428,16 +488,20 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
                 raise AssertionError("a timeout needs workers: num_workers=0 requires timeout == 0")
             return SerialBackend(assemble(parts))
         if self._method == "thread":
-            return ThreadBackend(assemble(parts), self.num_workers)
+            return ThreadBackend(assemble(parts), self.num_workers, self._rules, witness)
         birth = choose(self.multiprocessing_context)
         if not birth.zygote:
-            return SpawnBackend(parts, assemble, self.num_workers)
-        return ProcessBackend(parts, assemble, self.num_workers, birth, self.max_restarts)
+            return SpawnBackend(parts, assemble, self.num_workers, self._rules, witness)
+        return ProcessBackend(parts, assemble, self.num_workers, birth, self._rules, witness)
+
+    @property
+    def _rules(self) -> Rules:
+        return Rules(**{name: getattr(self, name) for name in Rules._fields})
 
 
 _SEEN_BY_ITERATORS = (
     *(name for name in inspect.signature(DataLoader).parameters),
-    *("_is_stream", "_own_sampler", "_epochs", "_told", "_IterableDataset_len_called"),
+    *("_is_stream", "_own_sampler", "_epochs", "_told", "_ledger", "_IterableDataset_len_called"),
 )
 """Not what a subclass adds: it may be an iterator, and that is for the subclass alone to keep."""
 

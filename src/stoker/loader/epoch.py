@@ -113,6 +113,11 @@ class Epoch(NamedTuple):
     size: int = 1
     pieces: int | None = None
 
+    @property
+    def samples(self) -> int | None:
+        """How many this rank has from `place` on; None where nobody knows."""
+        return self.plan.samples
+
     def position(self, batches: int) -> int:
         """How far all ranks are in the epoch's order when each has received so many batches of it."""
         if self.share is None:
@@ -338,8 +343,7 @@ def resumed(loader: DataLoader[Any], number: int, place: Place) -> Place:
             loader._tell_once(
                 f"{type(loader.dataset).__name__} cannot say where it stands: to resume it, its workers read {again:,} "
                 "samples again and throw them away. To save that, give it state_dict() and load_state_dict(state), or "
-                "build it from stoker's streams.",
-                stacklevel=3,
+                "build it from stoker's streams."
             )
     end = None
     if loader.batches_per_epoch is not None:

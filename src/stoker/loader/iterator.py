@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker import errors
 from stoker._engine.base import Answer, Backend, Failure
 from stoker.device import pinning
 from stoker.loader import epoch
+from stoker.loader.accounts import Accounts
 from stoker.loader.job import Work
 from stoker.loader.progress import Progress
 from stoker.loader.state import START
 from stoker.loader.walk import Walk
+from stoker.loader.witness import Witness
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,6 +24,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stoker.loader.dataloader import DataLoader
+
+
+_ENDINGS = (
+    errors.WorkerDiedError,
+    errors.WorkerStartError,
+    errors.SickBirthError,
+    errors.StalledError,
+    errors.ErrorBudgetError,
+    errors.EmptyBatchError,
+)
+"""What is raised when the epoch cannot go on."""
 
 
 class LoaderIterator:
@@ -38,14 +53,16 @@ class LoaderIterator:
         self._in_order = loader.in_order or not loader.num_workers
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
         self._answers: dict[int, Answer] = {}
-        self._backend: Backend | None = loader._new_backend()
+        self._witness = Witness(loader._ledger, loader.on_event, loader._told)
+        self._accounts = Accounts(loader, self._witness)
+        self._backend: Backend | None = loader._new_backend(self._witness)
         self._rewind()
 
     def _rewind(self) -> None:
         """Ready for a new epoch, which begins with the first `next()`."""
         self._length_told = self._loader._IterableDataset_len_called
         self._epoch: epoch.Epoch | None = None
-        self._steps: dict[int, int] = {}  # unit → number of its step in the epoch
+        self._witness.steps.clear()
         self._planned_all = False
         self._sampler_error: BaseException | None = None
         self._finished = False
@@ -69,6 +86,7 @@ class LoaderIterator:
         self._loader = loader._snapshot()
         walked = not (loader._is_stream or epoch.is_computed(loader))
         self._walk = Walk(loader._index_sampler, loader.dataset, place) if walked else None
+        self._replaces = loader.on_error != "raise" and loader.on_error != "skip"
         self._place = place if self._walk is None else self._walk.place
         self._progress = loader._progress = Progress(self._place, self._walk)
         loader._resumed = None  # only now: where a sampler refuses its state, the loader keeps it
@@ -89,41 +107,63 @@ class LoaderIterator:
         if self._finished:
             raise StopIteration
         backend = self._open_backend()
+        asked = time.perf_counter()
         if self._epoch is None:
-            self._begin()
+            self._begin(asked)
         try:
-            answer = self._take(backend)
-        except (errors.WorkerDiedError, errors.WorkerStartError, errors.SickBirthError):
+            answer = self._delivered(backend)
+            batch = backend.open(answer) if answer is not None and answer.kind == "batch" else None
+        except _ENDINGS:
             self.close()
             raise
+        except (OSError, ValueError):
+            if backend.is_closed:
+                self._leave()
+            raise
+        finally:
+            self._accounts.waited_since(asked)
         if answer is None:
             self._finish()
             raise StopIteration
-        self._count(answer)
         if answer.kind == "error":
             error = answer.value
             raise error.rebuilt() if isinstance(error, Failure) else error
-        batch = backend.open(answer)
         if self._pin:
             batch = pinning.pin(batch)
         self._yielded += 1
         self._warn_of_length()
         return batch
 
-    def _begin(self) -> None:
+    def _begin(self, asked: float) -> None:
         """The epoch is decided at its first `next()`, as in torch, also what is drawn for it from a generator."""
         epochs = self._loader._epochs
         self._epoch = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
         epochs.begun += 1
         self._progress.begin(self._epoch)
+        self._accounts.begin(self._epoch, self._loader, asked)
 
-    def _count(self, answer: Answer) -> None:
-        """The user is about to receive this answer."""
-        number = self._steps.pop(answer.unit)
-        if self._loader._is_stream:
-            self._progress.streamed(answer.worker, answer.stream_state, ended=False)
-        else:
-            self._progress.received(number)
+    def _leave(self) -> NoReturn:
+        """The workers were ended while somebody waited for them: by another thread, or at the interpreter's end."""
+        if not threading.main_thread().is_alive() and threading.current_thread() is not threading.main_thread():
+            raise SystemExit  # ends a daemon thread without a word, as the interpreter would a moment later
+        raise errors.IteratorClosedError("the iterator was closed meanwhile: make a new one with iter(loader)")
+
+    def _delivered(self, backend: Backend) -> Answer | None:
+        """The next answer that the user is to see, accounted for; None at the end of the epoch."""
+        while (answer := self._take(backend)) is not None:
+            step = self._witness.steps.pop(answer.unit)
+            try:
+                self._accounts.deliver(answer, step)
+            except errors.StokerError:
+                backend.discard(answer)
+                raise
+            if self._loader._is_stream:
+                self._progress.streamed(answer.worker, answer.said.stream_state, ended=False)
+            else:
+                self._progress.received(step.number)
+            if answer.kind != "empty":
+                break
+        return answer
 
     def _open_backend(self) -> Backend:
         if self._backend is None:
@@ -145,7 +185,7 @@ class LoaderIterator:
             if answer.kind != "end":
                 self._top_up(backend)  # the workers go on while the user has the batch
                 return answer
-            self._progress.streamed(answer.worker, answer.stream_state, ended=True)
+            self._progress.streamed(answer.worker, answer.said.stream_state, ended=True)
 
     def _ready(self) -> Answer | None:
         if not self._in_order and self._answers:
@@ -158,8 +198,8 @@ class LoaderIterator:
     def _receive(self, backend: Backend) -> None:
         answer = backend.receive(self._timeout)
         self._outstanding -= 1
-        for note in answer.notes:
-            self._loader._tell_once(note, stacklevel=4)
+        for note in answer.said.notes:
+            self._loader._tell_once(note)
         if answer.kind == "end":
             assert self._epoch is not None
             self._epoch.plan.ended(answer.worker)
@@ -186,8 +226,19 @@ class LoaderIterator:
                 self._progress.planned(step.number, mark)
             if step.number in self._place.ahead:  # delivered before the state was saved
                 continue
-            work = Work(self._run, seed, step.position, step.indices, step.stride, self._set_epoch)
-            self._steps[self._submitted] = step.number
+            spares = plan.spares(step, seed) if self._replaces else ()
+            work = Work(
+                self._run,
+                seed,
+                step.position,
+                step.indices,
+                step.stride,
+                self._set_epoch,
+                self._epoch.number,
+                step.number,
+                spares,
+            )
+            self._witness.steps[self._submitted] = step
             backend.submit(self._submitted, work, step.worker)
             self._submitted += 1
             self._outstanding += 1
@@ -195,6 +246,7 @@ class LoaderIterator:
     def _finish(self) -> None:
         self._finished = True
         self._progress.finish()
+        self._accounts.close()
         if not self._loader.persistent_workers:
             self._release()
 
@@ -205,8 +257,17 @@ class LoaderIterator:
     def _release(self) -> None:
         backend, self._backend = self._backend, None
         self._answers.clear()
+        self._accounts.close()
         if backend is not None:
             backend.close()
+
+    def _inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
+        """Memory of the processes that work for this iterator, in bytes by name, and their stacks if wanted."""
+        backend = self._backend
+        if backend is None:
+            return {}, None
+        sizes = {name: size for name, size in backend.memory().items() if size}
+        return sizes, backend.stacks() if stacks else None
 
     @property
     def is_open(self) -> bool:

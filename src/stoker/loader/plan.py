@@ -9,11 +9,19 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from stoker.errors import SamplerError, StateMismatchError
+from stoker.loader.generators import mix
 from stoker.loader.shares import Share
 from stoker.samplers.order import BatchOrder, Int64Array, Order
 
 BLOCK = 4096
 """Positions of a permutation that are computed at once: a call costs as much as some thousand of its positions."""
+
+SPARES = 4
+"""Samples that are sent along with a batch, where those that fail are to be replaced: a batch that fails as a whole and
+four others is no bad luck."""
+
+AROUND = 4096
+"""Positions before and behind a batch from which these are drawn."""
 
 FIRST_BLOCK = 512
 """The first time fewer, because somebody waits for the first batch."""
@@ -49,6 +57,13 @@ class Plan(Protocol):
     def mark(self) -> Any:
         """Where the user's sampler stands behind the latest step, for `Progress`; None where that need not be known."""
 
+    def spares(self, step: Step, seed: int) -> list[Any]:
+        """Indices that may take the place of samples that fail, beside those of the step itself; the same each time."""
+
+    @property
+    def samples(self) -> int | None:
+        """Samples that the plan will give from its beginning on; None where nobody knows."""
+
 
 class _Numbered:
     """A plan whose step k follows from k alone."""
@@ -71,6 +86,15 @@ class _Numbered:
 
     def mark(self) -> None:
         """Steps are known by their numbers."""
+
+    def spares(self, step: Step, seed: int) -> list[Any]:
+        """None but the batch's own: others may not fit into what the sampler made."""
+        return []
+
+    @property
+    def samples(self) -> int | None:
+        """Not known without making each batch."""
+        return None
 
     def _worker(self, k: int) -> int | None:
         return (self._first + k) % self._bound_to if self._bound_to else None
@@ -120,6 +144,18 @@ class ComputedPlan(_Numbered):
         world = self._share.world
         position = self._share.begin + world.rank + start * world.size
         return Step(indices[0] if self._single else indices, position, self._worker(k), self._first + k, world.size)
+
+    def spares(self, step: Step, seed: int) -> list[Any]:
+        """Neighbours in the order, drawn from the seed and the step's position."""
+        low, high = max(0, step.position - AROUND), min(len(self._order), step.position + AROUND)
+        places = sorted(low + mix(seed, step.position, number) % (high - low) for number in range(SPARES))
+        indices: list[int] = self._order.take(np.array(places, np.int64)).tolist()
+        return indices
+
+    @property
+    def samples(self) -> int | None:
+        """Those of this rank."""
+        return self._count
 
     def _indices(self, start: int, stop: int) -> list[int]:
         at = start - self._block_start
@@ -247,6 +283,15 @@ class StreamedPlan:
     def ended(self, worker: int) -> None:
         raise AssertionError("only streams end")
 
+    def spares(self, step: Step, seed: int) -> list[Any]:
+        """What the sampler gives later is not known yet."""
+        return []
+
+    @property
+    def samples(self) -> int | None:
+        """Only the sampler knows."""
+        return None
+
 
 def _as_list(batch: Any) -> list[Any]:
     """A batch of indices as a list: arrays and tensors give Python's numbers."""
@@ -290,3 +335,12 @@ class TurnPlan:
 
     def mark(self) -> None:
         """The workers know where their streams stand."""
+
+    def spares(self, step: Step, seed: int) -> list[Any]:
+        """The stream has others."""
+        return []
+
+    @property
+    def samples(self) -> int | None:
+        """As many as the streams have."""
+        return None

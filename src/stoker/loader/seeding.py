@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import count
 from typing import Any, Literal, TypeVar
 
 from stoker.errors import StokerWarning
@@ -65,6 +66,7 @@ class SampleSeeding:
             generator moves while the first samples are made.
         restore: puts back the states of all generators after each call, as is right in the trainer's process.
         rng: what the dataset sees as `get_worker_info().rng`.
+        mark: where `samples` leaves the place of the sample that it makes, at [0].
 
     Attributes:
         failed_at: where in its batch the sample lies that raised, after `samples()` has raised.
@@ -78,8 +80,10 @@ class SampleSeeding:
         threads: bool = False,
         restore: bool = False,
         rng: SampleRNG | None = None,
+        mark: Any = None,
     ) -> None:
         self.failed_at: int | None = None
+        self._mark: Any = [0] if mark is None else mark
         self._dataset = dataset
         self._always = mode == "sample"
         self._only_rng = threads or mode == "worker"
@@ -108,16 +112,17 @@ class SampleSeeding:
             Exception: what `fetch` raised, as it is; `failed_at` then tells for which of the indices.
         """
         key = self._begin(seed, _SAMPLE)
-        count = len(indices)
-        alone = count if count <= _FEW else min(count, self._probes)
+        many = len(indices)
+        alone = many if many <= _FEW else min(many, self._probes)
         done: list[T] = []
         try:
             if alone:
                 with self._borrowed(self._all()):
                     for position, index in zip(positions[:alone], indices[:alone], strict=True):
+                        self._mark[0] = len(done)
                         with self._bystanders_watched():
                             done.append(self._alone(key, position, partial(fetch, index)))
-            if alone < count:
+            if alone < many:
                 self._together(key, positions[alone:], fetch, indices[alone:], done)
         except BaseException:
             self.failed_at = len(done)
@@ -213,14 +218,15 @@ class SampleSeeding:
         self, key: int, positions: Sequence[int], fetch: Callable[[Any], T], indices: Sequence[Any], done: list[T]
     ) -> None:
         """Appends samples to `done` for which the active generators are seeded, while the idle ones are watched."""
-        start = len(done)
+        start, mark = len(done), self._mark
         self._rng.key = key
         while True:
             del done[start:]
             before, seeded = self._states_of_idle(), [*self._active, *self._rng.streams]
             try:
                 with self._borrowed(self._active):
-                    for self._rng.position, index in zip(positions, indices, strict=True):
+                    for place, self._rng.position, index in zip(count(start), positions, indices):
+                        mark[0] = place
                         if seeded:
                             sample_key = step(key, self._rng.position)
                             for stream in seeded:

@@ -22,22 +22,26 @@ Tell = Callable[[str], None]
 
 
 class Numbered(StreamIterator[tuple[int, Any]]):
-    """A stream that belongs to one worker alone: (position, sample). A sample that fails has a position as well."""
+    """A stream that belongs to one worker alone: (position, sample). A sample that fails has a position as well.
+
+    Attributes:
+        position: of the next sample.
+    """
 
     def __init__(self, dataset: Any, state: State | None) -> None:
-        self._position = 0 if state is None else state["position"]
+        self.position = 0 if state is None else state["position"]
         self._stream = resume(dataset, None if state is None else state["stream"])
 
     def __next__(self) -> tuple[int, Any]:
-        self._position += 1
+        self.position += 1
         try:
-            return self._position - 1, next(self._stream)
+            return self.position - 1, next(self._stream)
         except StopIteration:
-            self._position -= 1
+            self.position -= 1
             raise
 
     def state_dict(self) -> State:
-        return {"position": self._position, "stream": self._stream.state_dict()}
+        return {"position": self.position, "stream": self._stream.state_dict()}
 
 
 class _Strided(StreamIterator[tuple[int, Any]]):
@@ -62,6 +66,11 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         current.asked = self._asked
         try:
             item = self._first.pop() if self._first else next(self._stream, None)
+        except Exception:
+            position = self._stream.position - 1
+            if self._is_ours(position):
+                raise
+            item = position, OTHERS
         finally:
             self._asked = current.asked
         if self._asked and self._resumed:
@@ -78,8 +87,11 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         if item is None:
             raise StopIteration
         position, sample = item
+        return position, sample if self._is_ours(position) else OTHERS
+
+    def _is_ours(self, position: int) -> bool:
         place = self._places.get(position) if position < self._tail else position - self._tail + len(self._left)
-        return position, sample if place is not None and place % self._workers == self._worker else OTHERS
+        return place is not None and place % self._workers == self._worker
 
     def state_dict(self) -> State:
         state = {"strided": True, **self._stream.state_dict()}

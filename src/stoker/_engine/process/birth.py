@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from stoker._engine.base import Recipe
 from stoker._engine.process import kernel, zygote
 from stoker._engine.process.deadlines import REAP
+from stoker._supervision.rules import Rules
 from stoker._transport.reader import ForkHold, forking
 
 NEVER_FORK = ("jax",)
@@ -48,14 +49,14 @@ Parts = dict[str, Any]
 Assemble = Callable[[Parts], Recipe]
 
 
-def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, restarts: int, recipe: Recipe, hold: ForkHold) -> int:
+def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, rules: Rules, recipe: Recipe, hold: ForkHold) -> int:
     """Forks the zygote; returns its pid.
 
     Args:
         ends: the zygote's.
         ours: the trainer's ends of the same, which the zygote closes.
         workers: how many it forks.
-        restarts: how many of their deaths it survives.
+        rules: what they may do.
         recipe: makes the job in each.
         hold: keeps what is leased at this moment until the zygote has ended.
     """
@@ -75,7 +76,7 @@ def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, restarts: int, re
                     quiet.__exit__(None, None, None)  # workers have the user's filters, and no other
                     for descriptor in ours:
                         os.close(descriptor)
-                    zygote.main(ends, lambda: (recipe, workers, restarts, collecting), before)
+                    zygote.main(ends, lambda: (recipe, workers, rules, collecting), before)
                 finally:
                     os._exit(1)
     except BaseException:  # Ctrl-C while it was born, heard now
@@ -104,10 +105,10 @@ def _quiet_about_threads() -> Iterator[None]:
         yield
 
 
-def clean(ends: zygote.Ends, workers: int, restarts: int, parts: Parts, assemble: Assemble) -> int:
+def clean(ends: zygote.Ends, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> int:
     """Starts a clean interpreter as zygote; returns its pid. Raises CannotSendError before anything starts."""
     from stoker._engine.process.clean import start
 
-    everything = {**parts, "assemble": assemble, "workers": workers, "restarts": restarts}
+    everything = {**parts, "assemble": assemble, "workers": workers, "rules": rules}
     descriptors = [descriptor for descriptor in ends if descriptor is not None]
     return start("stoker._engine.process.zygote:run_clean", everything, descriptors)

@@ -21,5 +21,18 @@ OPENED = 600.0
 SICK_AFTER = 5.0
 """Zygote: workers that all wait for locks in their very first units for so long were born with a lock held."""
 
+LOOK = 1.0
+"""Zygote: how often it looks at the memory of a worker that answers."""
+
+HELD_BACK = 0.5
+"""Zygote: until it tries again to start a worker that could not be started."""
+
+PATIENCE = 30.0
+"""Zygote: how long it goes on trying when no worker is left."""
+
+FROZEN = 1.0
+"""Trainer and zygote: who wakes so much later than asked was stopped, as the others will have been: a job that was
+suspended, a machine that slept. That time does not count."""
+
 STACKS = 0.5
 """Zygote: how long a worker has to write its stacks."""

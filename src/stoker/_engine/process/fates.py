@@ -6,17 +6,52 @@ from stoker import errors
 from stoker._engine.base import Failure
 from stoker._engine.process import kernel
 
+_CAUSES = (
+    "SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer workers or smaller batches. "
+    "SIGSEGV comes from a library in C: num_workers=0 shows where."
+)
 
-def died(number: int, pid: int, code: int | None, units: list[int], deaths: int = 1) -> errors.WorkerDiedError:
-    """A worker has ended by itself, with this exit code, while it held these units; one of several deaths of late."""
-    how = kernel.told(code)
-    doing = f" while it made batch {units[0]}" if units else " while it was idle"
+
+def died(
+    number: int, pid: int, code: int | None, where: str | None, deaths: int = 1, stack: str = "", then: str = ""
+) -> errors.WorkerDiedError:
+    """A worker has ended by itself.
+
+    Args:
+        number: the worker's.
+        pid: its process.
+        code: its exit code; of a signal, negative.
+        where: what it worked on, in words; None if it was idle.
+        deaths: how many there were of late, this one included.
+        stack: its last Python stack, where it could still write it.
+        then: what follows from it.
+    """
+    doing = " while it was idle" if where is None else f" while it made {where}"
     several = f" It was the {deaths}. death of a worker within ten minutes (see `max_restarts`)." if deaths > 1 else ""
     return errors.WorkerDiedError(
-        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {how}. It was worker "
-        f"{number}, and ended{doing}.{several} SIGKILL is most often the kernel's, for want of memory (see `dmesg`): "
-        "use fewer workers or smaller batches. SIGSEGV comes from a library in C: num_workers=0 shows where."
+        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {kernel.told(code)}. It "
+        f"was worker {number}, and ended{doing}.{several} {_CAUSES}{then and chr(10) + then}{_with(stack)}"
     )
+
+
+def blamed(code: int | None) -> str:
+    """The story of a sample that ended several workers, the last one like this."""
+    return (
+        "DataLoader worker exited unexpectedly, and each that tried this sample after it did as well: the last one "
+        f"{kernel.told(code)}. on_error='skip' or 'replace' goes on without the sample. {_CAUSES}"
+    )
+
+
+def stalled(seconds: float) -> str:
+    """The story of a sample that was ended because it took too long, again and again."""
+    return (
+        f"this sample takes longer than stall_warning, and each worker that tried it was ended (stall_action='restart'"
+        f"), the last one after {seconds:.0f} s. on_error='skip' or 'replace' goes on without it."
+    )
+
+
+def _with(stack: str) -> str:
+    return f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
 
 
 def broken(failure: Failure) -> BaseException:

@@ -116,6 +116,15 @@ def waits_for_a_lock(pid: int) -> bool:
     return threads > 0
 
 
+def private_bytes(pid: int) -> int:
+    """Memory of the process that is not a file's or shared, in bytes; 0 where the kernel does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time that the process has used, in seconds; 0.0 where the kernel does not say."""
     try:

@@ -34,6 +34,7 @@ def worker(number: int, zygote_pid: int, stacks: int, collecting: bool) -> None:
     kernel.die_with_parent(zygote_pid)
     kernel.name_process(f"stoker-{number}")
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    faulthandler.enable(file=stacks, all_threads=True)  # what it did when it crashes
     gc.freeze()
     if collecting:
         gc.enable()

@@ -7,21 +7,21 @@ import os
 import pickle
 import select
 import time
-import warnings
 import weakref
 from collections import deque
 from typing import Any
 
 from stoker import errors
-from stoker._engine.base import Answer, Backend
+from stoker._engine.base import Answer, Backend, Said, Witness
 from stoker._engine.process import birth, fates, kernel
 from stoker._engine.process.birth import Assemble, Birth, Parts
 from stoker._engine.process.channel import Channel, Message, pair
-from stoker._engine.process.deadlines import CLOSE, HUNG, OPENED, PULSE, REAP, STACKS
+from stoker._engine.process.deadlines import CLOSE, FROZEN, HUNG, OPENED, PULSE, REAP, STACKS
 from stoker._engine.process.zygote import Ends
+from stoker._events import Event
 from stoker._machine import memory
-from stoker._supervision import restarts
 from stoker._supervision.restarts import Restarts
+from stoker._supervision.rules import Rules
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
 from stoker._transport.reader import ForkHold, Reader
@@ -34,10 +34,10 @@ SHARE_OF_MEMORY = 0.5
 class _Life:
     """One zygote and all that belongs to it, so that it can be ended without the backend: by garbage, or at exit."""
 
-    def __init__(self, forked: bool, workers: int, restarts: int, parts: Parts, assemble: Assemble) -> None:
+    def __init__(self, forked: bool, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> None:
         self.owner = os.getpid()
         self.arena = segments.create()
-        self.reader = Reader(self.arena, int(memory.available().bytes * SHARE_OF_MEMORY))
+        self.reader = Reader(self.arena, held_bytes(rules))
         self.hold = ForkHold()
         self.workers: list[int] = []
         ours, theirs = pair()
@@ -46,9 +46,9 @@ class _Life:
         try:
             if forked:
                 mine = (ours.fileno(), self.lifeline)
-                self.pid = birth.fork(ends, mine, workers, restarts, assemble(parts), self.hold)
+                self.pid = birth.fork(ends, mine, workers, rules, assemble(parts), self.hold)
             else:
-                self.pid = birth.clean(ends, workers, restarts, parts, assemble)
+                self.pid = birth.clean(ends, workers, rules, parts, assemble)
         except BaseException:
             self.hold.release()
             ours.close()
@@ -136,21 +136,23 @@ class ProcessBackend(Backend):
         assemble: makes the recipe from the parts; a function of a module.
         workers: how many processes.
         how: which birth.
-        restarts: how many deaths of workers, and how many of the zygote, are survived in ten minutes.
+        rules: what the workers may do, and how many deaths are survived.
+        witness: who is told of what happens.
     """
 
     def __init__(
-        self, parts: Parts, assemble: Assemble, workers: int, how: Birth, restarts: int = restarts.DEFAULT
+        self, parts: Parts, assemble: Assemble, workers: int, how: Birth, rules: Rules, witness: Witness
     ) -> None:
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
         self._how = how
-        self._most = restarts
-        self._deaths = Restarts(restarts)
+        self._rules = rules
+        self._witness = witness
+        self._events: deque[Event] = deque()  # not told yet
+        self._deaths = Restarts(rules.max_restarts)
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._lives: list[_Life] = []  # those that hold anything; the last one works
-        self._told = False
         self._units: dict[int, tuple[bytes, int | None]] = {}  # submitted, not answered
         self._inbox: deque[Answer] = deque()
         self._dropped_below = 0
@@ -164,7 +166,7 @@ class ProcessBackend(Backend):
         self._bear()
 
     def _bear(self) -> None:
-        self._life = _Life(self._how.forked, self._workers, self._most, self._parts, self._assemble)
+        self._life = _Life(self._how.forked, self._workers, self._rules, self._parts, self._assemble)
         self._lives.append(self._life)
         self._gone = False  # whether the last poll found the zygote ended
         self._poll = select.poll()
@@ -199,6 +201,8 @@ class ProcessBackend(Backend):
         asked = start
         while True:
             self._listen()
+            while self._events:  # here nothing is lost if the user's listener raises
+                self._witness.tell(self._events.popleft())
             if self._inbox:
                 return self._inbox.popleft()
             if self._fatal is not None:
@@ -211,7 +215,10 @@ class ProcessBackend(Backend):
                 gc.collect()  # batches in cycles hold slots
                 self._life.channel.send("hungry", self._life.reader.returned(), due)
             wait = PULSE if until is None else min(PULSE, until - now)
-            if self._poll_for(wait):
+            ready = self._poll_for(wait)
+            if (frozen := time.monotonic() - now - wait) > FROZEN:
+                heard, asked, until = heard + frozen, asked + frozen, until and until + frozen
+            if ready:
                 heard = time.monotonic()
             elif now - heard > (limit := self._longest_silence()):
                 self._life.end_processes(kill=True)
@@ -264,21 +271,18 @@ class ProcessBackend(Backend):
 
     def _lost_zygote(self, story: str) -> None:
         """The zygote has ended, and its workers: another does the rest, unless they died too often, or at birth."""
-        pause = self._deaths.died(None, time.monotonic()) if self._life.workers else None
+        pause = self._deaths.died(None, 0, None, time.monotonic()).pause if self._life.workers else None
         if pause is None:
             self._fatal = errors.WorkerDiedError(story)
             return
-        self._tell(f"{story}\nAnother was born, and what was under way is done again.")
+        self._tell("zygote_death", f"{story}\nAnother was born, and what was under way is done again.")
         before = self._life
         time.sleep(pause)
         self._bear_again()
         self._release(before)
 
-    def _tell(self, story: str) -> None:
-        """Warns of the first death; the others are like it, or end the run."""
-        if not self._told:
-            self._told = True
-            warnings.warn(f"{story} (max_restarts={self._most})", errors.StokerWarning, stacklevel=8)
+    def _tell(self, kind: str, message: str, worker: int | None = None, **details: Any) -> None:
+        self._events.append(Event(kind, message, worker=worker, details=details))
 
     def _release(self, life: _Life) -> None:
         """Gives back what a life holds that has ended, as soon as all its batches are delivered."""
@@ -292,9 +296,9 @@ class ProcessBackend(Backend):
             _, unit, kind, value, slot, worker, said = message
             self._units.pop(unit, None)
             place = None if slot is None else Slot(*slot)
-            answer = Answer(unit, kind, (self._life, place, value), worker, *said)
-            if answer.stream_state is not None:
-                self._streams[worker] = answer.stream_state
+            answer = Answer(unit, kind, (self._life, place, value), worker, Said(*said))
+            if answer.said.stream_state is not None:
+                self._streams[worker] = answer.said.stream_state
             if kind == "dropped":
                 return
             self._life.unopened += kind == "batch"
@@ -311,15 +315,49 @@ class ProcessBackend(Backend):
         elif name == "fed":
             self._starved = False
         elif name == "died":
-            self._fatal = fates.died(*message[1:])
+            _, worker, pid, code, unit, mark, stack, count = message
+            self._fatal = fates.died(worker, pid, code, self._where(unit, mark), count, stack)
         elif name == "replaced":
-            self._tell(f"{fates.died(*message[1:])}\nIt was replaced, and what it had in hand is done again.")
+            self._tell_of_death(*message[1:])
+        elif name == "stalled":
+            self._tell_of_stall(*message[1:])
+        elif name == "retired":
+            _, worker, pid, reason = message
+            self._tell("retired", f"worker {worker} (pid {pid}) is replaced between two batches: {reason}", worker)
+        elif name == "held_back":
+            _, worker, why = message
+            told = f"worker {worker} cannot be started anew yet: {why}. The others go on, and it is tried again."
+            self._tell("held_back", told, worker)
         elif name == "sick":
             self._born_sick(message[1])
         elif name == "stacks":
             self._stacks = message[1]
         elif name == "broken":
             self._fatal = fates.broken(pickle.loads(message[1]))
+
+    def _where(self, unit: int | None, mark: int) -> str | None:
+        return None if unit is None else self._witness.locate(unit, mark)
+
+    def _tell_of_death(
+        self, worker: int, pid: int, code: int | None, unit: int | None, mark: int, stack: str, blamed: bool
+    ) -> None:
+        where = self._where(unit, mark)
+        then = "It was replaced, and what it had in hand is done again. "
+        then += f"{where} ends all who try it." if blamed else f"(max_restarts={self._rules.max_restarts})"
+        story = fates.died(worker, pid, code, where, stack=stack, then=then)
+        self._tell("blamed" if blamed else "death", str(story), worker, unit=unit, mark=mark, code=code)
+
+    def _tell_of_stall(self, worker: int, unit: int, mark: int, seconds: float, stack: str) -> None:
+        story = f"worker {worker} has been at {self._where(unit, mark)} for {seconds:.0f} s."
+        if self._rules.stall_action == "raise":
+            self._fatal = errors.StalledError(f"{story} Raise stall_warning, or see where it is:\n{stack}")
+        follows = {
+            "warn": "It goes on (stall_action='warn').",
+            "restart": "It is ended, and another tries.",
+            "raise": "That is the end (stall_action='raise').",
+        }
+        told = f"{story} {follows[self._rules.stall_action]} This is where it is:\n{stack}"
+        self._tell("stall", told, worker, unit=unit, mark=mark, seconds=seconds)
 
     def _born_sick(self, stacks: str) -> None:
         """All workers wait for locks since birth: another birth, which may find the lock free; after that, an error."""
@@ -334,11 +372,10 @@ class ProcessBackend(Backend):
                 + stacks
             )
             return
-        warnings.warn(
+        self._tell(
+            "sick_birth",
             f"all {self._workers} workers waited for locks in their first samples: another thread held one while they "
             f"were forked. They are born anew. multiprocessing_context='forkserver' avoids this.\n{stacks}",
-            errors.StokerWarning,
-            stacklevel=7,
         )
         self._bear_again()
 
@@ -358,6 +395,20 @@ class ProcessBackend(Backend):
             self._poll_for(STACKS)
             self._listen()
         return self._stacks or "(the workers' stacks could not be read)"
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._finalizer.alive
+
+    def memory(self) -> dict[str, int]:
+        """The arenas, and what the zygote and the workers take."""
+        self._listen()
+        zygote, *workers = self.pids
+        return {
+            "batches": sum(os.fstat(life.arena).st_blocks * 512 for life in self._lives),
+            "zygote": memory.proportional(zygote),
+            f"{len(workers)} workers": sum(memory.proportional(pid) for pid in workers),
+        }
 
     def open(self, answer: Answer) -> Any:
         life, slot, value = answer.value
@@ -389,6 +440,12 @@ class ProcessBackend(Backend):
         self._finalizer()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+
+
+def held_bytes(rules: Rules) -> int:
+    """How much of the arena batches in the user's hands may take before they are copied out of it."""
+    budget = rules.memory_budget
+    return int(memory.available().bytes * SHARE_OF_MEMORY) if budget is None else budget // 4
 
 
 def _end_all(lives: list[_Life]) -> None:

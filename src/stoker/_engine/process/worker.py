@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from stoker import errors
-from stoker._engine.base import Failure, Job, Recipe, StreamEnd, located
+from stoker._engine.base import IDLE, Failure, Job, Known, NothingLeft, Recipe, Said, StreamEnd, located
 from stoker._engine.process import kernel, settle
 from stoker._engine.process.channel import Channel, Message
 from stoker._transport import leaves
@@ -23,8 +23,9 @@ from stoker._transport.writer import SlotWriter
 class Worker(ABC):
     """The loop of one worker process; subclasses know who minds it, and how messages travel."""
 
-    def __init__(self, number: int, arena: int) -> None:
+    def __init__(self, number: int, arena: int, mark: Any = None) -> None:
         self._number = number
+        self._mark: Any = [IDLE] if mark is None else mark
         self._writer = SlotWriter(arena, self._ask)
         self._inbox: list[Message] = []
         self._unit = -1
@@ -45,10 +46,11 @@ class Worker(ABC):
         sick: Failure | None = None
         try:
             job = recipe(self._number)
+            job.mark = self._mark
         except Exception as error:
             sick = Failure.of(error, where)
         while True:
-            _, self._unit, blob, slot = self._next("unit")
+            _, self._unit, blob, slot, known = self._next("unit")
             if job is not None and (resume := self._resume) is not None:
                 self._resume = None
                 job.resume(resume)
@@ -57,16 +59,18 @@ class Worker(ABC):
             if job is None:
                 self._answer("error", dumps(sick), start, None)
             else:
-                self._do(job, blob, start, where)
+                self._do(job, blob, start, where, known)
             del blob
 
-    def _do(self, job: Job, blob: bytes, start: float, where: str) -> None:
+    def _do(self, job: Job, blob: bytes, start: float, where: str, known: Known) -> None:
         settle.one_thread()
         try:
-            batch = job.run(pickle.loads(blob), self._writer.lend)
+            batch = job.run(pickle.loads(blob), self._writer.lend, known)
             written = self._writer.finish(batch)
         except StreamEnd:
             self._answer("end", b"", start, job)
+        except NothingLeft:
+            self._answer("empty", b"", start, job)
         except Exception as error:
             at = located(where, job.failed_index())
             self._answer("error", dumps(Failure.of(error, at)), start, job)
@@ -75,10 +79,11 @@ class Worker(ABC):
 
     def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
         held = self._writer.slot
-        said = ([], None) if job is None else (job.take_notes(), job.stream_state())
+        said = Said() if job is None else job.said()
+        self._mark[0] = IDLE
         seconds = time.perf_counter() - start
         number = None if held is None else held.number
-        self.send("answer", self._unit, kind, value, number, seconds, said)
+        self.send("answer", self._unit, kind, value, number, seconds, tuple(said))
 
     def _ask(self, size: int) -> Slot:
         """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
@@ -111,10 +116,11 @@ class ZygotesWorker(Worker):
         arena: the arena's shared file.
         zygote: its pid.
         trainer: pidfd of the trainer, where there is such a thing.
+        mark: where it leaves what it is doing.
     """
 
-    def __init__(self, number: int, channel: Channel, arena: int, zygote: int, trainer: int | None) -> None:
-        super().__init__(number, arena)
+    def __init__(self, number: int, channel: Channel, arena: int, zygote: int, trainer: int | None, mark: Any) -> None:
+        super().__init__(number, arena, mark)
         self._channel = channel
         self._zygote = zygote
         self._trainer = trainer
@@ -158,9 +164,9 @@ def dumps(failure: Failure | None) -> bytes:
     return leaves.dumps(failure, lambda leaf: None)
 
 
-def main(number: int, channel: Channel, arena: int, trainer: int | None, recipe: Recipe) -> None:
+def main(number: int, channel: Channel, arena: int, trainer: int | None, mark: Any, recipe: Recipe) -> None:
     """The whole life of a zygote's worker; does not return."""
-    live(lambda: ZygotesWorker(number, channel, arena, os.getppid(), trainer).run(recipe))
+    live(lambda: ZygotesWorker(number, channel, arena, os.getppid(), trainer, mark).run(recipe))
 
 
 def live(run: Callable[[], None]) -> NoReturn:

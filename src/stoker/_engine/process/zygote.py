@@ -12,17 +12,24 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from stoker import errors
-from stoker._engine.base import Failure, Recipe
-from stoker._engine.process import immortal, kernel, settle, worker
+from stoker._engine.base import Failure, Recipe, Said
+from stoker._engine.process import fates, immortal, kernel, settle, worker
 from stoker._engine.process.channel import Channel, Message, pair
-from stoker._engine.process.deadlines import LEAVE, REAP, SICK_AFTER, STACKS
+from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
 from stoker._engine.process.lending import Lending
+from stoker._engine.process.marks import Marks
+from stoker._engine.process.stacks import Stacks
+from stoker._machine import memory
+from stoker._supervision import retirement
 from stoker._supervision.dispatch import Dispatch
-from stoker._supervision.restarts import Restarts
-from stoker._transport import leaves, segments
+from stoker._supervision.restarts import Restarts, Verdict
+from stoker._supervision.retirement import Retirement
+from stoker._supervision.rules import Rules
+from stoker._supervision.stalls import Stalls
+from stoker._transport import leaves
 from stoker._transport.arena import Arena
 
 if TYPE_CHECKING:
@@ -50,6 +57,9 @@ class _Child:
         self.channel = channel
         self.descriptor = kernel.process_descriptor(pid)
         self.cpu = 0.0
+        self.looked_at = 0.0
+        self.retires = False
+        self.stalled_for: float | None = None  # seconds, when it was ended for it
 
 
 class Zygote:
@@ -59,22 +69,29 @@ class Zygote:
         channel: to the trainer.
         ends: what it was born with.
         workers: how many to fork.
-        restarts: how many of their deaths to survive.
+        rules: what they may do.
         recipe: makes the job in each worker.
         collecting: whether workers run Python's garbage collector, as the trainer does.
     """
 
     def __init__(
-        self, channel: Channel, ends: Ends, workers: int, restarts: int, recipe: Recipe, collecting: bool
+        self, channel: Channel, ends: Ends, workers: int, rules: Rules, recipe: Recipe, collecting: bool
     ) -> None:
         self._trainer = channel
         self._trainer_descriptor = ends.trainer
         self._arena = ends.arena
+        self._rules = rules
         self._recipe = recipe
         self._collecting = collecting
         self._dispatch = Dispatch(workers)
-        self._lending = Lending(Arena(ends.arena), self._dispatch)
-        self._restarts = Restarts(restarts)
+        budget = rules.memory_budget
+        self._lending = Lending(Arena(ends.arena, None if budget is None else budget // 2), self._dispatch)
+        self._restarts = Restarts(rules.max_restarts)
+        self._stalls = Stalls(rules.stall_warning)
+        growth = memory.available().bytes * retirement.SHARE if budget is None else budget // 2
+        self._retirement = Retirement(rules.max_samples_per_worker, int(growth / max(1, workers)))
+        self._marks = Marks(workers)
+        self._known: dict[int, list[tuple[int, dict[str, Any]]]] = {}  # unit → what it is known to do
         self._due: dict[int, float] = {}  # number of a dead worker → when it is replaced
         self._children: dict[int, _Child] = {}
         self._work: dict[int, bytes] = {}  # of units that are not answered
@@ -84,7 +101,8 @@ class Zygote:
         self._answered = 0
         self._born = time.monotonic()
         self._sick_since: float | None = None
-        self._stacks = segments.create()
+        self._stacks = Stacks()
+        self._alone_since: float | None = None  # since when there is no worker, and none can be started
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()  # sockets that are watched for room to write
         self._workers = workers
@@ -97,15 +115,27 @@ class Zygote:
         if self._trainer_descriptor is not None:
             self._watch(self._trainer_descriptor, self._end)
         for number in range(self._workers):
-            self._fork(number)
+            try:
+                self._fork(number)
+            except OSError as error:
+                self._refuse(number, error)
             self._from_trainer()  # the first unit does not wait for the last worker
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
-            for key, _ in self._selector.select(self._next_look()):
-                key.data()
+            self._wait()
             self._replace()
             self._look_for_sickness()
+            self._look_for_stalls()
             self._flush()
+
+    def _wait(self) -> None:
+        """Until somebody says something, or it is time to look at something."""
+        timeout, before = self._next_look(), time.monotonic()
+        ready = self._selector.select(timeout)
+        if timeout is not None and (overslept := time.monotonic() - before - timeout) > FROZEN:
+            self._stalls.forgive(overslept)  # stopped by a signal, or with the whole machine: the workers were as well
+        for key, _ in ready:
+            key.data()
 
     def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)
@@ -126,17 +156,15 @@ class Zygote:
     def _fork(self, number: int) -> None:
         ours, theirs = pair()
         me = os.getpid()
+        self._marks.forget(number)
         try:
             pid = os.fork()
-        except OSError as error:
-            refusal = errors.WorkerStartError(
-                f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
-                "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
-            )
-            self._trainer.send("broken", _dumped(refusal))
-            self._end()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
-            settle.worker(number, me, self._stacks, self._collecting)
+            settle.worker(number, me, self._stacks.descriptor, self._collecting)
             self._selector.close()
             self._trainer.close()
             ours.close()
@@ -144,7 +172,8 @@ class Zygote:
                 child.channel.close()
                 if child.descriptor is not None:
                     os.close(child.descriptor)
-            worker.main(number, Channel(theirs), self._arena, self._trainer_descriptor, self._recipe)
+            mark = self._marks.of(number)
+            worker.main(number, Channel(theirs), self._arena, self._trainer_descriptor, mark, self._recipe)
         theirs.close()
         child = self._children[number] = _Child(pid, Channel(ours))
         self._watch(child.channel.fileno(), lambda: self._from_worker(number))
@@ -152,7 +181,17 @@ class Zygote:
             self._watch(child.descriptor, lambda: self._from_worker(number, ended=True))
         if number in self._streams:  # it goes on where another one stood
             child.channel.send("resume", self._streams[number])
+        self._retirement.born(number)
         self._dispatch.joined(number)
+
+    def _refuse(self, number: int, error: OSError) -> NoReturn:
+        """A worker cannot be started, and there is no way on."""
+        refusal = errors.WorkerStartError(
+            f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
+            "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
+        )
+        self._trainer.send("broken", _dumped(refusal))
+        self._end()
 
     def _bury(self, number: int) -> None:
         """The worker has ended: its units are named to the trainer, its slots are free."""
@@ -165,28 +204,76 @@ class Zygote:
         child.channel.close()
         kernel.kill(child.pid)  # its socket may have closed before it ended
         status = kernel.reap(child.pid, REAP)
+        stack = self._stacks.last_words()
         lost = self._dispatch.died(number)
         self._lending.lost(number, lost)
         now = time.monotonic()
-        pause = self._restarts.died(lost[0] if lost else None, now)
-        if pause is None:
-            self._trainer.send("died", number, child.pid, status, lost, self._restarts.count)
+        self._stalls.works_on(number, None, now)
+        if child.retires and status == 0:
+            self._due[number] = now
+            return
+        unit, mark = (lost[0] if lost else None), self._marks.read(number)
+        verdict = self._judge(child, unit, mark, status, stack, now)
+        at = (unit, mark, stack)
+        if verdict.pause is None:
+            self._trainer.send("died", number, child.pid, status, *at, self._restarts.count)
             return
         self._dispatch.requeued(lost)
         self._forget_dropped()
-        self._due[number] = now + pause
-        self._trainer.send("replaced", number, child.pid, status, lost)
+        self._due[number] = now + verdict.pause
+        self._trainer.send("replaced", number, child.pid, status, *at, verdict.blamed)
+
+    def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, stack: str, now: float) -> Verdict:
+        """What follows from a death; a unit that is to blame is known from now on."""
+        if child.stalled_for is None or unit is None:
+            verdict = self._restarts.died(unit, mark, code, now)
+            story = {"kind": "death", "message": fates.blamed(code), "stack": stack}
+        else:
+            verdict = Verdict(0.0, blamed=self._stalls.ended(unit, mark))
+            story = {"kind": "stall", "message": fates.stalled(child.stalled_for), "stack": stack}
+        if verdict.blamed and unit is not None:
+            self._known.setdefault(unit, []).append((mark, story))
+        return verdict
 
     def _replace(self) -> None:
-        """Forks those who are to take a dead worker's place, when it is time."""
+        """Forks those who are to take a worker's place, when it is time. Where none can be forked, a little later."""
         now = time.monotonic()
         for number in [number for number, due in self._due.items() if due <= now]:
+            try:
+                self._fork(number)
+            except OSError as error:
+                self._hold_back(number, error, now)
+                continue
             del self._due[number]
-            self._fork(number)
+            self._alone_since = None
             self._trainer.send("workers", [child.pid for child in self._children.values()])
         self._hand_out()
 
-    def _end(self) -> None:
+    def _hold_back(self, number: int, error: OSError, now: float) -> None:
+        """The others go on meanwhile; where there are none, there is an end to waiting."""
+        self._due[number] = now + HELD_BACK
+        self._trainer.send("held_back", number, str(error))
+        if self._children:
+            return
+        self._alone_since = self._alone_since or now
+        if now - self._alone_since > PATIENCE:
+            self._refuse(number, error)
+
+    def _care_for(self, number: int, made: Said) -> None:
+        """A worker has answered: whether it is to go on. Its place is taken when it has left."""
+        child, now = self._children[number], time.monotonic()
+        self._retirement.made(number, made.samples)
+        if now - child.looked_at > LOOK:
+            child.looked_at = now
+            self._retirement.has(number, kernel.private_bytes(child.pid))
+        if not child.retires and made.movable and (reason := self._retirement.reason(number)):
+            child.retires = True
+            self._dispatch.retires(number)
+            self._trainer.send("retired", number, child.pid, reason)
+        if child.retires and not self._dispatch.held(number):
+            child.channel.hang_up()  # it leaves
+
+    def _end(self) -> NoReturn:
         """Ends the workers and this process: the idle at once, the busy after a moment."""
         for child in self._children.values():
             child.channel.close()
@@ -225,7 +312,7 @@ class Zygote:
             elif name == "pulse":
                 self._trainer.send("alive")
             elif name == "stacks":
-                self._trainer.send("stacks", self._read_stacks())
+                self._trainer.send("stacks", self._stacks_of(*self._children))
         if self._trainer.ended:
             self._end()
         self._hand_out()
@@ -239,6 +326,7 @@ class Zygote:
                 self._take_answer(number, message)
             else:
                 self._lending.asked(number, *message[1:])
+                self._stalls.works_on(number, None, time.monotonic())  # it waits for memory
         if ended or child.channel.ended:
             self._bury(number)
         if self._lending.is_asked:
@@ -247,17 +335,22 @@ class Zygote:
 
     def _take_answer(self, number: int, message: Message) -> None:
         _, unit, kind, value, held, seconds, said = message
+        made = Said(*said)
         self._answered += 1
         self._dispatch.answered(number, unit, seconds)
         self._restarts.answered(unit)
+        self._stalls.answered(unit)
+        self._note_work(number)
         self._work.pop(unit, None)
-        if said[1] is not None:
-            self._streams[number] = said[1]
+        self._known.pop(unit, None)
+        if made.stream_state is not None:
+            self._streams[number] = made.stream_state
         slot = self._lending.answered(unit, kind, value, held)
         if unit < self._dropped_below:
             self._lending.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
         self._trainer.send("answer", unit, kind, value, slot and tuple(slot), number, said)
+        self._care_for(number, made)
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before
@@ -269,8 +362,13 @@ class Zygote:
 
     def _hand_out(self) -> None:
         for number, unit in self._dispatch.hand_out():
-            slot = self._lending.offer(unit)
-            self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot))
+            slot, known = self._lending.offer(unit), self._known.get(unit, ())
+            self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot), known)
+            self._note_work(number)
+
+    def _note_work(self, number: int) -> None:
+        held = self._dispatch.held(number)
+        self._stalls.works_on(number, held[0] if held else None, time.monotonic())
 
     # The arena
 
@@ -278,6 +376,7 @@ class Zygote:
         """Gives waiting workers their slots; tells the trainer when the earliest must wait, and when that is over."""
         for number, reply in self._lending.grant(hungry_for):
             self._children[number].channel.send("slot", reply if isinstance(reply, str) else tuple(reply))
+            self._note_work(number)
         starved_for = self._lending.starved_for
         if starved_for is not None and starved_for != self._starved_for:
             self._trainer.send("starved")
@@ -294,10 +393,25 @@ class Zygote:
     # Sick births
 
     def _next_look(self) -> float | None:
-        """Seconds until the next look at workers that have not yet answered anything; None when there is no need."""
-        watching = not self._answered and any(self._dispatch.held(number) for number in self._children)
-        waits = [max(0.0, due - time.monotonic()) for due in self._due.values()]
-        return min([*waits, SICK_AFTER / 5] if watching else waits, default=None)
+        """Seconds until the next look at workers that are sick or stall, or are to be born; None when there is none."""
+        now = time.monotonic()
+        waits = [max(0.0, due - now) for due in self._due.values()]
+        if not self._answered and any(self._dispatch.held(number) for number in self._children):
+            waits.append(SICK_AFTER / 5)
+        if (look := self._stalls.next_look(now)) is not None:
+            waits.append(look)
+        return min(waits, default=None)
+
+    def _look_for_stalls(self) -> None:
+        """Reports units that take too long, and ends their workers where that is wished."""
+        for stall in self._stalls.due(time.monotonic()):
+            number, unit, seconds = stall
+            mark, stack = self._marks.read(number), self._stacks_of(number)
+            self._trainer.send("stalled", number, unit, mark, seconds, stack)
+            if self._rules.stall_action == "restart":
+                child = self._children[number]
+                child.stalled_for = seconds
+                kernel.kill(child.pid)
 
     def _look_for_sickness(self) -> None:
         """All workers wait for locks since birth, and use no CPU: somebody held a lock when the zygote was forked."""
@@ -316,28 +430,10 @@ class Zygote:
             self._sick_since = time.monotonic()
         elif time.monotonic() - self._sick_since > SICK_AFTER:
             self._sick_since = 0.0
-            self._trainer.send("sick", self._read_stacks())
+            self._trainer.send("sick", self._stacks_of(*self._children))
 
-    def _read_stacks(self) -> str:
-        """The Python stacks of all workers, as they write them on a signal."""
-        out = []
-        for number, child in self._children.items():
-            start = os.fstat(self._stacks).st_size
-            os.kill(child.pid, settle.STACKS_SIGNAL)
-            text = self._new_text(start)
-            out.append(f"Worker {number} (pid {child.pid}):\n{text}")
-        return "\n".join(out)
-
-    def _new_text(self, start: int) -> str:
-        """What a worker has written behind `start`, once it has come to rest."""
-        until = time.monotonic() + STACKS
-        size = start
-        while time.monotonic() < until:
-            time.sleep(0.01)
-            before, size = size, os.fstat(self._stacks).st_size
-            if size == before > start:
-                break
-        return os.pread(self._stacks, size - start, start).decode(errors="replace")
+    def _stacks_of(self, *numbers: int) -> str:
+        return self._stacks.read((number, self._children[number].pid) for number in numbers)
 
 
 def _dumped(error: BaseException) -> bytes:
@@ -345,14 +441,14 @@ def _dumped(error: BaseException) -> bytes:
 
 
 def main(
-    ends: Ends, make: Callable[[], tuple[Recipe, int, int, bool]], signals: set[signal.Signals | int] | None = None
+    ends: Ends, make: Callable[[], tuple[Recipe, int, Rules, bool]], signals: set[signal.Signals | int] | None = None
 ) -> None:
     """The zygote's whole life, in the process that was born for it; does not return.
 
     Args:
         ends: what it was born with.
-        make: gives the recipe, the number of workers, how many of their deaths are survived, and whether they run
-            Python's garbage collector.
+        make: gives the recipe, the number of workers, what they may do, and whether they run Python's garbage
+            collector.
         signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
     """
     kernel.die_with_writers(ends.lifeline)
@@ -361,8 +457,8 @@ def main(
         settle.zygote()
         if signals is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        recipe, workers, restarts, collecting = make()
-        Zygote(channel, ends, workers, restarts, recipe, collecting).run()
+        recipe, workers, rules, collecting = make()
+        Zygote(channel, ends, workers, rules, recipe, collecting).run()
     except BaseException as error:
         channel.send("broken", _dumped(error))
         until = time.monotonic() + REAP
@@ -375,10 +471,10 @@ def main(
 def run_clean(parcel: Parcel, descriptors: Sequence[int]) -> None:
     """Entry of a clean interpreter: what was sent is opened here, so that what goes wrong can be reported."""
 
-    def make() -> tuple[Recipe, int, int, bool]:
+    def make() -> tuple[Recipe, int, Rules, bool]:
         parts = parcel.open()
         settle.write_out()  # else every worker would print again what was printed meanwhile
-        assemble, workers, restarts = (parts.pop(name) for name in ("assemble", "workers", "restarts"))
-        return assemble(parts), workers, restarts, True
+        assemble, workers, rules = (parts.pop(name) for name in ("assemble", "workers", "rules"))
+        return assemble(parts), workers, rules, True
 
     main(Ends(*descriptors), make)

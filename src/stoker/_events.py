@@ -1,0 +1,34 @@
+"""What happens beside the batches, as a small record that every layer may emit: `DataLoader(on_event=...)` hears it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a user may want to know, and that does not end the run.
+
+    Attributes:
+        kind: "death" or "zygote_death" (and that another took its place), "blamed" (a sample that kills or stalls),
+            "stall", "retired" (a worker that grew too large or old), "error", "skip" (a sample that was left out or
+            replaced), "sick_birth", "held_back" (a worker that could not be started yet), "quarantine_failed".
+        message: a sentence for people.
+        time: seconds since 1970.
+        worker: number of the worker, where it is one's.
+        batch: number of the batch in its epoch, where it is one's.
+        details: more, by name: plain values.
+    """
+
+    kind: str
+    message: str
+    time: float = field(default_factory=time.time)
+    worker: int | None = None
+    batch: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]

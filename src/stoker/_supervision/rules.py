@@ -1,0 +1,27 @@
+"""What the supervision of a loader's workers is told."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from stoker._supervision import restarts, stalls
+
+StallAction = Literal["warn", "restart", "raise"]
+
+
+class Rules(NamedTuple):
+    """Limits, as the user gives them.
+
+    Attributes:
+        max_restarts: deaths in ten minutes that are survived.
+        stall_warning: seconds from which on a unit is reported; None or 0 for never.
+        stall_action: what is done about it.
+        memory_budget: bytes that batches and the growth of the workers may take; None for what is there.
+        max_samples_per_worker: from which on a worker is replaced; None for never.
+    """
+
+    max_restarts: int = restarts.DEFAULT
+    stall_warning: float | None = stalls.DEFAULT
+    stall_action: StallAction = "warn"
+    memory_budget: int | None = None
+    max_samples_per_worker: int | None = None

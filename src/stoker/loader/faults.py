@@ -1,0 +1,199 @@
+"""What becomes of a sample that fails: the error policy, applied in the worker, where the sample is."""
+
+from __future__ import annotations
+
+import operator
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from stoker import errors
+from stoker._engine.base import Known
+from stoker.loader.generators import mix
+
+Decision = Literal["raise", "skip", "replace"]
+Kind = Literal["exception", "death", "stall", "skip"]
+
+
+@dataclass(frozen=True)
+class ErrorRecord:
+    """A sample that failed, as an `on_error` callable gets it, in the worker.
+
+    Attributes:
+        kind: "exception"; "death" or "stall" of a worker that made it, several times.
+        index: what the sampler gave; None in a stream.
+        position: in the epoch, counted from 0; in a stream, of what this worker reads.
+        epoch: number of the epoch.
+        batch: number of the batch in the epoch; in a stream, always 0.
+        worker: number of the worker.
+        description: what `dataset.describe(index)` says, where there is such a method.
+        exception: what was raised, or stands for the death.
+        traceback: as text; of a death, the last stack of the worker, where it could be had.
+    """
+
+    kind: Kind
+    index: Any
+    position: int
+    epoch: int
+    batch: int
+    worker: int
+    description: str | None
+    exception: Exception
+    traceback: str
+
+
+OnError: TypeAlias = Decision | Callable[[ErrorRecord], Decision]
+
+LEFT_OUT: Any = object()
+"""Stands where a sample was left out."""
+
+
+class Faults:
+    """The error policy of one worker. Begun anew for each unit.
+
+    What it decided for a sample of a unit it decides again: a batch may be made twice (`loader/seeding.py`).
+
+    Args:
+        policy: the loader's `on_error`.
+        dataset: asked to describe a sample, if it can.
+        worker: number of the worker.
+    """
+
+    def __init__(self, policy: OnError, dataset: Any, worker: int) -> None:
+        self._policy = policy
+        self._describe = getattr(dataset, "describe", None)
+        self._worker = worker
+        self.begin(0, 0, ())
+
+    def begin(self, epoch: int, batch: int, known: Known) -> None:
+        """The next unit, and what it is known to do."""
+        self._epoch, self._batch = epoch, batch
+        self._known: dict[int, list[dict[str, Any]]] = {}
+        for mark, story in known:
+            self._known.setdefault(mark, []).append(story)
+        self._met: dict[int, dict[str, Any]] = {}
+        self._decided: dict[int, Decision] = {}
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether a sample that fails may be left out or replaced."""
+        return self._policy != "raise"
+
+    @property
+    def met(self) -> list[dict[str, Any]]:
+        """The samples of the unit that failed, in order; plain values."""
+        return [self._met[place] for place in sorted(self._met)]
+
+    @property
+    def knows_any(self) -> bool:
+        """Whether the unit is known to end its workers somewhere."""
+        return bool(self._known)
+
+    def has_met(self, place: int) -> bool:
+        """Whether it is decided what becomes of this sample."""
+        return place in self._met
+
+    def raise_known(self, mark: int) -> None:
+        """Raises, in a worker's stead, what this mark of the unit is known to do."""
+        if mark in self._known:
+            raise _as_exception(self._known[mark][-1])
+
+    def deaths_at(self, place: int) -> int:
+        """How often that was found guilty: the sample, then those that took its place."""
+        return len(self._known.get(place, ()))
+
+    def decide(self, place: int, index: Any, position: int, error: Exception) -> Decision:
+        """What becomes of a sample; it is recorded.
+
+        Raises:
+            ErrorPolicyError: the user's callable raised, or returned nonsense.
+        """
+        wish = isinstance(error, errors.SkipSample)
+        known = self._known.get(place)
+        text = known[-1]["message"] if known else str(error)
+        kind: Kind = "skip" if wish else known[0]["kind"] if known else "exception"
+        story = (known[-1]["stack"] if known else "") or "".join(traceback.format_exception(error))
+        record = ErrorRecord(
+            kind, index, position, self._epoch, self._batch, self._worker, self._description(index), error, story
+        )
+        decision = self._decided.get(place)
+        if decision is None:
+            decision = self._decided[place] = self._wish() if wish else self._asked(record)
+        self._met[place] = {
+            "kind": kind,
+            "outcome": {"raise": "raised", "skip": "skipped", "replace": "replaced"}[decision],
+            "place": place,
+            "position": position,
+            "index": _plain(index),
+            "description": record.description,
+            "exception": _reason(error) if wish else f"{type(error).__name__}: {text}",
+            "traceback": story,
+            "worker": self._worker,
+            "replacement": None,
+            "time": time.time(),
+        }
+        return decision
+
+    def replaced(self, place: int, index: Any) -> None:
+        """Another sample was taken in its place."""
+        self._met[place]["replacement"] = _plain(index)
+
+    def _wish(self) -> Decision:
+        """A dataset's own: it is never an error."""
+        return "replace" if self._policy == "replace" else "skip"
+
+    def _asked(self, record: ErrorRecord) -> Decision:
+        if not callable(self._policy):
+            return self._policy
+        try:
+            decision = self._policy(record)
+        except Exception as error:
+            raise errors.ErrorPolicyError(
+                f"on_error raised {type(error).__name__}: {error}, when it was asked about sample {record.index!r}, "
+                f"which had failed with {type(record.exception).__name__}: {record.exception}"
+            ) from error
+        if decision not in ("raise", "skip", "replace"):
+            raise errors.ErrorPolicyError(
+                f'on_error must return "raise", "skip" or "replace", but returned {decision!r} for sample '
+                f"{record.index!r}, which had failed with {type(record.exception).__name__}: {record.exception}"
+            ) from record.exception
+        return decision
+
+    def _description(self, index: Any) -> str | None:
+        if not callable(self._describe):
+            return None
+        try:
+            return str(self._describe(index))
+        except Exception as error:  # it fails as the sample did: that must not hide the sample's own error
+            return f"(describe() raised {type(error).__name__}: {error})"
+
+
+def candidates(place: int, indices: Sequence[Any], spares: Sequence[Any], key: int) -> Iterator[Any]:
+    """Who may take the place of a sample: the others of its batch, in a keyed order, then the spares."""
+    others = [other for other in range(len(indices)) if other != place]
+    order = sorted(others, key=lambda other: mix(key, other))
+    yield from (indices[other] for other in order)
+    yield from spares
+
+
+def _as_exception(story: dict[str, Any]) -> Exception:
+    kind = errors.StalledError if story["kind"] == "stall" else errors.WorkerDiedError
+    stack = f"\nIts last Python stack:\n{story['stack'].strip()}" if story["stack"] else ""
+    return kind(story["message"] + stack)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(map(str, error.args))
+
+
+def _plain(index: Any) -> Any:
+    """An index as it travels through processes that do not know the user's classes."""
+    if isinstance(index, (bool, str, type(None))):
+        return index
+    if isinstance(index, (int, np.integer)):
+        return operator.index(index)
+    return repr(index)

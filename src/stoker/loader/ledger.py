@@ -1,0 +1,209 @@
+"""What became of the samples: of the latest epoch, and of all since the loader was made.
+
+Every sample that an epoch planned is one of: delivered, replaced, skipped, quarantined, raised, not requested. Counted
+when a batch is delivered, so that each is counted once, whatever died or was made again before.
+
+A *fault* is what an answer carries for each sample that was not fetched: a dictionary with the keys `kind`
+("exception", "death", "stall", "skip"), `outcome` ("raised", "skipped", "replaced"), `place` in its batch, `position`
+in the epoch, `index`, `description`, `exception`, `traceback`, `worker`, `replacement` and `time`; the trainer adds
+`epoch` and `batch`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker._events import Event
+
+Fault = Mapping[str, Any]
+
+KEPT = 100
+"""Events of each kind, and classes of exceptions, that are kept; more are only counted. A loader may live for weeks."""
+
+
+def class_of(fault: Fault) -> str:
+    """The name of the exception's class. A fault of the same cause has a text of its own for each file."""
+    if fault["kind"] == "skip":
+        return "SkipSample"
+    return str(fault["exception"] or "").partition(":")[0].strip() or str(fault["kind"])
+
+
+def on_one_line(fault: Fault) -> str:
+    """What an exception said, as the end of a line, shortened."""
+    text = " ".join(str(fault["exception"] or "").split())
+    return f": {text if len(text) <= 100 else f'{text[:99]}…'}" if text else ""
+
+
+def plain(fault: Fault) -> dict[str, Any]:
+    """A fault as JSON has it."""
+    indices = {name: plain_index(fault.get(name)) for name in ("index", "replacement")}
+    return {**fault, **indices, "time": in_utc(fault["time"])}
+
+
+def plain_index(index: Any) -> int | str | None:
+    """An index as JSON has it: NumPy's and torch's integers are integers; what is neither number nor text, its repr."""
+    if index is None or isinstance(index, str):
+        return index
+    try:
+        return operator.index(index)
+    except (TypeError, ValueError):
+        return repr(index)
+
+
+def in_utc(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601 writes them."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="microseconds")
+
+
+@dataclass
+class Like:
+    """Faults with the same class of exception."""
+
+    name: str
+    first: Fault
+    count: int = 0
+
+
+@dataclass
+class Counts:
+    """What became of the samples of an epoch, or of several.
+
+    Attributes:
+        planned: samples, or None where nobody knows: a stream, a sampler without a length.
+        delivered: fetched and delivered.
+        replaced: another sample was delivered in its place.
+        skipped: left out because the dataset raised `SkipSample`.
+        quarantined: left out for an error.
+        raised: in a batch that was an error.
+        batches: delivered.
+        waited: seconds in which the training loop waited for a batch.
+        spent: seconds since the epoch's first `next()`.
+        faults: by class of exception.
+    """
+
+    planned: int | None = None
+    delivered: int = 0
+    replaced: int = 0
+    skipped: int = 0
+    quarantined: int = 0
+    raised: int = 0
+    batches: int = 0
+    waited: float = 0.0
+    spent: float = 0.0
+    faults: dict[str, Like] = field(default_factory=dict)
+
+    @property
+    def requested(self) -> int:
+        """Samples that have met their fate."""
+        return self.delivered + self.replaced + self.skipped + self.quarantined + self.raised
+
+    @property
+    def not_requested(self) -> int | None:
+        """Samples that nobody has asked for (yet), or None where it is unknown how many are planned."""
+        return None if self.planned is None else max(0, self.planned - self.requested)  # a stream's length is a guess
+
+    def copy(self) -> Counts:
+        """The counts as they are now."""
+        return replace(self, faults={name: replace(like) for name, like in self.faults.items()})
+
+    def add_delivered(self, samples: int, faults: Sequence[Fault]) -> None:
+        """A batch of so many samples; those that failed are left out, or another is among them."""
+        replaced = sum(fault["outcome"] == "replaced" for fault in faults)
+        left_out = [fault["kind"] for fault in faults if fault["outcome"] == "skipped"]
+        skipped = left_out.count("skip")
+        self.delivered += samples - replaced
+        self.replaced += replaced
+        self.skipped += skipped
+        self.quarantined += len(left_out) - skipped
+        self.batches += samples > 0
+        self._keep(faults)
+
+    def add_raised(self, samples: int, faults: Sequence[Fault]) -> None:
+        """A batch of so many planned samples that was an error: none of them was delivered."""
+        self.raised += samples
+        self._keep(faults)
+
+    def _keep(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            name = class_of(fault)
+            if name not in self.faults and len(self.faults) >= KEPT:
+                name = "others"
+            self.faults.setdefault(name, Like(name, fault)).count += 1
+
+
+@dataclass
+class Happened:
+    """Events of one kind: how many, and the latest of them."""
+
+    count: int = 0
+    latest: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+
+class Ledger:
+    """Counts for a loader, in the thread of the trainer.
+
+    Attributes:
+        epoch: counts of the latest epoch.
+        total: counts of all epochs since the loader was made.
+        epoch_number: number of the latest epoch, or None before the first.
+        epochs: how many have begun.
+        events: by kind, since the loader was made.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = Counts()
+        self.total = Counts(planned=0)
+        self.epoch_number: int | None = None
+        self.epochs = 0
+        self.events: dict[str, Happened] = {}
+
+    def begin(self, epoch_number: int, planned: int | None) -> None:
+        """An epoch begins, of so many samples: those that are still to come, where it is resumed."""
+        self.epoch = Counts(planned)
+        self.epoch_number = epoch_number
+        self.epochs += 1
+        known = self.total.planned is not None and planned is not None
+        self.total.planned = (self.total.planned or 0) + (planned or 0) if known else None
+
+    def delivered(self, samples: int, faults: Sequence[Fault]) -> None:
+        """A batch is delivered.
+
+        Args:
+            samples: how many are in it, those that stand in for others included.
+            faults: of the samples that failed or were not wanted.
+        """
+        for counts in (self.epoch, self.total):
+            counts.add_delivered(samples, faults)
+
+    def raised(self, samples: int, faults: Sequence[Fault]) -> None:
+        """A batch's error is raised.
+
+        Args:
+            samples: how many were planned for the batch, the innocent included.
+            faults: of the samples that failed.
+        """
+        for counts in (self.epoch, self.total):
+            counts.add_raised(samples, faults)
+
+    def waited(self, seconds: float) -> None:
+        """The training loop has waited so long for this batch."""
+        for counts in (self.epoch, self.total):
+            counts.waited += seconds
+
+    def spent(self, seconds: float) -> None:
+        """So much time has gone by since the epoch's first `next()`."""
+        seconds = max(seconds, self.epoch.waited)  # the first wait may have begun before the epoch did
+        self.total.spent += seconds - self.epoch.spent
+        self.epoch.spent = seconds
+
+    def event(self, event: Event) -> None:
+        """Something happened beside the batches."""
+        happened = self.events.setdefault(event.kind, Happened())
+        happened.count += 1
+        happened.latest.append(event)

@@ -1,0 +1,162 @@
+"""How a unit's samples are fetched from a dataset with indices, and what is done where one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stoker._engine.base import WHOLE, NothingLeft
+from stoker.errors import ErrorBudgetError, SamplerError, SkipSample
+from stoker.loader.faults import LEFT_OUT, Faults, candidates
+from stoker.loader.generators import mix
+
+if TYPE_CHECKING:
+    from stoker.loader.job import Work
+    from stoker.loader.seeding import SampleSeeding
+
+
+class MapSource:
+    """Fetches samples by their indices.
+
+    Args:
+        dataset: it has `__getitem__`, or `__getitems__`.
+        batched: whether a unit's indices are a list.
+        faults: what is done about samples that fail.
+        mark: where what is being done is left.
+
+    Attributes:
+        failed_index: index of the sample that raised, after `samples` has; all of the unit's, if it was the batch.
+    """
+
+    def __init__(self, dataset: Any, batched: bool, faults: Faults, mark: Any) -> None:
+        self._dataset = dataset
+        self._batched = batched
+        self._faults = faults
+        self._mark = mark
+        self._fetch_all = getattr(dataset, "__getitems__", None) if batched else None
+        self._skips = False  # whether the dataset has asked to leave a sample out
+        self.failed_index: Any = None
+
+    def samples(self, work: Work, seeds: SampleSeeding) -> list[Any]:
+        """The unit's samples in order, without those that were left out.
+
+        Raises:
+            NothingLeft: all were left out.
+            Exception: what the dataset raised, where the policy says so; `failed_index` then tells where.
+        """
+        indices = list(work.indices) if self._batched else [work.indices]
+        try:
+            samples = self._all(work, seeds, indices)
+        except Exception as error:
+            place = seeds.failed_at
+            if place is None:
+                self.failed_index = work.indices
+            elif place < len(indices):
+                self.failed_index = indices[place]
+                _blame_the_sampler(error, self.failed_index, self._dataset)
+                if not self._faults.has_met(place):
+                    self._faults.decide(place, self.failed_index, _positions(work, indices)[place], error)
+            raise
+        kept = [sample for sample in samples if sample is not LEFT_OUT]
+        if not kept and indices:
+            raise NothingLeft
+        return kept
+
+    def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
+        if callable(self._fetch_all):
+            return self._at_once(work, seeds, indices)
+        fetch = functools.partial(operator.getitem, self._dataset)
+        if not (self._skips or self._faults.is_lenient or self._faults.knows_any):
+            try:
+                return seeds.samples(work.seed, _positions(work, indices), fetch, indices)
+            except SkipSample:
+                self._skips = True  # from now on it is expected
+        return self._carefully(work, seeds, indices, fetch)
+
+    def _at_once(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
+        """By `__getitems__`; sample by sample where that fails, and it matters which one it is."""
+        fetch_all: Callable[[list[Any]], Any] = self._fetch_all  # type: ignore[assignment]
+        if not self._faults.knows_any:
+            self._mark[0] = WHOLE
+            try:
+                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
+                return whole
+            except Exception as error:
+                if not (self._faults.is_lenient or isinstance(error, SkipSample)):
+                    raise
+        return self._carefully(work, seeds, indices, lambda index: fetch_all([index])[0])
+
+    def _carefully(
+        self, work: Work, seeds: SampleSeeding, indices: list[Any], fetch: Callable[[Any], Any]
+    ) -> list[Any]:
+        positions = _positions(work, indices)
+        guarded = functools.partial(self._guarded, work, positions, indices, fetch)
+        return seeds.samples(work.seed, positions, guarded, list(enumerate(indices)))
+
+    def _guarded(
+        self,
+        work: Work,
+        positions: range,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        item: tuple[int, Any],
+    ) -> Any:
+        place, index = item
+        try:
+            self._faults.raise_known(place)
+            return fetch(index)
+        except Exception as error:
+            decision = self._faults.decide(place, index, positions[place], error)
+            if decision == "raise":
+                raise
+            if decision == "skip":
+                return LEFT_OUT
+            return self._replacement(work, place, indices, fetch, error)
+
+    def _replacement(
+        self, work: Work, place: int, indices: list[Any], fetch: Callable[[Any], Any], error: Exception
+    ) -> Any:
+        key = mix(work.seed, work.position + place * work.stride)
+        tried = 0
+        # Of those that were tried here before, all but the last have killed as well
+        killers = self._faults.deaths_at(place) - 1
+        for other in candidates(place, indices, work.spares, key):
+            tried += 1
+            if tried <= killers:
+                continue
+            try:
+                sample = fetch(other)
+            except Exception:  # it fails too, and is counted where it is its turn
+                continue
+            self._faults.replaced(place, other)
+            return sample
+        raise ErrorBudgetError(
+            f"sample {indices[place]!r} cannot be replaced: "
+            + (f"each of the {tried} that could take its place fails as well." if tried else "there is no other.")
+            + " Is the whole dataset out of reach? Larger batches have more to choose from; a sampler that is walked "
+            "gives only its batch."
+        ) from error
+
+
+def _positions(work: Work, indices: Sequence[Any]) -> range:
+    return range(work.position, work.position + work.stride * len(indices), work.stride)
+
+
+def _blame_the_sampler(error: Exception, index: Any, dataset: Any) -> None:
+    """Gives an error a cause to read where the index is none of the dataset's; its type stays the dataset's."""
+    if error.__cause__ is not None or not isinstance(error, (LookupError, TypeError)):
+        return
+    with contextlib.suppress(Exception):  # a dataset without a length, or with any other mind of its own
+        length = len(dataset)
+        if not hasattr(index, "__index__"):
+            what = f"{index!r} ({type(index).__name__}), which is no integer"
+        elif not -length <= index < length:
+            what = f"index {index}, but the dataset has {length} samples"
+        else:
+            return
+        error.__cause__ = SamplerError(
+            f"the sampler yielded {what}. Was it made for another dataset, or has the dataset changed since?"
+        )

@@ -1,0 +1,223 @@
+"""How a unit's samples are read from a worker's stream, and how a stream goes on where another one stood."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from stoker._engine.base import NothingLeft, StreamEnd
+from stoker._worker_info import current
+from stoker.errors import StateMismatchError, StreamLostError
+from stoker.loader.faults import Faults
+from stoker.loader.generators import mix
+from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
+
+if TYPE_CHECKING:
+    from stoker.datasets.stream import StreamIterator
+    from stoker.loader.job import Settings, Work
+    from stoker.loader.seeding import SampleSeeding
+
+
+class StreamSource:
+    """One worker's stream in one epoch of its iterator; opened by the first unit.
+
+    Args:
+        dataset: what is iterated over.
+        settings: the loader's.
+        number: the worker's.
+        init_fn: whether the user's function ran in the worker, which is where he would share a stream out.
+        run: number of the iterator's epoch.
+        faults: what is done about samples that fail.
+        mark: where what is being done is left.
+        resumed: `state()` of the worker that this one replaces, or None.
+
+    Attributes:
+        notes: things to tell the user once.
+        seed: under which its samples are made.
+        first: position of the unit's first sample.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        settings: Settings,
+        number: int,
+        *,
+        init_fn: bool,
+        run: int,
+        faults: Faults,
+        mark: Any,
+        resumed: bytes | None,
+    ) -> None:
+        self._dataset = dataset
+        self._settings = settings
+        self._number = number
+        self._init_fn = init_fn
+        self._run = run
+        self._faults = faults
+        self._mark = mark
+        self._resumed = resumed
+        self._source: StreamIterator[tuple[int, Any]] | None = None
+        self._ended = False
+        self._raised: Exception | None = None  # by a generator, just now
+        self._position = 0
+        self.seed = 0
+        self.first = 0
+        self.notes: list[str] = []
+
+    def samples(self, work: Work, seeds: SampleSeeding) -> list[Any]:
+        """The samples of the next batch.
+
+        Raises:
+            StreamEnd: there are none.
+            NothingLeft: all that were read were left out.
+        """
+        self._mark[0] = 0
+        self._faults.raise_known(0)
+        if self._source is None and not self._ended:
+            self._ended = True  # one that cannot be opened is not tried again
+            self._open(work, seeds)
+            self._ended = False
+        wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
+        self.first = self._position
+        with seeds.undisturbed(self.seed):
+            samples, left_out = self._read(seeds, wanted)
+        if self._settings.drop_last and len(samples) + left_out < wanted:
+            raise StreamEnd
+        if not samples:
+            raise NothingLeft if left_out else StreamEnd
+        return samples
+
+    def _read(self, seeds: SampleSeeding, wanted: int) -> tuple[list[Any], int]:
+        """So many samples, or those that there are; and how many of them were left out."""
+        samples: list[Any] = []
+        left_out = read = 0
+        while len(samples) + left_out < wanted:
+            self._mark[0] = read
+            self._faults.raise_known(read)
+            position = self._position
+            try:
+                sample = self._next_sample(seeds)
+            except Exception as error:
+                decision = self._faults.decide(read, None, position, error)
+                if decision == "raise":
+                    raise
+                left_out += decision == "skip"
+                self._raised = error if _left_a_generator(error) else None
+            else:
+                if sample is _END:
+                    break
+                samples.append(sample)
+                self._raised = None
+            read += 1
+        if self._ended and self._raised is not None:
+            # A generator is over when it raises: to skip there would lose its rest without a word
+            raised, self._raised = self._raised, None
+            raise raised
+        return samples, left_out
+
+    def _open(self, work: Work, seeds: SampleSeeding) -> None:
+        """The worker's stream of samples in this epoch, each made under its own seed."""
+        settings, state = self._settings, work.indices
+        if self._resumed is not None:
+            left = pickle.loads(self._resumed)
+            if left.get("run") == self._run:
+                state = _after_a_death(left, self._number)
+        several, strided = settings.num_workers > 1, state is not None and state.get("strided")
+        again = read_again(self._dataset, state)
+        if again:
+            state = {**state, "position": 0, "stream": None} if strided else None
+        if settings.shard == "auto" and not self._init_fn and (several or strided):
+            share = (self._dataset, self._number, max(1, settings.num_workers), self.notes.append, state)
+            # Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's
+            current.on_told = functools.partial(seeds.again, mix(work.seed, self._number), 0)
+            try:
+                self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share))
+            finally:
+                current.on_told = None
+        else:
+            self._source, whole = seeds.one(work.seed, 0, lambda: Numbered(self._dataset, state)), not several
+        self._position = 0 if state is None else state["position"]
+        self.seed = work.seed if whole else mix(work.seed, self._number)
+        with seeds.undisturbed(self.seed):
+            while self._position < again:
+                self._read_again(seeds, again)
+
+    def _read_again(self, seeds: SampleSeeding, until: int) -> None:
+        """A sample that was delivered before: read as then, also what it draws, and thrown away."""
+        try:
+            found = self._next_item(seeds) is not None
+        except Exception:  # so it was then
+            return
+        if not found:
+            raise StateMismatchError(
+                f"the state stands behind sample {until} of a stream that has {self._position} now: it is another's, "
+                "or has lost samples since."
+            )
+
+    def state(self) -> tuple[bytes | None, bool]:
+        """Where the stream stands behind the last unit (None where there is none yet), and whether another worker can
+        go on from there."""
+        if self._source is None:
+            return (pickle.dumps({"run": self._run, "ended": True}, 5) if self._ended else None), True
+        try:
+            state = {"run": self._run, **self._source.state_dict()}
+            blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
+            return blob, self._ended or _goes_on(state)
+        except Exception as error:
+            return pickle.dumps({"failed": repr(error)}, 5), False
+
+    def _next_sample(self, seeds: SampleSeeding) -> Any:
+        """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
+        while not self._ended:
+            item = self._next_item(seeds)
+            if item is None:
+                self._ended = True
+                break
+            if item[1] is not OTHERS:
+                return item[1]
+        return _END
+
+    def _next_item(self, seeds: SampleSeeding) -> tuple[int, Any] | None:
+        """The next of the stream that is read, under the seeds of its position; None at the end."""
+        assert self._source is not None
+        ended = False
+        try:
+            item: tuple[int, Any] | None
+            item = seeds.one(self.seed, self._position, functools.partial(next, self._source, None))
+            ended = item is None
+            return item
+        finally:
+            self._position += not ended
+
+
+def _after_a_death(state: dict[str, Any], worker: int) -> dict[str, Any]:
+    """Where the stream of a worker that died goes on. Nothing may be skipped or come twice without a word.
+
+    A stream that every worker walks whole is read again: that its samples come in one order is what sharing it out by
+    stride rests on anyway.
+    """
+    if _goes_on(state):
+        return {"ended": False, **state}
+    raise StreamLostError(
+        f"worker {worker} died, and its stream cannot be opened again where it stood: {state.get('position', 0)} "
+        "samples had been delivered, and what it had read beyond is lost. Give the dataset state_dict() and "
+        "load_state_dict(state), or build it from stoker's streams; then the run survives this."
+    )
+
+
+def _goes_on(state: dict[str, Any]) -> bool:
+    """Whether a stream can be opened where it stood, or is read again without harm."""
+    stream = state.get("stream")
+    return "failed" not in state and (state.get("strided") or not (isinstance(stream, dict) and "seen" in stream))
+
+
+def _left_a_generator(error: BaseException) -> bool:
+    """Whether what was raised passed through a generator, and so ended it."""
+    return any(frame.f_code.co_flags & inspect.CO_GENERATOR for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+_END: Any = object()

@@ -1,0 +1,92 @@
+"""What happens beside the batches, told to whoever wants to hear: warnings, logging, `on_event`, the ledger.
+
+Shared by an iterator and its backend. It knows neither, so that an iterator that is dropped ends at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import Any
+
+from stoker import errors
+from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE
+from stoker._events import Event, Listener
+from stoker.loader.ledger import Ledger
+from stoker.loader.plan import Step
+
+_log = logging.getLogger("stoker")
+_log.addHandler(logging.NullHandler())  # else Python prints what the warning has said already
+
+_LEVELS = {"skip": logging.INFO, "retired": logging.INFO, "quarantine_failed": logging.ERROR}
+_SILENT = ("skip",)
+"""What a dataset asked for itself is no matter for a warning."""
+
+_DOING = {
+    IDLE: "before it began",
+    START: "in worker_init_fn, or before its first sample",
+    WHOLE: "in __getitems__",
+    COLLATE: "in collate_fn",
+    WRITE: "while it was handed over",
+}
+
+
+class Witness:
+    """Tells of events, and where in the epoch a unit is.
+
+    Args:
+        ledger: counts them.
+        listener: the user's `on_event`.
+        told: kinds of which there was a warning; the loader's own, so that each comes once.
+
+    Attributes:
+        steps: the steps of the units that are under way.
+    """
+
+    def __init__(self, ledger: Ledger, listener: Listener | None, told: set[str]) -> None:
+        self._ledger = ledger
+        self._listener = listener
+        self._told = told
+        self.steps: dict[int, Step] = {}
+
+    def tell(self, event: Event) -> None:
+        """Counts, logs, and passes on an event; the first of each kind is a warning too. What the user's listener
+        raises passes through."""
+        self._ledger.event(event)
+        _log.log(_LEVELS.get(event.kind, logging.WARNING), event.message)
+        if self._listener is not None:
+            self._listener(event)
+        if event.kind not in self._told and event.kind not in _SILENT:
+            self._told.add(event.kind)
+            warnings.warn(event.message, errors.StokerWarning, stacklevel=users_level())
+
+    def locate(self, unit: int, mark: int) -> str:
+        """Where that is: "batch 7, sample 30"."""
+        step = self.steps.get(unit)
+        if step is None:
+            return "a batch that is not wanted any more"
+        return f"batch {step.number}, {self._sample(step, mark)}"
+
+    def index(self, unit: int, mark: int) -> Any:
+        """Index of the sample; None where it is none."""
+        step = self.steps.get(unit)
+        if step is None or mark < 0 or step.indices is None:
+            return None
+        return step.indices[mark] if isinstance(step.indices, list) else step.indices
+
+    def _sample(self, step: Step, mark: int) -> str:
+        if mark in _DOING:
+            return _DOING[mark]
+        if not isinstance(step.indices, list):
+            streamed = step.indices is None or isinstance(step.indices, dict)
+            return f"{mark + 1}. sample of its stream" if streamed else f"sample {step.indices!r}"
+        return f"sample {step.indices[mark]!r}" if mark < len(step.indices) else "a sample"
+
+
+def users_level() -> int:
+    """Stack level, for the caller's `warnings.warn`, of the nearest code that is not ours."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "stoker":
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,225 @@
+"""What `loader.report()` says of a ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker._events import Event
+from stoker.loader.ledger import Ledger
+from stoker.loader.report import Report
+
+NOON = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
+
+
+def fault(**changes: Any) -> dict[str, Any]:
+    made = {
+        "kind": "exception",
+        "outcome": "skipped",
+        "place": 0,
+        "position": 0,
+        "index": 517,
+        "description": "train/b.jpg",
+        "exception": "OSError: image file\nis truncated",
+        "traceback": "",
+        "worker": 0,
+        "replacement": None,
+        "time": NOON,
+    }
+    return {**made, **changes}
+
+
+def rows(report: Report) -> dict[str, str]:
+    """By name; those that go on are joined."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in str(report).split("\n\n")[0].splitlines():
+        head, _, text = line.partition("  ")
+        name = head or name
+        found[name] = f"{found[name]}\n{text.strip()}" if name in found else text.strip()
+    return found
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    ledger = Ledger()
+    ledger.begin(0, 50_000)
+    return ledger
+
+
+def test_nothing_has_begun() -> None:
+    assert str(Report.of(Ledger())).splitlines() == [
+        "epoch          none has begun",
+        "delivered      0",
+        "replaced       0",
+        "skipped        0",
+        "quarantined    0",
+        "raised         0",
+        "not requested  unknown",
+    ]
+
+
+def test_counts(ledger: Ledger) -> None:
+    ledger.delivered(40_000, [fault()] * 3 + [fault(outcome="replaced")] * 10)
+    ledger.raised(5, [])
+    ledger.delivered(9, [fault(kind="skip")])
+    found = rows(Report.of(ledger))
+    assert list(found) == [
+        *("epoch", "delivered", "replaced", "skipped", "quarantined", "raised", "not requested", "faults")
+    ]
+    assert found["epoch"] == "0: 50,000 samples; batches delivered: 2"
+    assert found["delivered"] == "39,999 (80.00%)"
+    assert found["replaced"] == "10 (0.02%)"
+    assert found["skipped"] == "1 (0.00%)"
+    assert found["quarantined"] == "3 (0.01%)"
+    assert found["raised"] == "5 (0.01%)"
+    assert found["not requested"] == "9,982 (19.96%)"
+
+
+def test_counts_of_all_epochs(ledger: Ledger) -> None:
+    ledger.delivered(50_000, [])
+    ledger.begin(1, 50_000)
+    ledger.delivered(1000, [])
+    found = rows(Report.of(ledger))
+    assert found["epoch"] == "1: 50,000 samples; batches delivered: 1; in brackets, all 2 epochs"
+    assert found["delivered"] == "1,000 (2.00%)  [51,000]"
+    assert found["skipped"] == "0  [0]"
+
+
+def test_an_epoch_without_a_known_length() -> None:
+    ledger = Ledger()
+    ledger.begin(0, None)
+    ledger.delivered(3, [fault()])
+    found = rows(Report.of(ledger))
+    assert found["epoch"] == "0: samples without a number; batches delivered: 1"
+    assert found["delivered"] == "3 (75.00%)"
+    assert found["not requested"] == "unknown"
+
+
+def test_faults_by_class_the_most_first(ledger: Ledger) -> None:
+    for number in range(7):
+        ledger.delivered(1, [fault(exception=f"Error{number}: no", description=None)] * (number + 1))
+    assert rows(Report.of(ledger))["faults"].splitlines() == [
+        "7 Error6, first sample 517 at 2026-03-04 12:00:00: Error6: no",
+        "6 Error5, first sample 517 at 2026-03-04 12:00:00: Error5: no",
+        "5 Error4, first sample 517 at 2026-03-04 12:00:00: Error4: no",
+        "4 Error3, first sample 517 at 2026-03-04 12:00:00: Error3: no",
+        "6 of other classes",
+    ]
+
+
+def test_a_fault(ledger: Ledger) -> None:
+    ledger.delivered(1, [fault()])
+    expected = "1 OSError, first sample 517 (train/b.jpg) at 2026-03-04 12:00:00: OSError: image file is truncated"
+    assert rows(Report.of(ledger))["faults"] == expected
+
+
+def test_a_fault_of_a_stream(ledger: Ledger) -> None:
+    ledger.raised(1, [fault(index=None, description=None)])
+    assert "OSError, first at 2026" in rows(Report.of(ledger))["faults"]
+
+
+def test_events(ledger: Ledger) -> None:
+    for number in range(6):
+        ledger.event(Event("death", "died", time=NOON + number, worker=number % 2))
+    ledger.event(Event("zygote_death", "died", time=NOON))
+    ledger.event(Event("retired", "grew", time=NOON, worker=3))
+    ledger.event(Event("stall", "stalls", time=NOON, worker=1, batch=7))
+    ledger.event(Event("error", "counted with the samples", time=NOON))
+    ledger.event(Event("skip", "counted with the samples", time=NOON))
+    ledger.event(Event("of a later version", "?", time=NOON))
+    found = rows(Report.of(ledger))
+    at = "at 2026-03-04 12:00:0"
+    assert found["deaths"] == f"6: the latest worker 0 {at}2, worker 1 {at}3, worker 0 {at}4, worker 1 {at}5"
+    assert found["zygote's deaths"] == f"1: {at}0"
+    assert found["retired"] == f"1: worker 3 {at}0"
+    assert found["stalls"] == f"1: worker 1 {at}0"
+    assert found["of a later version"] == f"1: {at}0"
+    assert not {"error", "errors", "skip"} & set(found)
+
+
+def test_waiting(ledger: Ledger) -> None:
+    ledger.waited(2.5)
+    ledger.spent(1000.0)
+    assert rows(Report.of(ledger))["waiting"] == "2.5 s of 1,000.0 s (0.2%) went by waiting for a batch"
+
+
+def test_memory(ledger: Ledger) -> None:
+    found = rows(Report.of(ledger, {"arena": 3 * 2**30 // 2, "workers": 5 * 2**20, "lent": 2048, "held": 7}))
+    assert found["memory"] == "arena 1.5 GiB, workers 5.0 MiB, lent 2.0 KiB, held 7 bytes"
+
+
+def test_stacks_stand_below(ledger: Ledger) -> None:
+    text = str(Report.of(ledger, stacks="worker 0:\n  File ..."))
+    assert text.endswith("\n\nworker 0:\n  File ...")
+
+
+def test_it_is_of_one_moment(ledger: Ledger) -> None:
+    ledger.delivered(1, [fault()])
+    ledger.event(Event("death", "died", time=NOON))
+    memory = {"arena": 1}
+    report = Report.of(ledger, memory)
+    before = str(report), report.as_dict()
+    ledger.delivered(1, [fault()])
+    ledger.event(Event("death", "died"))
+    memory["arena"] = 2
+    assert (str(report), report.as_dict()) == before
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.stacks = "x"  # type: ignore[misc]
+
+
+def test_plain_values(ledger: Ledger) -> None:
+    ledger.delivered(3, [fault(index=np.int64(3), time=0.0)])
+    ledger.event(Event("death", "died", time=0.0, worker=1, batch=2, details={"signal": 9, "of": {1}}))
+    ledger.waited(0.5)
+    ledger.spent(2.0)
+    found = Report.of(ledger, {"arena": 5}, "stacks").as_dict()
+    assert json.loads(json.dumps(found)) == found
+    epoch = found["epoch"]
+    assert epoch["faults"]["OSError"]["count"] == 1
+    assert epoch["faults"]["OSError"]["first"]["index"] == 3
+    assert epoch["faults"]["OSError"]["first"]["time"] == "1970-01-01T00:00:00.000000+00:00"
+    assert found["total"] == epoch
+    del epoch["faults"]
+    assert epoch == {
+        "planned": 50_000,
+        "delivered": 3,
+        "replaced": 0,
+        "skipped": 0,
+        "quarantined": 1,
+        "raised": 0,
+        "not_requested": 49_996,
+        "batches": 1,
+        "waited": 0.5,
+        "spent": 2.0,
+    }
+    event = {"time": "1970-01-01T00:00:00.000000+00:00", "message": "died", "worker": 1, "batch": 2}
+    details = {"signal": 9, "of": "{1}"}
+    assert found["events"] == {"death": {"count": 1, "latest": [{**event, "details": details}]}}
+    assert (found["epoch_number"], found["epochs"]) == (0, 1)
+    assert (found["memory"], found["stacks"]) == ({"arena": 5}, "stacks")
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers() | st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(ANYTHING, st.text(), st.text())
+def test_whatever_comes(anything: Any, exception: str, kind: str) -> None:
+    ledger = Ledger()
+    ledger.begin(0, None)
+    ledger.delivered(1, [fault(index=anything, exception=exception, description=exception)])
+    ledger.event(Event(kind, exception, time=NOON, details={exception: anything}))
+    report = Report.of(ledger)
+    assert str(report)
+    json.dumps(report.as_dict())
