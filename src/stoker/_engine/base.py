@@ -197,7 +197,15 @@ class Backend(ABC):
 
     @abstractmethod
     def submit(self, unit: int, work: Any, worker: int | None) -> None:
-        """Queues a unit, for `worker` if it is bound to one. Does not block."""
+        """Queues a unit, for `worker` if it is bound to one. Does not block. Begun at the latest with `receive`."""
+
+    def flush(self) -> None:  # noqa: B027 - most begin at once
+        """What was submitted is begun now."""
+
+    @property
+    def ready(self) -> int:
+        """Answers that have arrived and were not yet received, as far as that is known without asking the kernel."""
+        return 0
 
     @abstractmethod
     def receive(self, timeout: float | None) -> Answer:

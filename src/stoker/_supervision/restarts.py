@@ -15,8 +15,8 @@ DEFAULT = 5
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
-"""Seconds before the second death's replacement, which then double, up to this: what kills (a full memory, a file
-server that is away) may pass. The first is replaced at once."""
+"""Seconds before the replacement of the second that dies without a unit done in between, which then double, up to this:
+what kills (a full memory, a file server that is away) may pass. The first is replaced at once."""
 
 KILLS = 3
 """Deaths of one unit at one place that prove the place guilty, by whatever signal: two may be chance."""
@@ -51,20 +51,25 @@ class Restarts:
         self._most = most
         self._deaths: deque[tuple[float, int | None]] = deque()  # (when, the unit)
         self._kills: dict[int, list[tuple[int, bool]]] = {}  # unit → (place, whether by its own doing)
+        self._blamed: set[tuple[int, int]] = set()
+        self._in_a_row = 0
 
-    def died(self, unit: int | None, place: int, code: int | None, now: float) -> Verdict:
+    def died(self, unit: int | None, place: int | None, code: int | None, now: float) -> Verdict:
         """Somebody died at `now` (seconds, of a clock that never goes back), working on `unit`, or idle (None).
 
         Args:
             unit: what it worked on.
-            place: where in the unit; equal numbers are equal places.
+            place: where in the unit; equal numbers are equal places. A sample's, from 0, may be blamed again (another
+                took its place), any other only once. None can not be blamed.
             code: its exit code, negative for a signal; None where that is unknown.
             now: the time.
         """
+        self._in_a_row += 1
         while self._deaths and now - self._deaths[0][0] > PERIOD:
             self._deaths.popleft()
         self._deaths.append((now, unit))
-        if unit is not None and self._most and self._guilty(unit, place, code):
+        if unit is not None and place is not None and self._most and self._guilty(unit, place, code):
+            self._blamed.add((unit, place))
             # What is known can be left out: these deaths are the error policy's
             self._deaths = deque(death for death in self._deaths if death[1] != unit)
             del self._kills[unit]
@@ -72,21 +77,23 @@ class Restarts:
         count = len(self._deaths)
         if count > self._most:
             return Verdict(None)
-        return Verdict(0.0 if count == 1 else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (count - 2)))
+        again = min(self._in_a_row - 2, 20)
+        return Verdict(0.0 if again < 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2**again))
 
     def _guilty(self, unit: int, place: int, code: int | None) -> bool:
         kills = self._kills.setdefault(unit, [])
         kills.append((place, code is not None and code not in _FROM_OUTSIDE))
+        if place < 0 and (unit, place) in self._blamed:
+            return False
         here = [own for other, own in kills if other == place]
         return len(here) >= KILLS or here.count(True) >= OWN_KILLS
 
     def answered(self, unit: int) -> None:
         """The unit is done after all."""
+        self._in_a_row = 0
         self._kills.pop(unit, None)
-
-    def is_suspect(self, unit: int) -> bool:
-        """Whether somebody died of the unit: it is to be done sample by sample, so that the next death has a place."""
-        return unit in self._kills
+        if self._blamed:
+            self._blamed = {(other, place) for other, place in self._blamed if other != unit}
 
     @property
     def count(self) -> int:

@@ -70,8 +70,11 @@ class Stalls:
         self._since = {worker: (unit, since + seconds) for worker, (unit, since) in self._since.items()}
 
     def ended(self, unit: int, place: int) -> bool:
-        """The worker was ended because it stalled there; returns whether the place is proven guilty."""
+        """The worker was ended because it stalled there; returns whether the place is proven guilty.
+
+        A sample's, from 0, may be guilty again (another took its place), any other only once.
+        """
         self._told.discard(unit)
         places = self._places.setdefault(unit, [])
         places.append(place)
-        return places.count(place) >= STALLS
+        return places.count(place) >= STALLS and (place >= 0 or places.count(place) == STALLS)

@@ -40,7 +40,8 @@ class Stream(Protocol):
     """A random generator. Not thread safe, as no generator is.
 
     `state()` gives a value that stays equal as long as nothing is drawn, and that `restore()` puts back. `seed()` takes
-    any 64-bit key; streams of the same kind but another `salt` give other numbers for the same key.
+    any 64-bit key; streams of the same kind but another `salt` give other numbers for the same key. `drawn()` says
+    whether anything was drawn since the latest `seed()`, more cheaply than two states do.
     """
 
     @property
@@ -50,6 +51,8 @@ class Stream(Protocol):
     def restore(self) -> Any: ...
 
     def seed(self, key: int) -> None: ...
+
+    def drawn(self) -> bool: ...
 
 
 def salt_of(state: object) -> int:
@@ -65,9 +68,24 @@ class PythonStream:
         self.restore = generator.setstate
         self._seed = generator.seed
         self._salt = salt_of(self.state()) if salt is None else salt
+        kind = type(generator)
+        self._is_twister = (kind.seed, kind.getstate) == (random.Random.seed, random.Random.getstate)
+        self._seeded: Any = None  # the state, of others
 
     def seed(self, key: int) -> None:
         self._seed(key ^ self._salt)
+        if not self._is_twister:
+            self._seeded = self.state()
+
+    def drawn(self) -> bool:
+        if not self._is_twister:
+            return bool(self.state() != self._seeded)
+        _, words, held_back = self.state()
+        return words[0] != _FRESH or words[-1] != _TWISTER_WORDS or held_back is not None
+
+
+_FRESH = 2**31
+"""The first word of a twister that was just seeded. All its words then count as used up, so any draw makes new ones."""
 
 
 class LegacyStream:
@@ -82,11 +100,12 @@ class LegacyStream:
         self._generator = generator
         public = self._public()
         memory = _memory(generator._bit_generator.ctypes.state_address)
-        self._direct = memory.tolist() == [*public["state"]["key"], public["state"]["pos"]]
+        words, used = public["state"]["key"].astype(np.uint32), public["state"]["pos"]
+        self._direct = memory[:_TWISTER_WORDS].tobytes() == words.tobytes() and memory[_TWISTER_WORDS] == used
         self._memory = memory if self._direct else memory.copy()
         self._words = self._memory[:_TWISTER_WORDS]
         self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
-        self._seen = self._read()
+        self._seen = self._seeded = self._read()
         self._salt = salt_of(self.state()) if salt is None else salt
 
     def state(self) -> tuple[bytes, float | None]:
@@ -110,8 +129,12 @@ class LegacyStream:
             self._read()
         self._words *= np.uint32(key >> 32 | 1)
         self._seen, self._held_back = self._memory.tobytes(), None
+        self._seeded = self._seen
         if not self._direct:
             self._publish()
+
+    def drawn(self) -> bool:
+        return self._read() != self._seeded
 
     def _read(self) -> bytes:
         if not self._direct:
@@ -143,6 +166,7 @@ class NumpyStream:
         first = self.state()
         self._salt = salt_of(first) if salt is None else salt
         self._congruential = first if isinstance(self._bits, np.random.PCG64 | np.random.PCG64DXSM) else None
+        self._seeded: dict[str, Any] = first
 
     def state(self) -> dict[str, Any]:
         return _comparable(dict(self._bits.state))
@@ -153,11 +177,15 @@ class NumpyStream:
     def seed(self, key: int) -> None:
         key ^= self._salt
         if self._congruential is None:
-            self._bits.state = type(self._bits)(key).state
+            self._seeded = dict(type(self._bits)(key).state)
         else:  # PCG64, the default: its state is one number of 128 bits, which need not be hashed for 10 us
             number = key * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128
             inner = {"state": number, "inc": self._congruential["state"]["inc"]}
-            self._bits.state = {**self._congruential, "state": inner, "has_uint32": 0, "uinteger": 0}
+            self._seeded = {**self._congruential, "state": inner, "has_uint32": 0, "uinteger": 0}
+        self._bits.state = self._seeded
+
+    def drawn(self) -> bool:
+        return self.state() != _comparable(self._seeded)
 
 
 def _comparable(state: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +209,8 @@ class TorchStream:
         self._salt = salt_of(self.state()) if salt is None else salt
         fresh = torch.Generator().manual_seed(generator.initial_seed())
         self._template = fresh.get_state()
-        slots = self._template.numpy().view(np.uint64)
+        self._seeded = self._template.numpy()
+        slots = self._seeded.view(np.uint64)
         self._words = slots[3 : 3 + _TWISTER_WORDS]
         # Old checkpoints keep torch from changing this layout. If it did all the same, 32 bits would have to do.
         self._direct = len(slots) == _TORCH_SLOTS and int(self._words[0]) == generator.initial_seed() % 2**32
@@ -201,7 +230,10 @@ class TorchStream:
             np.right_shift(self._words, _HALF, out=self._words)
             self._generator.set_state(self._template)
         else:
-            self._generator.manual_seed(key >> 1)
+            self._seeded = self._generator.manual_seed(key >> 1).get_state().numpy()
+
+    def drawn(self) -> bool:
+        return self.state() != bytes(self._seeded)
 
 
 _TABLE = np.array([mix(_TWISTER_WORDS, lane) for lane in range(_TWISTER_WORDS)], np.uint64)

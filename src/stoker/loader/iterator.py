@@ -208,8 +208,22 @@ class LoaderIterator:
     def _top_up(self, backend: Backend) -> None:
         """Plans and submits units until enough are under way. A sampler's error waits for its turn."""
         assert self._epoch is not None
+        if self._planned_all or not self._has_room(backend):
+            return
+        self._plan(backend)
+        backend.flush()
+
+    def _has_room(self, backend: Backend) -> bool:
+        """Whether more is to be submitted now. To wake the workers costs the trainer more than all else that it does
+        for a batch: while half of what is under way lies ready, it is done for several batches at once."""
+        under_way = self._outstanding + len(self._answers)
+        several = self._ahead // 2 if (backend.ready + len(self._answers)) * 2 >= self._ahead else 1
+        return under_way + max(1, several) <= self._ahead
+
+    def _plan(self, backend: Backend) -> None:
+        assert self._epoch is not None
         plan, seed = self._epoch.plan, self._epoch.seed
-        while not self._planned_all and self._outstanding + len(self._answers) < self._ahead:
+        while self._outstanding + len(self._answers) < self._ahead:
             try:
                 step = plan.next()
             except Exception as error:

@@ -34,12 +34,18 @@ class Channel:
 
     def send(self, *message: Any) -> None:
         """Queues a message and sends what the kernel takes at once; the rest is sent by `flush`."""
+        self.queue(*message)
+        self.flush()
+
+    def queue(self, *message: Any) -> None:
+        """Keeps a message for the next `flush`: to wake the peer costs more than all else, so several go together."""
         data = pickle.dumps(message, 5)
         self._out.append(memoryview(_HEADER.pack(len(data)) + data))
-        self.flush()
 
     def flush(self) -> None:
         """Sends what the kernel takes at once. A peer that is gone takes nothing, and its end is read elsewhere."""
+        if len(self._out) > 1:
+            self._out = deque([memoryview(b"".join(self._out))])
         while self._out:
             try:
                 sent = self._socket.send(self._out[0])

@@ -72,8 +72,10 @@ def _as_a_child_of_multiprocessing(number: int) -> None:
 
 def leave(code: int) -> NoReturn:
     """Ends a worker: what was printed is written out, nothing else of Python's or the user's runs."""
-    write_out()
-    os._exit(code)
+    try:
+        write_out()
+    finally:
+        os._exit(code)
 
 
 def write_out() -> None:

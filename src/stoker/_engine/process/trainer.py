@@ -169,6 +169,7 @@ class ProcessBackend(Backend):
         self._life = _Life(self._how.forked, self._workers, self._rules, self._parts, self._assemble)
         self._lives.append(self._life)
         self._gone = False  # whether the last poll found the zygote ended
+        self._last_words = ""  # of it
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
         if self._life.descriptor is not None:
@@ -192,10 +193,20 @@ class ProcessBackend(Backend):
         self._check_owner()
         blob = leaves.dumps(work, lambda leaf: None)
         self._units[unit] = (blob, worker)
-        self._life.channel.send("unit", unit, worker, blob, self._life.reader.returned())
+        self._life.channel.queue("unit", unit, worker, blob, self._life.reader.returned())
+
+    def flush(self) -> None:
+        self._life.channel.flush()
+
+    @property
+    def ready(self) -> int:
+        return len(self._inbox)
 
     def receive(self, timeout: float | None) -> Answer:
         self._check_owner()
+        if self._inbox and not self._events:
+            return self._inbox.popleft()
+        self.flush()
         start = heard = time.monotonic()
         until = None if timeout is None else start + timeout
         asked = start
@@ -266,7 +277,7 @@ class ProcessBackend(Backend):
             self._lost_zygote(
                 f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
                 f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed for "
-                "want of memory (see `dmesg`), or by hand?"
+                f"want of memory (see `dmesg`), or by hand?{self._last_words}"
             )
 
     def _lost_zygote(self, story: str) -> None:
@@ -332,6 +343,8 @@ class ProcessBackend(Backend):
             self._born_sick(message[1])
         elif name == "stacks":
             self._stacks = message[1]
+        elif name == "gave_up":
+            self._last_words = f"\nIt raised:\n{message[1]}"
         elif name == "broken":
             self._fatal = fates.broken(pickle.loads(message[1]))
 

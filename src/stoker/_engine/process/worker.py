@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from stoker import errors
-from stoker._engine.base import IDLE, Failure, Job, Known, NothingLeft, Recipe, Said, StreamEnd, located
+from stoker._engine.base import IDLE, WRITE, Failure, Job, Known, NothingLeft, Recipe, Said, StreamEnd, located
 from stoker._engine.process import kernel, settle
 from stoker._engine.process.channel import Channel, Message
 from stoker._transport import leaves
@@ -80,10 +80,11 @@ class Worker(ABC):
     def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
         held = self._writer.slot
         said = Said() if job is None else job.said()
-        self._mark[0] = IDLE
+        self._mark[0] = WRITE
         seconds = time.perf_counter() - start
         number = None if held is None else held.number
         self.send("answer", self._unit, kind, value, number, seconds, tuple(said))
+        self._mark[0] = IDLE
 
     def _ask(self, size: int) -> Slot:
         """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
@@ -164,11 +165,6 @@ def dumps(failure: Failure | None) -> bytes:
     return leaves.dumps(failure, lambda leaf: None)
 
 
-def main(number: int, channel: Channel, arena: int, trainer: int | None, mark: Any, recipe: Recipe) -> None:
-    """The whole life of a zygote's worker; does not return."""
-    live(lambda: ZygotesWorker(number, channel, arena, os.getppid(), trainer, mark).run(recipe))
-
-
 def live(run: Callable[[], None]) -> NoReturn:
     """A worker's whole life: does this, and leaves however it ends."""
     code = 1
@@ -178,4 +174,5 @@ def live(run: Callable[[], None]) -> NoReturn:
         code = left.code if isinstance(left.code, int) else 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    settle.leave(code)
+    finally:
+        settle.leave(code)

@@ -11,11 +11,12 @@ import selectors
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from stoker import errors
-from stoker._engine.base import Failure, Recipe, Said
+from stoker._engine.base import IDLE, Failure, Recipe, Said
 from stoker._engine.process import fates, immortal, kernel, settle, worker
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
@@ -60,6 +61,7 @@ class _Child:
         self.looked_at = 0.0
         self.retires = False
         self.stalled_for: float | None = None  # seconds, when it was ended for it
+        self.stack = ""  # as it was then
 
 
 class Zygote:
@@ -164,16 +166,7 @@ class Zygote:
             theirs.close()
             raise
         if pid == 0:
-            settle.worker(number, me, self._stacks.descriptor, self._collecting)
-            self._selector.close()
-            self._trainer.close()
-            ours.close()
-            for child in self._children.values():
-                child.channel.close()
-                if child.descriptor is not None:
-                    os.close(child.descriptor)
-            mark = self._marks.of(number)
-            worker.main(number, Channel(theirs), self._arena, self._trainer_descriptor, mark, self._recipe)
+            worker.live(lambda: self._become_worker(number, ours, theirs, me))
         theirs.close()
         child = self._children[number] = _Child(pid, Channel(ours))
         self._watch(child.channel.fileno(), lambda: self._from_worker(number))
@@ -183,6 +176,21 @@ class Zygote:
             child.channel.send("resume", self._streams[number])
         self._retirement.born(number)
         self._dispatch.joined(number)
+
+    def _become_worker(self, number: int, zygotes: socket.socket, own: socket.socket, zygote: int) -> None:
+        """In the child that was just forked: lets go of what is the zygote's, and works."""
+        settle.worker(number, zygote, self._stacks.descriptor, self._collecting)
+        self._selector.close()
+        self._trainer.close()
+        zygotes.close()
+        for child in self._children.values():
+            child.channel.close()
+            if child.descriptor is not None:
+                os.close(child.descriptor)
+        mark = self._marks.of(number)
+        worker.ZygotesWorker(number, Channel(own), self._arena, zygote, self._trainer_descriptor, mark).run(
+            self._recipe
+        )
 
     def _refuse(self, number: int, error: OSError) -> NoReturn:
         """A worker cannot be started, and there is no way on."""
@@ -225,12 +233,15 @@ class Zygote:
 
     def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, stack: str, now: float) -> Verdict:
         """What follows from a death; a unit that is to blame is known from now on."""
-        if child.stalled_for is None or unit is None:
-            verdict = self._restarts.died(unit, mark, code, now)
+        place = None if mark == IDLE else mark
+        if child.stalled_for is None or unit is None or place is None:
+            verdict = self._restarts.died(unit, place, code, now)
             story = {"kind": "death", "message": fates.blamed(code), "stack": stack}
+        elif self._stalls.ended(unit, place):
+            verdict = Verdict(0.0, blamed=True)
+            story = {"kind": "stall", "message": fates.stalled(child.stalled_for), "stack": child.stack}
         else:
-            verdict = Verdict(0.0, blamed=self._stalls.ended(unit, mark))
-            story = {"kind": "stall", "message": fates.stalled(child.stalled_for), "stack": stack}
+            return self._restarts.died(unit, None, code, now)
         if verdict.blamed and unit is not None:
             self._known.setdefault(unit, []).append((mark, story))
         return verdict
@@ -410,7 +421,7 @@ class Zygote:
             self._trainer.send("stalled", number, unit, mark, seconds, stack)
             if self._rules.stall_action == "restart":
                 child = self._children[number]
-                child.stalled_for = seconds
+                child.stalled_for, child.stack = seconds, stack
                 kernel.kill(child.pid)
 
     def _look_for_sickness(self) -> None:
@@ -453,14 +464,19 @@ def main(
     """
     kernel.die_with_writers(ends.lifeline)
     channel = Channel(socket.socket(fileno=ends.channel))
+    born = False
     try:
         settle.zygote()
         if signals is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         recipe, workers, rules, collecting = make()
+        born = True
         Zygote(channel, ends, workers, rules, recipe, collecting).run()
     except BaseException as error:
-        channel.send("broken", _dumped(error))
+        if born:
+            channel.send("gave_up", traceback.format_exc())  # another takes its place
+        else:
+            channel.send("broken", _dumped(error))
         until = time.monotonic() + REAP
         while channel.unsent and time.monotonic() < until:
             time.sleep(0.001)
