@@ -70,9 +70,7 @@ class Restarts:
         self._deaths.append((now, unit))
         if unit is not None and place is not None and self._most and self._guilty(unit, place, code):
             self._blamed.add((unit, place))
-            # What is known can be left out: these deaths are the error policy's
-            self._deaths = deque(death for death in self._deaths if death[1] != unit)
-            del self._kills[unit]
+            self.forgive(unit)
             return Verdict(0.0, blamed=True)
         count = len(self._deaths)
         if count > self._most:
@@ -87,6 +85,11 @@ class Restarts:
             return False
         here = [own for other, own in kills if other == place]
         return len(here) >= KILLS or here.count(True) >= OWN_KILLS
+
+    def forgive(self, unit: int) -> None:
+        """What the unit does is known, and can be left out: its deaths are the error policy's."""
+        self._deaths = deque(death for death in self._deaths if death[1] != unit)
+        self._kills.pop(unit, None)
 
     def answered(self, unit: int) -> None:
         """The unit is done after all."""

@@ -69,12 +69,14 @@ class Stalls:
         """Everybody was frozen for so long, the watcher as well."""
         self._since = {worker: (unit, since + seconds) for worker, (unit, since) in self._since.items()}
 
-    def ended(self, unit: int, place: int) -> bool:
+    def ended(self, unit: int, place: int | None) -> bool:
         """The worker was ended because it stalled there; returns whether the place is proven guilty.
 
-        A sample's, from 0, may be guilty again (another took its place), any other only once.
+        A sample's, from 0, may be guilty again (another took its place), any other only once, and None never.
         """
         self._told.discard(unit)
+        if place is None:
+            return False
         places = self._places.setdefault(unit, [])
         places.append(place)
         return places.count(place) >= STALLS and (place >= 0 or places.count(place) == STALLS)

@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from stoker import errors
-from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE
+from stoker._engine.process import fates
 from stoker._events import Event, Listener
 from stoker.loader.ledger import Ledger
 from stoker.loader.plan import Step
@@ -22,14 +22,6 @@ _log.addHandler(logging.NullHandler())  # else Python prints what the warning ha
 _LEVELS = {"skip": logging.INFO, "retired": logging.INFO, "quarantine_failed": logging.ERROR}
 _SILENT = ("skip",)
 """What a dataset asked for itself is no matter for a warning."""
-
-_DOING = {
-    IDLE: "before it began",
-    START: "in worker_init_fn, or before its first sample",
-    WHOLE: "in __getitems__",
-    COLLATE: "in collate_fn",
-    WRITE: "while it was handed over",
-}
 
 
 class Witness:
@@ -76,8 +68,8 @@ class Witness:
         return step.indices[mark] if isinstance(step.indices, list) else step.indices
 
     def _sample(self, step: Step, mark: int) -> str:
-        if mark in _DOING:
-            return _DOING[mark]
+        if mark in fates.DOING:
+            return fates.DOING[mark]
         if not isinstance(step.indices, list):
             streamed = step.indices is None or isinstance(step.indices, dict)
             return f"{mark + 1}. sample of its stream" if streamed else f"sample {step.indices!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker import errors
-from stoker._engine.base import Failure
+from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Failure
 from stoker._engine.process import kernel
 
 _CAUSES = (
@@ -34,20 +34,34 @@ def died(
     )
 
 
-def blamed(code: int | None) -> str:
-    """The story of a sample that ended several workers, the last one like this."""
+DOING = {
+    IDLE: "before it began",
+    START: "in worker_init_fn, or before its first sample",
+    WHOLE: "in __getitems__",
+    COLLATE: "in collate_fn",
+    WRITE: "while it was handed over",
+}
+"""Marks that are no sample's, in words."""
+
+
+def blamed(code: int | None, mark: int) -> str:
+    """The story of a place in a unit that ended several workers, the last one like this."""
     return (
-        "DataLoader worker exited unexpectedly, and each that tried this sample after it did as well: the last one "
-        f"{kernel.told(code)}. on_error='skip' or 'replace' goes on without the sample. {_CAUSES}"
+        f"DataLoader worker exited unexpectedly, and each that tried this batch after it did as well, {_there(mark)}: "
+        f"the last one {kernel.told(code)}. {_CAUSES}"
     )
 
 
-def stalled(seconds: float) -> str:
-    """The story of a sample that was ended because it took too long, again and again."""
+def stalled(seconds: float, mark: int) -> str:
+    """The story of a place in a unit that took too long, again and again."""
     return (
-        f"this sample takes longer than stall_warning, and each worker that tried it was ended (stall_action='restart'"
-        f"), the last one after {seconds:.0f} s. on_error='skip' or 'replace' goes on without it."
+        f"this batch takes longer than stall_warning {_there(mark)}, and each worker that tried it was ended "
+        f"(stall_action='restart'), the last one after {seconds:.0f} s."
     )
+
+
+def _there(mark: int) -> str:
+    return DOING.get(mark, "at this sample (on_error='skip' or 'replace' goes on without it)")
 
 
 def _with(stack: str) -> str:

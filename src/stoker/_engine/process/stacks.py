@@ -12,45 +12,42 @@ from stoker._transport import segments
 
 
 class Stacks:
-    """A file in memory to which all workers of a zygote write: when a signal asks them, and when they crash.
+    """A file in memory for each worker of a zygote, to which it writes when a signal asks it, and when it crashes."""
 
-    Attributes:
-        descriptor: of the file; its position is shared, so that each writes behind the last.
-    """
+    def __init__(self, workers: int) -> None:
+        self._files = [segments.create() for _ in range(workers)]
 
-    def __init__(self) -> None:
-        self.descriptor = segments.create()
+    def descriptor(self, worker: int) -> int:
+        """Where the worker writes. Its position is shared with whoever has it from us."""
+        return self._files[worker]
 
     def read(self, workers: Iterable[tuple[int, int]]) -> str:
         """The stacks of these workers now, given as (number, pid). Waits a moment for each."""
         out = []
         for number, pid in workers:
-            self._clear()
+            self._clear(number)
             os.kill(pid, settle.STACKS_SIGNAL)
-            out.append(f"Worker {number} (pid {pid}):\n{self._written()}")
+            out.append(f"Worker {number} (pid {pid}):\n{self._written(number)}")
         return "\n".join(out)
 
-    def last_words(self) -> str:
-        """What somebody has written without being asked; it is forgotten then."""
-        text = self._text()
-        self._clear()
+    def last_words(self, worker: int) -> str:
+        """What the worker has written; it is forgotten then."""
+        file = self._files[worker]
+        text = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+        self._clear(worker)
         return text
 
-    def _written(self) -> str:
-        """What a worker writes, once it has come to rest."""
+    def _written(self, worker: int) -> str:
+        """What the worker writes, once it has come to rest."""
         until = time.monotonic() + STACKS
         size = 0
         while time.monotonic() < until:
             time.sleep(0.01)
-            before, size = size, os.fstat(self.descriptor).st_size
+            before, size = size, os.fstat(self._files[worker]).st_size
             if size == before > 0:
                 break
-        return self.last_words()
+        return self.last_words(worker)
 
-    def _text(self) -> str:
-        size = os.fstat(self.descriptor).st_size
-        return os.pread(self.descriptor, size, 0).decode(errors="replace")
-
-    def _clear(self) -> None:
-        os.ftruncate(self.descriptor, 0)
-        os.lseek(self.descriptor, 0, os.SEEK_SET)
+    def _clear(self, worker: int) -> None:
+        os.ftruncate(self._files[worker], 0)
+        os.lseek(self._files[worker], 0, os.SEEK_SET)

@@ -103,7 +103,7 @@ class Zygote:
         self._answered = 0
         self._born = time.monotonic()
         self._sick_since: float | None = None
-        self._stacks = Stacks()
+        self._stacks = Stacks(workers)
         self._alone_since: float | None = None  # since when there is no worker, and none can be started
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()  # sockets that are watched for room to write
@@ -179,7 +179,7 @@ class Zygote:
 
     def _become_worker(self, number: int, zygotes: socket.socket, own: socket.socket, zygote: int) -> None:
         """In the child that was just forked: lets go of what is the zygote's, and works."""
-        settle.worker(number, zygote, self._stacks.descriptor, self._collecting)
+        settle.worker(number, zygote, self._stacks.descriptor(number), self._collecting)
         self._selector.close()
         self._trainer.close()
         zygotes.close()
@@ -212,7 +212,7 @@ class Zygote:
         child.channel.close()
         kernel.kill(child.pid)  # its socket may have closed before it ended
         status = kernel.reap(child.pid, REAP)
-        stack = self._stacks.last_words()
+        stack = self._stacks.last_words(number)
         lost = self._dispatch.died(number)
         self._lending.lost(number, lost)
         now = time.monotonic()
@@ -234,14 +234,15 @@ class Zygote:
     def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, stack: str, now: float) -> Verdict:
         """What follows from a death; a unit that is to blame is known from now on."""
         place = None if mark == IDLE else mark
-        if child.stalled_for is None or unit is None or place is None:
+        if child.stalled_for is None or unit is None:
             verdict = self._restarts.died(unit, place, code, now)
-            story = {"kind": "death", "message": fates.blamed(code), "stack": stack}
+            story = {"kind": "death", "message": fates.blamed(code, mark), "stack": stack}
         elif self._stalls.ended(unit, place):
+            self._restarts.forgive(unit)
             verdict = Verdict(0.0, blamed=True)
-            story = {"kind": "stall", "message": fates.stalled(child.stalled_for), "stack": child.stack}
+            story = {"kind": "stall", "message": fates.stalled(child.stalled_for, mark), "stack": child.stack}
         else:
-            return self._restarts.died(unit, None, code, now)
+            return self._restarts.died(unit, None, code, now)  # it counts, and proves nothing yet
         if verdict.blamed and unit is not None:
             self._known.setdefault(unit, []).append((mark, story))
         return verdict
