@@ -125,10 +125,20 @@ def private_bytes(pid: int) -> int:
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the process is stopped by a signal or a debugger. False where the kernel does not say."""
+    return _status(pid)[:1] in (["T"], ["t"])
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time that the process has used, in seconds; 0.0 where the kernel does not say."""
+    fields = _status(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _status(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on; empty where it says nothing."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return []

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from stoker._engine.process import settle
+from stoker._engine.process import kernel, settle
 from stoker._engine.process.deadlines import STACKS
 from stoker._transport import segments
 
@@ -27,7 +27,9 @@ class Stacks:
         for number, pid in workers:
             self._clear(number)
             os.kill(pid, settle.STACKS_SIGNAL)
-            out.append(f"Worker {number} (pid {pid}):\n{self._written(number)}")
+            stopped = kernel.is_stopped(pid)
+            text = "(stopped, by SIGSTOP or a debugger)" if stopped else self._written(number)
+            out.append(f"Worker {number} (pid {pid}):\n{text}")
         return "\n".join(out)
 
     def last_words(self, worker: int) -> str:
