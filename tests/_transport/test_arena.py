@@ -95,3 +95,24 @@ def test_a_segment_has_no_name(memfd: bool, monkeypatch: pytest.MonkeyPatch, tmp
         assert other.part(10, 3)[:] == b"abc"
     finally:
         os.close(descriptor)
+
+
+def test_what_lies_idle_for_a_while_is_given_back(arena: Arena) -> None:
+    three = [arena.take(1 << 20) for _ in range(3)]
+    for slot in three:
+        arena.put_back(slot.number)
+    for _ in range(2 * arena_module.WHILE):  # two are in use by turns
+        used = [arena.take(1 << 20), arena.take(1 << 20)]
+        for slot in used:
+            arena.put_back(slot.number)
+    assert arena.reserved_bytes == blocks(arena) == 2 * three[0].capacity
+
+
+def test_what_is_needed_now_and_then_stays(arena: Arena) -> None:
+    several = [arena.take(1 << 20) for _ in range(3)]
+    for _ in range(3 * arena_module.WHILE):
+        for slot in several:
+            arena.put_back(slot.number)
+        several = [arena.take(1 << 20) for _ in range(3)]
+    assert len({slot.number for slot in several}) == 3
+    assert arena.reserved_bytes == 3 * several[0].capacity

@@ -80,6 +80,11 @@ class Dispatch:
             del self._worker_of[unit]
         return gone
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether the latest unit took so long that what is done for each of them does not show."""
+        return self._depth == 1
+
     def held(self, worker: int) -> list[int]:
         """The units that the worker holds, the one it works on first."""
         return self._held[worker]

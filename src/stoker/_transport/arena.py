@@ -10,6 +10,11 @@ from stoker._transport import segments
 from stoker.errors import MemoryLimitError
 
 
+WHILE = 16
+"""Returns of slots after which those that were not needed meanwhile are given back: to reserve one anew costs 0.75 us a
+page, for a need that comes less often than this."""
+
+
 class Slot(NamedTuple):
     """A range of the arena: whole pages, of one place and size for ever. `number` is its name in messages."""
 
@@ -39,6 +44,8 @@ class Arena:
         self._free: set[int] = set()  # reserved, and nobody's
         self._holes: set[int] = set()  # given back to the system, and nobody's
         self._end = 0
+        self._returns = 0  # since idle slots were last looked at
+        self._least_idle = 0  # how many lay idle all the time since then
 
     def slot(self, number: int) -> Slot:
         return self._slots[number]
@@ -57,12 +64,20 @@ class Arena:
     def reserved_bytes(self) -> int:
         return sum(slot.capacity for slot in self._slots if slot.number not in self._holes)
 
+    def take_free(self, size: int) -> Slot | None:
+        """A slot of at least `size` bytes that lies idle, if there is one."""
+        slot = self._best(self._free, size)
+        if slot is not None:
+            self._free.discard(slot.number)
+            self._least_idle = min(self._least_idle, len(self._free))
+        return slot
+
     def take(self, size: int) -> Slot:
         """A slot of at least `size` bytes, reserved; raises MemoryLimitError if the memory cannot hold it."""
-        fits = self._best(self._free, size)
+        fits = self.take_free(size)
         if fits is not None:
-            self._free.discard(fits.number)
             return fits
+        self._least_idle = 0
         slot = self._best(self._holes, size)
         if slot is None:
             slot = Slot(len(self._slots), self._end, rounded(size))
@@ -91,8 +106,12 @@ class Arena:
             )
 
     def put_back(self, number: int) -> None:
-        """The slot is nobody's again."""
+        """The slot is nobody's again. Of those that lay idle for a while some are given back to the system."""
         self._free.add(number)
+        self._returns += 1
+        if self._returns == WHILE:
+            self.trim(len(self._free) - self._least_idle)
+            self._returns, self._least_idle = 0, len(self._free)
 
     def trim(self, keep: int) -> None:
         """Gives memory back to the system until at most `keep` slots lie idle, the largest first."""

@@ -22,6 +22,9 @@ class Rooms:
         self.given += 1
         return Slot(self.given, 0, size)
 
+    def take_free(self, size: int) -> Slot | None:
+        return self.take(size) if self.free else None
+
     def can_give(self, count: int, size: int) -> bool:
         return self.free >= count
 
@@ -35,13 +38,17 @@ class Rooms:
         self.kept = keep
 
 
-def lending(free: int, units: int) -> tuple[Lending, Rooms]:
-    """Each unit is held by the worker of its number."""
-    rooms, dispatch = Rooms(free), Dispatch(units)
+def lending(free: int, units: int, seconds: float = 0.0) -> tuple[Lending, Rooms]:
+    """Each unit is held by the worker of its number; one that has been answered took so long."""
+    rooms, dispatch = Rooms(free), Dispatch(units + 1)
     for worker in range(units):
         dispatch.joined(worker)
         dispatch.submitted(worker, worker)
     dispatch.hand_out()
+    dispatch.joined(units)
+    dispatch.submitted(units, units)
+    dispatch.hand_out()
+    dispatch.answered(units, units, seconds)
     return Lending(rooms, dispatch), rooms  # type: ignore[arg-type]
 
 
@@ -77,6 +84,12 @@ def test_a_slot_that_is_too_small_comes_back_before_another_is_asked_for() -> No
     slots.asked(0, 0, 10, held=7)
     assert rooms.free == 1
     assert granted(slots) == {0: Slot(1, 0, 10)}
+
+
+def test_who_takes_long_asks_when_it_needs_it() -> None:
+    slots, _ = lending(free=3, units=2, seconds=1.0)
+    slots.answered(0, "batch", (3, 900), held=3)
+    assert slots.offer(1) is None
 
 
 def test_the_usual_size_is_offered_unless_somebody_waits() -> None:

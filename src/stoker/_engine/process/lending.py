@@ -35,13 +35,14 @@ class Lending:
         return bool(self._asks)
 
     def offer(self, unit: int) -> Slot | None:
-        """A slot of the usual size, if one is to be had without taking it from an earlier unit."""
-        if not self._usual_size or self._asks:
+        """An idle slot of the usual size, if taking it leaves earlier units theirs.
+
+        Where none is idle, or units are slow, the worker asks when it has its samples: a slot that it held while it
+        makes them would be memory that no batch needs yet, and to ask takes a tenth of a millisecond.
+        """
+        if not self._usual_size or self._asks or self._dispatch.is_slow:
             return None
-        try:
-            slot = self._arena.take(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
-        except MemoryLimitError:
-            return None  # the worker will ask when it knows what it needs
+        slot = self._arena.take_free(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
         if slot is not None:
             self._slots[unit] = slot.number
         return slot
