@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker import errors
+from stoker._engine import ending
 from stoker._engine.base import Answer, Backend, Failure
 from stoker.device import pinning
 from stoker.loader import epoch
@@ -144,8 +144,7 @@ class LoaderIterator:
 
     def _leave(self) -> NoReturn:
         """The workers were ended while somebody waited for them: by another thread, or at the interpreter's end."""
-        if not threading.main_thread().is_alive() and threading.current_thread() is not threading.main_thread():
-            raise SystemExit  # ends a daemon thread without a word, as the interpreter would a moment later
+        ending.leave_if_left_behind()
         raise errors.IteratorClosedError("the iterator was closed meanwhile: make a new one with iter(loader)")
 
     def _delivered(self, backend: Backend) -> Answer | None:

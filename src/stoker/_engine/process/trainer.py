@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any
 
 from stoker import errors
+from stoker._engine import ending
 from stoker._engine.base import Answer, Backend, Said, Witness
 from stoker._engine.process import birth, fates, kernel
 from stoker._engine.process.birth import Assemble, Birth, Parts
@@ -92,11 +93,12 @@ class _Life:
         if os.getpid() != self.owner:
             return
         try:
-            if kill:
+            seconds = ending.time_left(CLOSE)
+            if kill or not seconds:
                 kernel.kill(self.pid, self.descriptor)
             else:
                 self.channel.hang_up()
-            self._await_end(CLOSE)
+            self._await_end(seconds or REAP)
             self._reap_orphans()
         except BaseException:  # Ctrl-C once more: then at once
             kernel.kill(self.pid, self.descriptor)
@@ -166,8 +168,12 @@ class ProcessBackend(Backend):
         self._bear()
 
     def _bear(self) -> None:
+        ending.leave_if_left_behind()
         self._life = _Life(self._how.forked, self._workers, self._rules, self._parts, self._assemble)
         self._lives.append(self._life)
+        if self.is_closed:  # meanwhile, by the end of the interpreter
+            _end_all(self._lives)
+            ending.leave_if_left_behind()
         self._gone = False  # whether the last poll found the zygote ended
         self._last_words = ""  # of it
         self._poll = select.poll()
@@ -270,8 +276,8 @@ class ProcessBackend(Backend):
         gone = self._gone  # seen before this reading: what it said last is still there
         for message in life.channel.receive():
             self._hear(message)
-            if life.ended:
-                return
+        if life.ended:
+            return
         if (gone or life.channel.ended) and self._fatal is None:
             life.end_processes()
             self._lost_zygote(
