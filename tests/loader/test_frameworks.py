@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -318,3 +320,121 @@ def test_accelerates_own_preparing() -> None:
     shares = [epoch(prepare_data_loader(loader, num_processes=2, process_index=i, put_on_device=False)) for i in (0, 1)]
     assert shares == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
     assert epoch(skip_first_batches(stoker.DataLoader(range(6), 2), 1)) == [2, 3, 4, 5]
+
+
+# What the guide on resuming tells their users to do
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "resuming.md"
+STEPS = 5  # in an epoch of `Noisy`, of which there are two
+
+
+class Noisy(stoker.Dataset[Any]):
+    """Augmented: a sample is its index, and others that are drawn."""
+
+    def __len__(self) -> int:
+        return 4 * STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        tokens = torch.cat([torch.tensor([index]), torch.randint(4 * STEPS, (7,))])
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def noisy_loader(workers: int) -> stoker.DataLoader[Any]:
+    return stoker.DataLoader(Noisy(), 4, shuffle=True, seed=3, num_workers=workers)
+
+
+def of_the_guide(base: str, **modules: Any) -> Any:
+    """The guide's callback, with the function that it calls."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (function,) = (block.split("\n\n\n")[0] for block in blocks if block.startswith("def go_on("))
+    (callback,) = (block for block in blocks if block.startswith(f"class KeepsLoader({base})"))
+    names = {"torch": torch, **modules}
+    exec(function + "\n\n" + callback, names)
+    return names["KeepsLoader"]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch's own threads are slower than one, where others use the CPUs too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("one_thread")
+def test_the_trainer_goes_on_from_any_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # else a thread of it stays
+    keeps_loader = of_the_guide("transformers.TrainerCallback", transformers=transformers)
+
+    class Trainer(transformers.Trainer):  # type: ignore[misc, name-defined]
+        def get_train_dataloader(self) -> Any:
+            return self.loader
+
+        def training_step(self, model: Any, inputs: Any, *others: Any) -> Any:
+            loss = super().training_step(model, inputs, *others)
+            self.seen.append((inputs["input_ids"].tolist(), loss.item()))
+            return loss
+
+    def train(workers: int, **how: Any) -> list[Any]:
+        transformers.set_seed(1)  # of the weights, and of the dropout
+        shape = {"vocab_size": 4 * STEPS, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
+        settings = {"ignore_data_skip": True, "use_cpu": True, "report_to": [], "disable_tqdm": True, **how}
+        arguments = transformers.TrainingArguments(str(tmp_path), num_train_epochs=2, **settings)
+        loader = noisy_loader(workers)
+        trainer = Trainer(model, arguments, train_dataset=Noisy(), callbacks=[keeps_loader(loader)])
+        trainer.loader, trainer.seen = loader, []
+        trainer.train(resume_from_checkpoint=how.get("resume_from_checkpoint"))
+        return trainer.seen  # type: ignore[no-any-return]
+
+    undisturbed = train(workers=1, save_strategy="steps", save_steps=1)
+    assert len(undisturbed) == 2 * STEPS
+    for step in (2, STEPS, STEPS + 2):
+        checkpoint = str(tmp_path / f"checkpoint-{step}")
+        assert train(workers=0, save_strategy="no", resume_from_checkpoint=checkpoint) == undisturbed[step:], step
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_goes_on_from_any_checkpoint(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+    pl = pytest.importorskip("lightning.pytorch")
+    keeps_loader = of_the_guide("lightning.pytorch.Callback", lightning=lightning)
+
+    class Network(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = torch.nn.Linear(8, 1)
+            self.seen: list[Any] = []
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            self.seen.append(batch["input_ids"].tolist())
+            return self.weights(batch["input_ids"].float()).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    def fit(callbacks: list[Any], workers: int, **checkpoint: Any) -> list[Any]:
+        loader, network = noisy_loader(workers), Network()
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        quiet |= {"enable_checkpointing": bool(callbacks)}
+        callbacks = [*callbacks, keeps_loader(loader)]
+        pl.Trainer(accelerator="cpu", devices=1, max_epochs=2, callbacks=callbacks, **quiet).fit(
+            network, loader, **checkpoint
+        )
+        return network.seen
+
+    every = {"every_n_train_steps": 1}, {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+    names = "{step}", "end-{step}"
+    saving = [
+        pl.callbacks.ModelCheckpoint(tmp_path, name, save_top_k=-1, **how)
+        for name, how in zip(names, every, strict=True)
+    ]
+    undisturbed = fit(saving, workers=1)
+    assert len(undisturbed) == 2 * STEPS
+    for name, step in (("", 2), ("", STEPS), ("", STEPS + 2), ("end-", STEPS)):
+        path = tmp_path / f"{name}step={step}.ckpt"
+        assert fit([], workers=0, ckpt_path=path) == undisturbed[step:], path.name

@@ -18,8 +18,26 @@ def a_torch_generator() -> Any:
     return pytest.importorskip("torch").Generator().manual_seed(5)
 
 
+class Counting(random.Random):
+    """No twister, though it is a `random.Random`."""
+
+    def seed(self, key: Any = None, version: int = 2) -> None:
+        self.count = hash(key)
+
+    def random(self) -> float:
+        self.count = (self.count * 5 + 1) % 2**64
+        return self.count / 2**64
+
+    def getstate(self) -> Any:
+        return self.count
+
+    def setstate(self, state: Any) -> None:
+        self.count = state
+
+
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "random": (lambda: random.Random(5), lambda g: g.random()),
+    "random-counting": (lambda: Counting(5), lambda g: g.random()),
     "random-normal": (lambda: random.Random(5), lambda g: g.gauss(0, 1)),
     "legacy": (lambda: np.random.RandomState(5), lambda g: g.random_sample()),
     "legacy-normal": (lambda: np.random.RandomState(5), lambda g: g.standard_normal()),
@@ -126,6 +144,25 @@ def test_the_state_moves_with_every_draw(kind: Any) -> None:
         before = after
 
 
+def test_a_draw_since_the_latest_seed_is_seen(kind: Any) -> None:
+    make, draw = kind
+    generator = make()
+    stream = stream_of(generator)
+    draw(generator)  # leaves a normal generator with the second of a pair
+    for key in (KEY, KEY, KEY + 1):
+        stream.seed(key)
+        assert not stream.drawn()
+        assert not stream.drawn()  # to look is not to draw
+        state = stream.state()
+        draw(generator)
+        assert stream.drawn()
+        stream.restore(state)
+        assert not stream.drawn()
+        draw(generator)
+        stream.state()
+        assert stream.drawn()
+
+
 @pytest.mark.parametrize("make", [lambda: random.Random(5), lambda: np.random.RandomState(5)])
 def test_a_full_turn_of_a_twister_is_seen(make: Callable[[], Any]) -> None:
     generator = make()
@@ -137,6 +174,7 @@ def test_a_full_turn_of_a_twister_is_seen(make: Callable[[], Any]) -> None:
     else:
         generator.bytes(4 * 624)
     assert stream.state() != before
+    assert stream.drawn()
 
 
 def test_equal_generators_stay_equal_and_others_differ(kind: Any) -> None:

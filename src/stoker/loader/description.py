@@ -32,6 +32,7 @@ def _rows(loader: DataLoader[Any]) -> Iterator[tuple[str, str]]:
     yield "ahead", _ahead(loader)
     yield "collation", _collation(loader)
     yield "randomness", _randomness(loader)
+    yield "faults", _faults(loader)
     yield "CPUs", f"{usable.number} ({usable.source})"
     yield "memory", f"{free.bytes / 2**30:.1f} GiB free of {free.limit / 2**30:.1f} GiB ({free.source})"
 
@@ -113,6 +114,27 @@ def _collation(loader: DataLoader[Any]) -> str:
         return f"{name}, {loader.output} leaves"
     how = "straight into shared memory" if own else "what it returns is copied into shared memory once"
     return f"{name}, in the worker, {how}, {loader.output} leaves"
+
+
+def _faults(loader: DataLoader[Any]) -> str:
+    name = loader.on_error if isinstance(loader.on_error, str) else "decide"
+    policy = {
+        "raise": "a bad sample raises in its batch's place",
+        "skip": "a bad sample is left out",
+        "replace": "a bad sample is replaced by another",
+        "decide": "on_error decides about a bad sample",
+    }[name]
+    if name != "raise":
+        allowed = [] if loader.max_errors is None else [f"{loader.max_errors:,} in an epoch"]
+        allowed += [] if loader.max_error_rate is None else [f"{loader.max_error_rate:.2%} of those seen"]
+        policy += f" (at most {' and '.join(allowed)})" if allowed else " (any number)"
+    said = [policy]
+    if loader._method == "process":
+        said.append(f"{loader.max_restarts} deaths of workers in ten minutes are survived")
+    if loader._method != "serial" and loader.stall_warning:
+        action = {"warn": "reported", "restart": "ended and tried again", "raise": "an error"}[loader.stall_action]
+        said.append(f"a batch that takes {loader.stall_warning:g} s is {action}")
+    return "; ".join(said)
 
 
 def _randomness(loader: DataLoader[Any]) -> str:
