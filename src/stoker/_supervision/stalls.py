@@ -7,6 +7,11 @@ from typing import NamedTuple
 DEFAULT = 60.0
 """Seconds that a unit may take without a word: a batch of large images from a slow file server takes less."""
 
+LOOKS = 10
+LONGEST = 1.0
+"""How often workers are looked at: so many times in the time after which a unit stalls, and at least so often, in
+seconds. To be told of each unit would cost as much as all else that is done for a small one."""
+
 STALLS = 2
 """Stalls of one unit at one place that prove the place guilty, where stalled workers are restarted."""
 
@@ -32,8 +37,13 @@ class Stalls:
         self._told: set[int] = set()  # units
         self._places: dict[int, list[int]] = {}  # unit → where it stalled and was ended
 
+    @property
+    def tick(self) -> float | None:
+        """Seconds between two looks at all workers; None where there is nothing to look for."""
+        return None if self._after is None else min(LONGEST, self._after / LOOKS)
+
     def works_on(self, worker: int, unit: int | None, now: float) -> None:
-        """The worker works on this unit now; on none, or waits for somebody else: None."""
+        """Seen at a look: the worker works on this unit; on none, or waits for somebody else: None."""
         if self._after is None:
             return
         if unit is None:

@@ -9,7 +9,6 @@ from stoker._machine.memory import available
 from stoker._transport import segments
 from stoker.errors import MemoryLimitError
 
-
 WHILE = 16
 """Returns of slots after which those that were not needed meanwhile are given back: to reserve one anew costs 0.75 us a
 page, for a need that comes less often than this."""

@@ -52,6 +52,8 @@ class ErrorBudget:
         """
         self._samples += samples
         self._errors += errors
+        if not self._errors:
+            return None
         if self._most is not None and self._errors > self._most:
             return f"{self._counts()}, and max_errors={self._most} allows {self._most:,}"
         if self._rate is not None and self._errors > (allowed := self._allowed_by(self._rate)):

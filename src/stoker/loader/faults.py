@@ -67,16 +67,20 @@ class Faults:
         self._policy = policy
         self._describe = getattr(dataset, "describe", None)
         self._worker = worker
-        self.begin(0, 0, ())
+        self._epoch = self._batch = 0
+        self._known: dict[int, list[dict[str, Any]]] = {}
+        self._met: dict[int, dict[str, Any]] = {}
+        self._decided: dict[int, Decision] = {}
 
     def begin(self, epoch: int, batch: int, known: Known) -> None:
         """The next unit, and what it is known to do."""
         self._epoch, self._batch = epoch, batch
-        self._known: dict[int, list[dict[str, Any]]] = {}
-        for mark, story in known:
-            self._known.setdefault(mark, []).append(story)
-        self._met: dict[int, dict[str, Any]] = {}
-        self._decided: dict[int, Decision] = {}
+        if known or self._known:
+            self._known = {}
+            for mark, story in known:
+                self._known.setdefault(mark, []).append(story)
+        if self._met or self._decided:
+            self._met, self._decided = {}, {}
 
     @property
     def is_lenient(self) -> bool:
@@ -86,12 +90,17 @@ class Faults:
     @property
     def met(self) -> list[dict[str, Any]]:
         """The samples of the unit that failed, in order; plain values."""
-        return [self._met[place] for place in sorted(self._met)]
+        return [self._met[place] for place in sorted(self._met)] if self._met else []
 
     @property
     def knows_any(self) -> bool:
         """Whether the unit is known to end its workers somewhere."""
         return bool(self._known)
+
+    @property
+    def has_met_any(self) -> bool:
+        """Whether a sample of the unit has failed."""
+        return bool(self._met)
 
     def has_met(self, place: int) -> bool:
         """Whether it is decided what becomes of this sample."""

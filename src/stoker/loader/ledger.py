@@ -114,6 +114,10 @@ class Counts:
 
     def add_delivered(self, samples: int, faults: Sequence[Fault]) -> None:
         """A batch of so many samples; those that failed are left out, or another is among them."""
+        if not faults:
+            self.delivered += samples
+            self.batches += samples > 0
+            return
         replaced = sum(fault["outcome"] == "replaced" for fault in faults)
         left_out = [fault["kind"] for fault in faults if fault["outcome"] == "skipped"]
         skipped = left_out.count("skip")

@@ -60,10 +60,11 @@ class MapSource:
                 if not self._faults.has_met(place):
                     self._faults.decide(place, self.failed_index, _positions(work, indices)[place], error)
             raise
-        kept = [sample for sample in samples if sample is not LEFT_OUT]
-        if not kept and indices:
-            raise NothingLeft
-        return kept
+        if self._faults.has_met_any:
+            samples = [sample for sample in samples if sample is not LEFT_OUT]
+            if not samples:
+                raise NothingLeft
+        return samples
 
     def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
         if callable(self._fetch_all):

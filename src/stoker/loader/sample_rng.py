@@ -22,13 +22,13 @@ class SampleRNG:
 
     Attributes:
         key: hash of the epoch's seed.
-        position: which sample of the epoch is being made.
+        find_position: says which sample of the epoch is being made; asked when a generator is made.
         streams: the generators that have been asked for.
     """
 
     def __init__(self, seed: int) -> None:
         self.key = mix(seed)
-        self.position = 0
+        self.find_position: Callable[[], int] = int
         self.streams: list[Stream] = []
         self._made: dict[int, Any] = {}
 
@@ -55,6 +55,6 @@ class SampleRNG:
             self._made[number] = make()
             stream = stream_of(self._made[number], mix(2, number))
             assert stream is not None
-            stream.seed(step(self.key, self.position))
+            stream.seed(step(self.key, self.find_position()))
             self.streams.append(stream)
         return self._made[number]

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import count
 from typing import Any, Literal, TypeVar
 
 from stoker.errors import StokerWarning
@@ -192,7 +191,7 @@ class SampleSeeding:
         return [*self._active, *self._idle]
 
     def _seed_all(self, key: int, position: int) -> None:
-        self._rng.key, self._rng.position = key, position
+        self._rng.key, self._rng.find_position = key, lambda: position
         self._idle_states = None
         sample_key = step(key, position)
         for stream in (*self._active, *self._idle, *self._rng.streams):
@@ -219,16 +218,15 @@ class SampleSeeding:
     ) -> None:
         """Appends samples to `done` for which the active generators are seeded, while the idle ones are watched."""
         start, mark = len(done), self._mark
-        self._rng.key = key
+        self._rng.key, self._rng.find_position = key, lambda: positions[mark[0] - start]
         while True:
             del done[start:]
             before, seeded = self._states_of_idle(), [*self._active, *self._rng.streams]
             try:
                 with self._borrowed(self._active):
-                    for place, self._rng.position, index in zip(count(start), positions, indices):
-                        mark[0] = place
+                    for mark[0], index in enumerate(indices, start):
                         if seeded:
-                            sample_key = step(key, self._rng.position)
+                            sample_key = step(key, positions[mark[0] - start])
                             for stream in seeded:
                                 stream.seed(sample_key)
                         done.append(fetch(index))

@@ -34,6 +34,10 @@ class Lending:
         """Whether a worker waits for a slot."""
         return bool(self._asks)
 
+    def waits(self, worker: int) -> bool:
+        """Whether this worker waits for a slot."""
+        return any(asking == worker for _, asking, _ in self._asks)
+
     def offer(self, unit: int) -> Slot | None:
         """An idle slot of the usual size, if taking it leaves earlier units theirs.
 

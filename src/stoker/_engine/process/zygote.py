@@ -104,6 +104,7 @@ class Zygote:
         self._born = time.monotonic()
         self._sick_since: float | None = None
         self._stacks = Stacks(workers)
+        self._looks_at = 0.0  # when the workers are looked at next
         self._alone_since: float | None = None  # since when there is no worker, and none can be started
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()  # sockets that are watched for room to write
@@ -125,7 +126,8 @@ class Zygote:
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
             self._wait()
-            self._replace()
+            if self._due:
+                self._replace()
             self._look_for_sickness()
             self._look_for_stalls()
             self._flush()
@@ -338,7 +340,6 @@ class Zygote:
                 self._take_answer(number, message)
             else:
                 self._lending.asked(number, *message[1:])
-                self._stalls.works_on(number, None, time.monotonic())  # it waits for memory
         if ended or child.channel.ended:
             self._bury(number)
         if self._lending.is_asked:
@@ -352,7 +353,6 @@ class Zygote:
         self._dispatch.answered(number, unit, seconds)
         self._restarts.answered(unit)
         self._stalls.answered(unit)
-        self._note_work(number)
         self._work.pop(unit, None)
         self._known.pop(unit, None)
         if made.stream_state is not None:
@@ -376,11 +376,6 @@ class Zygote:
         for number, unit in self._dispatch.hand_out():
             slot, known = self._lending.offer(unit), self._known.get(unit, ())
             self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot), known)
-            self._note_work(number)
-
-    def _note_work(self, number: int) -> None:
-        held = self._dispatch.held(number)
-        self._stalls.works_on(number, held[0] if held else None, time.monotonic())
 
     # The arena
 
@@ -388,7 +383,6 @@ class Zygote:
         """Gives waiting workers their slots; tells the trainer when the earliest must wait, and when that is over."""
         for number, reply in self._lending.grant(hungry_for):
             self._children[number].channel.send("slot", reply if isinstance(reply, str) else tuple(reply))
-            self._note_work(number)
         starved_for = self._lending.starved_for
         if starved_for is not None and starved_for != self._starved_for:
             self._trainer.send("starved")
@@ -410,13 +404,21 @@ class Zygote:
         waits = [max(0.0, due - now) for due in self._due.values()]
         if not self._answered and any(self._dispatch.held(number) for number in self._children):
             waits.append(SICK_AFTER / 5)
-        if (look := self._stalls.next_look(now)) is not None:
-            waits.append(look)
+        if self._stalls.tick is not None and any(self._dispatch.held(number) for number in self._children):
+            waits.append(max(0.0, self._looks_at - now))
         return min(waits, default=None)
 
     def _look_for_stalls(self) -> None:
         """Reports units that take too long, and ends their workers where that is wished."""
-        for stall in self._stalls.due(time.monotonic()):
+        now, tick = time.monotonic(), self._stalls.tick
+        if tick is None or now < self._looks_at:
+            return
+        self._looks_at = now + tick
+        for number in self._children:
+            held = self._dispatch.held(number)
+            waits_for_memory = self._lending.waits(number)
+            self._stalls.works_on(number, held[0] if held and not waits_for_memory else None, now)
+        for stall in self._stalls.due(now):
             number, unit, seconds = stall
             mark, stack = self._marks.read(number), self._stacks_of(number)
             self._trainer.send("stalled", number, unit, mark, seconds, stack)
