@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
-ORDER = ("transport", "overhead", "start", "memory", "small_shm", "images", "order", "resume", "order_cost")
+ORDER = (
+    *("transport", "overhead", "start", "memory", "small_shm", "images"),
+    *("rows", "tokens", "dicts", "ragged"),
+    *("order", "resume", "order_cost"),
+)
 BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
 INTRODUCTION = """# Performance
 

@@ -35,6 +35,7 @@ PUBLIC = {
         "Subset",
         "TensorDataset",
         "TextLineDataset",
+        "TokenWindows",
         "ViewsDataset",
         "WindowDataset",
         "ZipDataset",

@@ -150,7 +150,7 @@ def leaves_of(batch: Any) -> Iterator[Any]:
 
 def deferred(batch: Any) -> Any:
     """What `deferred_collate` does where torch is not loaded."""
-    return default._collated(batch, registry.functions(registry.DEFERRED))
+    return default.collated_by(batch, registry.functions(registry.DEFERRED))
 
 
 @pytest.mark.parametrize("lent", [False, True])
@@ -166,6 +166,57 @@ def test_collates_as_torch_does(lent: bool, batch: list[Any], assert_same: Any, 
     else:
         assert not isinstance(got, Exception), repr(got)
         assert_same(expected, got)
+
+
+@st.composite
+def rows_of_batches(draw: st.DrawFn) -> list[list[Any]]:
+    """Batches of one dataset, some of whose samples, or all from one batch on, are of another kind."""
+    make, other = draw(makers), draw(makers)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    change = draw(st.sampled_from(["never", "a sample", "from then on", "swapped"]))
+    several = [[make(rng) for _ in range(draw(st.integers(1, 5)))] for _ in range(4)]
+    if change == "a sample":
+        at = draw(st.integers(0, len(several[2]) - 1))
+        several[2][at] = other(rng)
+    elif change == "from then on":
+        several[2:] = [[other(rng) for _ in range(3)] for _ in range(2)]
+    elif change == "swapped" and type(several[2][0]) is dict:  # keys in another order, and one more
+        several[2] = [dict(reversed([*sample.items(), ("extra", 1)])) for sample in several[2]]
+    return several
+
+
+@pytest.mark.parametrize("output", [collate.default_collate, collate.numpy_collate, collate.deferred_collate])
+@settings(max_examples=200)
+@given(several=rows_of_batches())
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays")
+def test_compiled_it_is_the_same(output: Any, several: list[list[Any]], assert_same: Any, new_slot: Any) -> None:
+    """Batch by batch what the general path gives: types, values, errors and their words, and in lent memory."""
+    compiled = collate.compiling(output)
+    assert compiled is not output
+    for batch in several:
+        slots = new_slot(), new_slot()
+        with memory.lent_by(slots[0]):
+            expected = outcome(output, batch)
+        with memory.lent_by(slots[1]):
+            got = outcome(compiled, batch)
+        assert type(got) is type(expected), (got, expected)
+        if isinstance(expected, Exception):
+            assert str(got) == str(expected)
+        else:
+            assert_same(expected, got)
+            inside = [
+                [slot.holds(leaf) for leaf in arrays_in(batch)]
+                for slot, batch in zip(slots, (expected, got), strict=True)
+            ]
+            assert inside[0] == inside[1]
+
+
+def arrays_in(batch: Any) -> list[Any]:
+    """The leaves that may lie in lent memory, and that NumPy can tell it of."""
+    kinds = (np.ndarray, torch.Tensor)
+    return [
+        leaf for leaf in leaves_of(batch) if isinstance(leaf, kinds) and leaf.nbytes and leaf.dtype != torch.bfloat16
+    ]
 
 
 @given(batch=batches(mixed_dtypes))

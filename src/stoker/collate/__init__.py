@@ -2,23 +2,28 @@
 
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
-from stoker.collate.flavours import for_output, is_ours
+from stoker.collate.flavours import compiling, for_output, gathering, is_ours
+from stoker.collate.gathered import NOT_GATHERED, Gathered
 from stoker.collate.leaves import TensorLeaf
 from stoker.collate.padded import PadCollator, Padded
 from stoker.collate.registry import default_collate_fn_map
 from stoker.collate.worker_patch import write_in_place
 
 __all__ = [
+    "NOT_GATHERED",
+    "Gathered",
     "PadCollator",
     "Padded",
     "TensorLeaf",
     "collate",
+    "compiling",
     "default_collate",
     "default_collate_fn_map",
     "default_convert",
     "deferred_collate",
     "deferred_convert",
     "for_output",
+    "gathering",
     "is_ours",
     "numpy_collate",
     "numpy_convert",

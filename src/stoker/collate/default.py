@@ -38,7 +38,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     Returns:
         One structure like the first sample's, each leaf with a new first dimension of `len(batch)`.
     """
-    return _collated(batch, registry.functions(registry.leaves_for(None)))
+    return collated_by(batch, registry.functions(registry.leaves_for(None)))
 
 
 def numpy_collate(batch: Sequence[Any]) -> Any:
@@ -47,7 +47,7 @@ def numpy_collate(batch: Sequence[Any]) -> Any:
     Arrays may have any dtype here, those of strings, dates and objects too. What registered functions return is left
     as it is.
     """
-    return _collated(batch, registry.functions(registry.leaves_for("numpy")))
+    return collated_by(batch, registry.functions(registry.leaves_for("numpy")))
 
 
 def deferred_collate(batch: Sequence[Any]) -> Any:
@@ -55,7 +55,7 @@ def deferred_collate(batch: Sequence[Any]) -> Any:
 
     Where torch is loaded, by the dataset for instance, leaves are tensors.
     """
-    return _collated(batch, registry.functions(registry.leaves_for("deferred")))
+    return collated_by(batch, registry.functions(registry.leaves_for("deferred")))
 
 
 def collate(batch: Sequence[Any], *, collate_fn_map: Mapping[registry.Key, registry.CollateFn] | None = None) -> Any:
@@ -69,7 +69,7 @@ def collate(batch: Sequence[Any], *, collate_fn_map: Mapping[registry.Key, regis
     Raises:
         LeafTypeError: a leaf has none of these types and is no structure.
     """
-    return _collated(batch, registry.in_place(collate_fn_map or {}))
+    return collated_by(batch, registry.in_place(collate_fn_map or {}))
 
 
 def one_level(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn], field: structure.Field) -> Any:
@@ -85,5 +85,6 @@ def one_level(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.Colla
     return whole
 
 
-def _collated(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn]) -> Any:
-    return one_level(batch, fn_map, lambda values, _key: _collated(values, fn_map))
+def collated_by(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn]) -> Any:
+    """Collates by these functions, structures field by field."""
+    return one_level(batch, fn_map, lambda values, _key: collated_by(values, fn_map))

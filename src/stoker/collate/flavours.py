@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import default_collate, deferred_collate, numpy_collate
+from stoker.collate.gathered import Gathered, Source
 from stoker.collate.padded import PadCollator
 from stoker.collate.registry import Output, torch_collation
 
@@ -36,4 +38,28 @@ def for_output(collate_fn: CollateFn, output: Output) -> CollateFn:
 
 def is_ours(collate_fn: CollateFn) -> bool:
     """Whether it is a collation of Stoker's own, which draws no random numbers and writes into lent memory."""
-    return collate_fn in (*_COLLATE.values(), *_CONVERT.values()) or isinstance(collate_fn, PadCollator)
+    return collate_fn in (*_COLLATE.values(), *_CONVERT.values()) or isinstance(collate_fn, (Compiled, PadCollator))
+
+
+def compiling(collate_fn: CollateFn) -> CollateFn:
+    """The same collation for the batches of one worker, which learns from the first what the later ones are like.
+
+    It is our default collation that can be compiled; any other function is given back.
+    """
+    output = _default_output(collate_fn)
+    return collate_fn if output is _NEITHER else Compiled(output)
+
+
+def gathering(collate_fn: CollateFn, dataset: Any, source: Source) -> Gathered | None:
+    """What gathers the batches of a dataset that can, if they are collated by our default collation."""
+    output = _default_output(collate_fn)
+    return None if output is _NEITHER else Gathered(dataset, source, output)
+
+
+_NEITHER: Any = object()
+
+
+def _default_output(collate_fn: CollateFn) -> Any:
+    """The kind of leaves of a default collation; of any other function `_NEITHER`."""
+    outputs = ((default_collate, None), (numpy_collate, "numpy"), (deferred_collate, "deferred"))
+    return next((output for ours, output in outputs if collate_fn is ours), _NEITHER)

@@ -43,7 +43,7 @@ def unequal_types(batch: Sequence[Any]) -> LeafTypeError:
     if type(None) in types:
         advice = (
             "A dataset returns None where it forgets to return, or to skip a sample: return a value for every sample, "
-            "or give a collate_fn that leaves None out."
+            "raise stoker.SkipSample for one that is to be left out, or give a collate_fn that leaves None out."
         )
     elif len(set(types)) > 1:
         advice = "Return the same type for every sample."

@@ -46,6 +46,9 @@ def padded(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, value: Any
     """One leaf of the rows, shape (rows, *row with `sizes` for its dimensions), padded on that side."""
     shape = tuple(sizes.get(dim, size) for dim, size in enumerate(rows[0].shape))
     out = _empty(rows, shape, value, leaves)
+    if len(shape) == 1 and isinstance(out, np.ndarray):
+        _lay_out(out, rows, value, side)
+        return leaves.leaf(out)
     for place, row in enumerate(rows):
         into = out[place]
         if row.shape != shape:
@@ -53,6 +56,17 @@ def padded(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, value: Any
             into = into[_corner(shape, row.shape, side)]
         into[...] = row
     return leaves.leaf(out) if isinstance(out, np.ndarray) else leaves.of_tensor(out)
+
+
+def _lay_out(out: np.ndarray[Any, Any], rows: Sequence[Any], value: Any, side: Side) -> None:
+    """Rows of one dimension, which are often short and many."""
+    out[...] = value
+    (_, size) = out.shape
+    for into, row in zip(out, rows, strict=True):
+        if side == "right":
+            into[: len(row)] = row
+        else:
+            into[size - len(row) :] = row
 
 
 def mask(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, leaves: NumpyLeaves) -> Any:

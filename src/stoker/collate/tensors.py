@@ -75,6 +75,18 @@ def as_array(tensor: torch.Tensor) -> Array:
         raise LeafTypeError(f'{cause}. Convert it in the dataset, or choose output="torch".') from cause
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is nothing but values in the CPU's memory, which autograd does not follow."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
+    )
+
+
 def _is_plain(batch: Sequence[Any]) -> bool:
     import torch
 

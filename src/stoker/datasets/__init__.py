@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stoker.datasets.subset import Subset
     from stoker.datasets.tensor import TensorDataset
     from stoker.datasets.text import TextLineDataset
+    from stoker.datasets.tokens import TokenWindows
     from stoker.datasets.views import ViewsDataset, average_views
     from stoker.datasets.window import WindowDataset
     from stoker.datasets.zip import ZipDataset
@@ -50,6 +51,7 @@ else:
         "Subset": "subset",
         "TensorDataset": "tensor",
         "TextLineDataset": "text",
+        "TokenWindows": "tokens",
         "ViewsDataset": "views",
         "WindowDataset": "window",
         "ZipDataset": "zip",
@@ -85,6 +87,7 @@ __all__ = [
     "Subset",
     "TensorDataset",
     "TextLineDataset",
+    "TokenWindows",
     "ViewsDataset",
     "WindowDataset",
     "ZipDataset",

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from stoker.datasets.column import Array, Builder, Numbers, Texts
+from stoker.datasets.gather import Indices, all_or_none, gather_rows, inside, row_layout
 
 Row = TypeVar("Row")
 
@@ -108,6 +109,22 @@ class Columns(Sequence[Row], Generic[Row]):
         places = np.where(places < 0, places + len(self), places)
         return self._fetch(self._rows.start + places * self._rows.step)
 
+    def gather_layout(self) -> Any:
+        """Returns what a row looks like, if all columns hold numbers, or arrays of them, and none a None."""
+        arrays = self._arrays()
+        layouts = all_or_none(list(map(row_layout, arrays))) if len(arrays) == len(self._stores) else None
+        return None if layouts is None else self._form.join_one(layouts)
+
+    def gather(self, indices: Indices, out: Any) -> None:
+        """Writes the rows at `indices`."""
+        rows = self._rows.start + inside(indices, len(self)) * self._rows.step
+        for array, part in zip(self._arrays(), self._form.parts(out), strict=True):
+            gather_rows(array, rows, part)
+
+    def _arrays(self) -> list[Array]:
+        """Those of the columns that hold numbers in each row."""
+        return [store.array for store in self._stores if isinstance(store, Numbers) and store.mask is None]
+
     def __iter__(self) -> Iterator[Row]:
         """Yields the rows in order; some are made ahead, a block at a time."""
         for start in range(0, len(self), _BLOCK):
@@ -148,6 +165,9 @@ class _Single:
     def join(self, stores: list[list[Any]]) -> list[Any]:
         return stores[0]
 
+    def parts(self, out: Any) -> list[Any]:
+        return [out]
+
 
 class _Tuples:
     """Rows that are tuples, or named tuples, of one class and length."""
@@ -175,6 +195,9 @@ class _Tuples:
         rows = zip(*stores, strict=True)
         return list(rows if self._kind is tuple else map(self._maker, rows))
 
+    def parts(self, out: Any) -> list[Any]:
+        return list(out)
+
     @property
     def _maker(self) -> Callable[[Iterable[Any]], Any]:
         return tuple if self._kind is tuple else self._kind._make  # type: ignore[attr-defined]
@@ -201,6 +224,9 @@ class _Dicts:
 
     def join(self, stores: list[list[Any]]) -> list[Any]:
         return [dict(zip(self._keys, values, strict=True)) for values in zip(*stores, strict=True)]
+
+    def parts(self, out: Any) -> list[Any]:
+        return [out[key] for key in self._keys]
 
 
 _Form = _Single | _Tuples | _Dicts

@@ -6,12 +6,19 @@ import itertools
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
+
+import numpy as np
 
 from stoker import _nominal
 from stoker.datasets.base import Dataset, is_stream
+from stoker.datasets.gather import Indices, alike, gather_from, inside, layout_of, leaves_of, mapped
 
 T_co = TypeVar("T_co", covariant=True)
+
+_FEW = 8
+"""With fewer samples of each dataset in a batch, asking them one by one is as quick."""
 
 
 class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ignore[misc]
@@ -66,6 +73,37 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
         sample: T_co = self.datasets[place][idx - start]
         return sample
 
+    def gather_layout(self) -> Any:
+        """Returns what the samples of all datasets look like, if they can gather and are alike."""
+        layouts = [layout_of(dataset) for dataset in self.datasets]
+        if any(layout is None for layout in layouts) or not all(alike(layouts[0], layout) for layout in layouts):
+            return None
+        return layouts[0]
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Has each dataset write its part of the batch; not where that would be a few samples of each."""
+        ends = np.asarray(self.cumulative_sizes)
+        positions = inside(indices, int(ends[-1]))
+        datasets = np.searchsorted(ends, positions, side="right")
+        order = np.argsort(datasets, kind="stable")
+        bounds = np.flatnonzero(np.diff(datasets[order], prepend=-1, append=-1))  # where another dataset's part begins
+        parts = len(bounds) - 1
+        if parts > 2 and len(indices) < parts * _FEW:
+            return NotImplemented
+        in_order = bool((order[1:] > order[:-1]).all())
+        # Rows of one dataset may lie anywhere in the batch, but are written side by side: then they are put in place
+        into = out if in_order else mapped(_beside, out)
+        for start, stop in itertools.pairwise(bounds.tolist()):
+            which = int(datasets[order[start]])
+            local = positions[order[start:stop]] - (ends[which - 1] if which else 0)
+            part = mapped(itemgetter(slice(start, stop)), into)
+            if gather_from(self.datasets[which], local, part) is NotImplemented:
+                return NotImplemented
+        if not in_order:
+            for leaf, rows in zip(leaves_of(out), leaves_of(into), strict=True):
+                leaf[order] = rows
+        return None
+
     @property
     def cummulative_sizes(self) -> Sequence[int]:
         """Deprecated: `cumulative_sizes` under its old, misspelt name."""
@@ -73,3 +111,8 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
             "`cummulative_sizes` attribute is renamed to `cumulative_sizes`", category=FutureWarning, stacklevel=2
         )
         return self.cumulative_sizes
+
+
+def _beside(leaf: Any) -> Any:
+    """Memory of the same size and kind."""
+    return np.empty_like(leaf) if isinstance(leaf, np.ndarray) else leaf.new_empty(leaf.shape)

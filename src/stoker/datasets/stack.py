@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stoker import _nominal
 from stoker.datasets.base import Dataset
+from stoker.datasets.gather import Indices, all_or_none, gather_from, layout_of
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -64,6 +65,25 @@ class StackDataset(Dataset[T_co], _nominal.base("StackDataset")):  # type: ignor
     def __len__(self) -> int:
         """Returns the length that all datasets had when this one was built."""
         return self._length
+
+    def gather_layout(self) -> Any:
+        """Returns the datasets' layouts as a tuple or a dict, if all can gather."""
+        named = isinstance(self.datasets, dict)
+        layouts = all_or_none([layout_of(dataset) for dataset in _values(self.datasets)])
+        if layouts is None:
+            return None
+        return dict(zip(self.datasets, layouts, strict=True)) if named else tuple(layouts)
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Has each dataset write its samples."""
+        for dataset, part in zip(_values(self.datasets), _values(out), strict=True):
+            if gather_from(dataset, indices, part) is NotImplemented:
+                return NotImplemented
+        return None
+
+
+def _values(parts: Any) -> Sequence[Any]:
+    return list(parts.values()) if isinstance(parts, dict) else parts
 
 
 def _fetch(dataset: Any, indices: Sequence[Any]) -> Any:

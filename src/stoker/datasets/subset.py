@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
+
+import numpy as np
 
 from stoker import _nominal
 from stoker.datasets.base import Dataset
+from stoker.datasets.gather import Indices, gather_from, inside, layout_of
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -56,3 +60,25 @@ class Subset(Dataset[T_co], _nominal.base("Subset")):  # type: ignore[misc]
     def __len__(self) -> int:
         """Returns the number of indices."""
         return len(self.indices)
+
+    def gather_layout(self) -> Any:
+        """Returns the dataset's, if it can gather."""
+        return layout_of(self.dataset)
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Has the dataset write the samples at these positions."""
+        chosen = _chosen(self.indices, inside(indices, len(self.indices)))
+        return NotImplemented if chosen is None else gather_from(self.dataset, chosen, out)
+
+
+def _chosen(indices: Any, places: Indices) -> Indices | None:
+    """The indices at these places, read anew each time, because a list may change; None if they are no integers."""
+    if isinstance(indices, range):
+        return indices.start + indices.step * places
+    if hasattr(indices, "dtype") and hasattr(indices, "__array__"):
+        chosen = np.asarray(indices)[places]
+    else:
+        at = places.tolist()
+        chosen = np.array([indices[at[0]]] if len(at) == 1 else itemgetter(*at)(indices))
+    integers = chosen.ndim == 1 and chosen.dtype.kind in "iu"
+    return chosen.astype(np.int64, copy=False) if integers else None

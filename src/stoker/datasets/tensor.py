@@ -6,13 +6,14 @@ from typing import Any
 
 from stoker import _nominal
 from stoker.datasets.base import Dataset
+from stoker.datasets.gather import Indices, all_or_none, gather_rows, row_layout
 
 
 class TensorDataset(Dataset[tuple[Any, ...]], _nominal.base("TensorDataset")):  # type: ignore[misc]
     """Sample i is the tuple of what each tensor holds at i.
 
-    A sample is a view: it shares memory with the tensors. It has no `__getitems__`, so that a subclass which overrides
-    `__getitem__` alone is obeyed.
+    A sample is a view: it shares memory with the tensors. A batch is gathered at once where all are tensors of the CPU
+    or arrays of numbers (`gather`). There is no `__getitems__`; a subclass that overrides `__getitem__` is obeyed.
 
     Args:
         *tensors: torch tensors, NumPy arrays, or anything with a shape that can be indexed; their first dimensions are
@@ -36,3 +37,13 @@ class TensorDataset(Dataset[tuple[Any, ...]], _nominal.base("TensorDataset")):  
     def __len__(self) -> int:
         """Returns the size of the first dimension."""
         return int(self.tensors[0].shape[0])
+
+    def gather_layout(self) -> Any:
+        """Returns what a sample looks like; None where a tensor is more, or other, than numbers in the CPU's memory."""
+        layouts = all_or_none([row_layout(tensor) for tensor in self.tensors])
+        return None if layouts is None else tuple(layouts)
+
+    def gather(self, indices: Indices, out: Any) -> None:
+        """Writes the rows at `indices` of each tensor."""
+        for tensor, rows in zip(self.tensors, out, strict=True):
+            gather_rows(tensor, indices, rows)

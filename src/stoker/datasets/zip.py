@@ -6,6 +6,7 @@ from typing import Any
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch
+from stoker.datasets.gather import Indices, all_or_none, gather_from, inside, layout_of
 from stoker.datasets.stream import State, Stream, StreamIterator, parts, resume
 
 
@@ -56,6 +57,19 @@ class ZipDataset(Dataset[tuple[Any, ...]]):
         """
         place = absolute(index, len(self))
         return tuple(dataset[place] for dataset in self.datasets)
+
+    def gather_layout(self) -> Any:
+        """Returns the datasets' layouts as a tuple, if all can gather."""
+        layouts = all_or_none([layout_of(dataset) for dataset in self.datasets])
+        return None if layouts is None else tuple(layouts)
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Has each dataset write its samples."""
+        places = inside(indices, len(self))
+        for dataset, part in zip(self.datasets, out, strict=True):
+            if gather_from(dataset, places, part) is NotImplemented:
+                return NotImplemented
+        return None
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the datasets which epoch follows, those that want to know."""

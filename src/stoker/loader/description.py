@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import collate
 from stoker._machine import cpus, memory
+from stoker.datasets.gather import gatherer
 from stoker.loader import epoch
 
 if TYPE_CHECKING:
@@ -53,9 +54,18 @@ def _fetched(loader: DataLoader[Any]) -> str:
         if loader.shard == "none":
             return "each worker reads all of its stream (shard='none')"
         return "a stream for each worker; if it does not shard itself, the loader shares it out"
+    if loader._auto_collation and _gathers(loader):
+        return "a batch at once, by gather"
     if loader._auto_collation and callable(getattr(loader.dataset, "__getitems__", None)):
         return "a batch at once, by __getitems__"
     return "sample by sample, by __getitem__"
+
+
+def _gathers(loader: DataLoader[Any]) -> bool:
+    source = gatherer(loader.dataset)
+    collated = collate.for_output(loader.collate_fn, loader.output)
+    ours = source is not None and collate.gathering(collated, loader.dataset, source) is not None
+    return ours and source is not None and source.gather_layout() is not None
 
 
 def _order(loader: DataLoader[Any]) -> str:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from stoker import collate
-from stoker._engine.base import COLLATE, IDLE, START, WRITE, Known, Lender, Recipe, Said
+from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Known, Lender, Recipe, Said
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
+from stoker.datasets.gather import gatherer
 from stoker.loader import torch_bridge
 from stoker.loader.faults import Faults
 from stoker.loader.map_source import MapSource
@@ -78,7 +79,9 @@ class LoaderJob:
         self._is_told = copied or self._settings.method == "process"  # of an epoch: others share the trainer's dataset
         if self._settings.method != "serial":
             torch_bridge.connect()
-        self._collate = parts["collate_fn"]
+        self._collate_fn = parts["collate_fn"]
+        self._collate = collate.compiling(self._collate_fn)
+        self._gathered: collate.Gathered | None = None
         self._faults = Faults(parts["on_error"], self._dataset, number)
         self._info: WorkerInfo | None = None
         self._seeding: SampleSeeding | None = None
@@ -88,6 +91,7 @@ class LoaderJob:
         self._stream: StreamSource | None = None
         self._resumed: bytes | None = None
         self._samples = 0
+        self._notes: list[str] = []
         self._failed: Any = None
 
     def run(self, work: Work, lend: Lender | None = None, known: Known = ()) -> Any:
@@ -110,7 +114,8 @@ class LoaderJob:
         """About the last unit."""
         stream = self._stream
         if stream is None:
-            return Said(faults=self._faults.met, samples=self._samples)
+            notes, self._notes = self._notes, []
+            return Said(notes, None, self._faults.met, self._samples)
         notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
         state, movable = stream.state()
         return Said(notes, state, self._faults.met, self._samples, movable)
@@ -130,14 +135,19 @@ class LoaderJob:
         """The user's function, where it has not run yet, and what a new epoch brings."""
         self.mark[0] = START
         self._faults.raise_known(START)
-        if work.run != self._run:
-            self._run, self._stream = work.run, None
+        begins = work.run != self._run
+        if begins:
+            self._run, self._stream, self._gathered = work.run, None, None
             if work.set_epoch is not None and self._is_told:
                 self._dataset.set_epoch(work.set_epoch)  # persistent workers' copy; others were born with it
         seeds = self._seeding or self._start(work.seed)
         current.info = self._info
         if self._sick is not None:
             raise self._sick
+        if begins and self._has_list(work):
+            source = gatherer(self._dataset)
+            if source is not None:
+                self._gathered = collate.gathering(self._collate_fn, self._dataset, source)
         return seeds
 
     def _start(self, seed: int) -> SampleSeeding:
@@ -163,19 +173,32 @@ class LoaderJob:
                 self._init_fn(self._number)
         except Exception as error:
             self._sick = error
-        held = self._dataset if settings.own_collate else (self._dataset, self._collate)
+        held = self._dataset if settings.own_collate else (self._dataset, self._collate_fn)
         self._seeding = SampleSeeding(mode, dataset=held, threads=threads, restore=serial, rng=rng, mark=self.mark)
         return self._seeding
 
     def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:
         if self._map is None:
             self._map = MapSource(self._dataset, self._settings.batched, self._faults, self.mark)
+        self._failed = work.indices
+        if self._gathered is not None and not self._faults.knows_any:
+            self.mark[0] = WHOLE
+            batch = self._gathered(work.indices)
+            if batch is not collate.NOT_GATHERED:
+                self.mark[0] = WRITE
+                return batch
         try:
-            samples = self._map.samples(work, seeds)
-            return self._collated(work.seed, work.position, samples)
+            batch = self._collated(work.seed, work.position, self._map.samples(work, seeds))
         except Exception:
             self._failed = self._map.failed_index if seeds.failed_at is not None else work.indices
             raise
+        if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
+            self._gathered.trouble = None
+            self._notes.append(
+                f"{type(self._dataset).__name__}.gather() raised {type(trouble).__name__}: {trouble}, for samples that "
+                "__getitem__ gives: they are fetched one by one instead. Correct gather(), or leave it out."
+            )
+        return batch
 
     def _from_stream(self, work: Work, seeds: SampleSeeding) -> Any:
         stream = self._stream

@@ -1,0 +1,285 @@
+"""Batches that a dataset writes at once, where they will travel: what `gather` gives, checked, as the loader's batch.
+
+The first batch is compared with samples: a dataset whose `gather` and `__getitem__` disagree is refused at once. See
+`docs/design/08-gather-and-collation.md`.
+"""
+
+from __future__ import annotations
+
+import gc
+import operator
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from stoker.collate import default, memory, registry, structure
+from stoker.collate.leaves import NumpyLeaves
+from stoker.collate.promotion import common_dtype
+from stoker.collate.tensors import as_tensor, is_plain, is_tensor
+from stoker.errors import BatchError, LeafTypeError, StokerError
+
+NOT_GATHERED = object()
+"""The answer for a batch that has to be fetched sample by sample."""
+
+_PATIENCE = 4
+"""So many batches may be declined before it matters whether most are."""
+
+FnMap = Mapping[registry.Key, registry.CollateFn]
+
+
+class Source(Protocol):
+    """What gathers: see `stoker.datasets.gather`."""
+
+    def gather_layout(self) -> Any:
+        """What a sample looks like, with an empty batch for each leaf, or None."""
+
+    def gather(self, indices: Any, out: Any) -> Any:
+        """Writes the samples at `indices` into `out`."""
+
+
+class Gathered:
+    """Batches of one dataset, gathered into memory that is lent. Not thread safe: one for each worker and epoch.
+
+    Args:
+        dataset: has `__getitem__`, which the first batch is compared with.
+        source: gathers for it.
+        output: which kind of leaves.
+
+    Attributes:
+        trouble: what the dataset raised last when it was to gather. Where the samples of that batch can be fetched all
+            the same, its `gather` is to blame.
+    """
+
+    def __init__(self, dataset: Any, source: Source, output: registry.Output | None) -> None:
+        self._dataset = dataset
+        self._source = source
+        self._output = output
+        self.trouble: Exception | None = None
+        self._fn_map: FnMap | None = None
+        self._layout: Any = None
+        self._checked = False
+        self._gathered = 0
+        self._declined = 0
+
+    def __call__(self, indices: Sequence[Any]) -> Any:
+        """The batch of these samples, or `NOT_GATHERED`, also where the dataset raises: samples show which one it is.
+
+        Raises:
+            BatchError: what was gathered is not what the samples are, or the dataset did not keep to the protocol.
+            MemoryLimitError: the memory cannot hold the batch.
+        """
+        try:
+            return self._batch(indices)
+        except StokerError:
+            raise
+        except Exception as error:
+            self.trouble = error
+            self._declined += 1
+            return NOT_GATHERED
+
+    def _batch(self, indices: Sequence[Any]) -> Any:
+        if self._declined > max(_PATIENCE, self._gathered):
+            return NOT_GATHERED
+        leaves = registry.leaves_for(self._output)
+        fn_map = registry.functions(leaves)
+        if fn_map is not self._fn_map:
+            self._fn_map, self._layout = fn_map, None
+            self._layout = self._source.gather_layout()
+            if not _is_collated_by(leaves, fn_map, self._layout):
+                self._layout = None
+        if self._layout is None:
+            return NOT_GATHERED
+        places = _as_integers(indices)
+        if places is None:
+            return NOT_GATHERED
+        made: list[Any] = []
+        out = _over(self._layout, lambda leaf: _allocated(leaf, len(places), made))
+        rest = iter(made)
+        batch = _over(self._layout, lambda _: _finished(next(rest), leaves))
+        answer = self._source.gather(places, out) if self._checked else self._watched(places, out, made)
+        if answer is NotImplemented:
+            self._declined += 1
+            return NOT_GATHERED
+        if answer is not None:
+            raise BatchError(
+                f"{self._name}.gather() returned a {type(answer).__name__}: it has to write into `out`, and to return "
+                "None. Write out[...] = value, not out = value."
+            )
+        self._gathered += 1
+        if not self._checked:
+            self._compare(indices, batch, fn_map)
+            self._checked = True
+        return batch
+
+    @property
+    def _name(self) -> str:
+        return type(self._dataset).__name__
+
+    def _watched(self, places: Any, out: Any, made: list[Any]) -> Any:
+        """Gathers, and looks at what became of `out`."""
+        before = _references(made)
+        forms = [(leaf.shape, leaf.dtype) for leaf in made]
+        answer = self._source.gather(places, out)
+        if answer is not None:
+            return answer
+        left = [leaf for _, leaf in _flat(out)]
+        if list(map(id, left)) != list(map(id, made)) or [(leaf.shape, leaf.dtype) for leaf in made] != forms:
+            raise BatchError(
+                f"{self._name}.gather() put something else in the place of a leaf of `out`, whose memory is where the "
+                'batch travels: write into it, as in out["x"][...] = values.'
+            )
+        del left
+        if _references(made) != before:
+            gc.collect()  # a cycle is no keeping
+            if _references(made) != before:
+                raise BatchError(
+                    f"{self._name}.gather() keeps `out`, or a part of it. Its memory is lent: it belongs to the "
+                    "training loop when gather() returns, and later to other batches. Keep a copy."
+                )
+        return answer
+
+    def _compare(self, indices: Sequence[Any], batch: Any, fn_map: FnMap) -> None:
+        """The first, the middle and the last row, with the samples there."""
+        gathered = list(_flat(batch))
+        for row in sorted({0, len(indices) // 2, len(indices) - 1}):
+            sample = default.collated_by([operator.getitem(self._dataset, indices[row])], fn_map)
+            expected = list(_flat(sample))
+            paths = [[path for path, _ in leaves] for leaves in (gathered, expected)]
+            if paths[0] != paths[1]:
+                raise self._disagrees(f"has {_said(paths[0])}, but sample {indices[row]} has {_said(paths[1])}")
+            for (path, leaf), (_, its_own) in zip(gathered, expected, strict=True):
+                what = [f"{leaf.dtype} of shape {tuple(leaf.shape[1:])}" for leaf in (leaf, its_own)]
+                if what[0] != what[1]:
+                    raise self._disagrees(f"gives {what[0]}{path}, but sample {indices[row]} has {what[1]}")
+                if not _equal(leaf[row : row + 1], its_own):
+                    raise self._disagrees(
+                        f"wrote other values{path} into row {row} of the batch than sample {indices[row]} has"
+                    )
+
+    def _disagrees(self, how: str) -> BatchError:
+        return BatchError(
+            f"{self._name}.gather() {how}. The samples that it gathers must be those of __getitem__, bit for bit: "
+            "correct gather() or gather_layout(), or let the subclass that changed __getitem__ have its own gather()."
+        )
+
+
+def _as_integers(indices: Sequence[Any]) -> Any:
+    """The indices as int64, or None where they are anything else, or none."""
+    try:
+        if type(indices) is list and indices and type(indices[0]) is int:
+            return np.frombuffer(array("q", indices), np.int64)  # takes integers alone, a third of `asarray`'s time
+        places = np.asarray(indices)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    integers = places.ndim == 1 and len(places) > 0 and places.dtype.kind in "iu"
+    return places.astype(np.int64, copy=False) if integers else None
+
+
+def _over(layout: Any, change: Callable[[Any], Any]) -> Any:
+    """What a batch of samples like this layout is, with each leaf changed."""
+    if isinstance(layout, np.ndarray) or is_tensor(layout):
+        return change(layout)
+    if type(layout) is tuple:  # the rules are `structure`'s; the most frequent cases take no detour
+        return [_over(value, change) for value in layout]
+    if type(layout) is dict:
+        return {key: _over(value, change) for key, value in layout.items()}
+
+    def field(values: Sequence[Any], _key: Any) -> Any:
+        return _over(values[0], change)
+
+    whole = structure.collated((layout,), field)
+    return structure.collated_dataclass((layout,), field) if whole is structure.NOT_A_STRUCTURE else whole
+
+
+def _allocated(leaf: Any, count: int, made: list[Any]) -> Any:
+    """Memory for a leaf of the layout, for so many samples."""
+    shape = (count, *leaf.shape[1:])
+    if isinstance(leaf, np.ndarray):
+        made.append(memory.empty(shape, common_dtype({leaf.dtype}, ())))
+    else:
+        made.append(memory.empty_tensor(shape, leaf.dtype))
+    return made[-1]
+
+
+def _finished(leaf: Any, leaves: NumpyLeaves) -> Any:
+    return leaves.leaf(leaf) if isinstance(leaf, np.ndarray) else leaves.of_tensor(leaf)
+
+
+def _is_collated_by(leaves: NumpyLeaves, fn_map: FnMap, layout: Any) -> bool:
+    """Whether samples like this layout would be collated by nothing but these functions of ours."""
+    if isinstance(layout, np.ndarray):
+        numbers = layout.dtype.kind in "biufc" and layout.dtype.char not in "gG"
+        # What gathers may have Python's numbers for samples as well as NumPy's
+        samples = [layout] if layout.ndim > 1 else [layout.dtype.type(), 0, 0.0]
+        return numbers and _accepts(leaves.accept, layout.dtype) and all(_is_ours(leaves, fn_map, s) for s in samples)
+    if is_tensor(layout):
+        return is_plain(layout) and _accepts(leaves.of_tensor, layout) and _is_ours(leaves, fn_map, layout)
+    if layout is None or registry.function_for(layout, fn_map) is not None:
+        return False
+    parts: list[Any] = []
+
+    def field(values: Sequence[Any], _key: Any) -> None:
+        parts.append(values[0])
+
+    found = structure.collated((layout,), field) is not structure.NOT_A_STRUCTURE
+    found = found or structure.collated_dataclass((layout,), field) is not structure.NOT_A_STRUCTURE
+    return found and all(_is_collated_by(leaves, fn_map, part) for part in parts)
+
+
+def _is_ours(leaves: NumpyLeaves, fn_map: FnMap, sample: Any) -> bool:
+    """Whether one of our functions collates such samples; one of the user's for tensors gets arrays, too."""
+    fn, torch = registry.function_for(sample, fn_map), sys.modules.get("torch")
+    of_tensors = leaves.tensors if torch is None else fn_map.get(torch.Tensor, leaves.tensors)
+    return fn in (leaves.arrays, leaves.scalars, leaves.floats, leaves.ints, leaves.tensors) and (
+        of_tensors == leaves.tensors
+    )
+
+
+def _accepts(test: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        test(value)
+    except LeafTypeError:
+        return False  # the general path says it in its own words
+    return True
+
+
+def _flat(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each leaf with its path, in which also the kinds of structures on the way are named."""
+    if isinstance(batch, np.ndarray) or is_tensor(batch):
+        yield path, batch
+        return
+    below: list[tuple[Any, Any]] = []
+
+    def field(values: Sequence[Any], key: Any) -> None:
+        below.append((key, values[0]))
+
+    if structure.collated((batch,), field) is structure.NOT_A_STRUCTURE:
+        structure.collated_dataclass((batch,), field)
+    if not below:
+        yield f"{path} {type(batch).__name__}", np.empty((0,))
+    for key, value in below:
+        yield from _flat(value, f"{path or ' in '}{type(batch).__name__}[{key!r}] ")
+
+
+def _said(paths: list[str]) -> str:
+    return ", ".join(path.strip() or "one leaf" for path in paths)
+
+
+def _references(made: list[Any]) -> list[int]:
+    """How often each leaf is referred to, and the array that its views refer to; none of it where nobody counts."""
+    if sys.implementation.name != "cpython":
+        return []
+    bases = [leaf.base for leaf in made if isinstance(leaf, np.ndarray) and isinstance(leaf.base, np.ndarray)]
+    return [sys.getrefcount(leaf) for leaf in (*made, *bases)]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two leaves hold the same bytes."""
+    if is_tensor(one):
+        import torch
+
+        one, other = (as_tensor(leaf).contiguous().reshape(-1).view(torch.uint8).numpy() for leaf in (one, other))
+    return bool(one.tobytes() == other.tobytes())

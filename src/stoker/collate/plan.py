@@ -1,0 +1,274 @@
+"""What the first sample fixes: how each field of a batch is taken out of the samples, tested and written.
+
+A plan is a tree of nodes like the sample. `check` takes a column, one value from each sample, and goes down: it tests
+what the column must be for the node to be right, and takes it apart. `make` then asks for memory and fills it. So a
+batch that does not fit is known, nearly always, before any memory was asked for. Tests are on whole columns, in C.
+
+What is compiled: exact dicts, tuples, named tuples, lists and dataclasses; Python's and NumPy's numbers, arrays, plain
+tensors, strings, where no function of the user's is registered for them. All else inside them is a `General` field,
+which is collated as ever.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from operator import attrgetter, itemgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from stoker.collate import default, memory, registry
+from stoker.collate.leaves import NumpyLeaves
+from stoker.collate.promotion import common_dtype
+from stoker.collate.tensors import is_plain
+
+_dtype_of = attrgetter("dtype")
+_INT64 = np.dtype(np.int64)
+_FLOAT64 = np.dtype(np.float64)
+_BOOL = np.dtype(np.bool_)
+
+FnMap = Mapping[registry.Key, registry.CollateFn]
+
+
+class Deviation(Exception):
+    """A batch is not what the plan was made for: the general path knows what it is."""
+
+
+class Node(Protocol):
+    """One field of the samples, with all that lies in it."""
+
+    def check(self, column: Sequence[Any]) -> Any:
+        """Tests the column and takes it apart; raises anything where it does not fit. Asks for no memory."""
+
+    def make(self, checked: Any) -> Any:
+        """The field of the batch, from what `check` gave."""
+
+
+def _fit(fits: bool) -> None:
+    if not fits:
+        raise Deviation
+
+
+class General:
+    """A field that the general path collates."""
+
+    def __init__(self, fn_map: FnMap) -> None:
+        self._fn_map = fn_map
+
+    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+        return column
+
+    def make(self, checked: Sequence[Any]) -> Any:
+        return default.collated_by(checked, self._fn_map)
+
+
+class Strings:
+    """Strings or bytes: unchanged, and untested but for the first, as on the general path."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+        _fit(type(column[0]) is self._kind)
+        return column
+
+    def make(self, checked: Sequence[Any]) -> Any:
+        return checked
+
+
+class Numbers:
+    """Numbers that make one dtype: of one exact type, Python's or NumPy's, or with others among them.
+
+    Args:
+        kind: the type that has to be there.
+        others: the types that may be there as well.
+        dtype: what they make.
+        leaves: the kind of output.
+        first: whether it is the first sample that has to be of that type.
+    """
+
+    def __init__(
+        self, kind: type, others: Set[type], dtype: np.dtype[Any], leaves: NumpyLeaves, first: bool = False
+    ) -> None:
+        self._kind = kind
+        self._kinds = {kind, *others}
+        self._first = first
+        self._dtype = dtype
+        self._leaf = leaves.leaf
+
+    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+        kinds = set(map(type, column))
+        _fit(kinds <= self._kinds and self._kind in kinds and (not self._first or type(column[0]) is self._kind))
+        return column
+
+    def make(self, checked: Sequence[Any]) -> Any:
+        out = memory.empty((len(checked),), self._dtype)
+        out[...] = checked
+        return self._leaf(out)
+
+
+class Arrays:
+    """NumPy arrays of one dtype and shape, which has at least one dimension."""
+
+    _kinds = frozenset({np.ndarray, np.memmap})
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], leaves: NumpyLeaves) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self._lengths = {shape[0]}
+        self._leaf = leaves.leaf
+
+    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+        _fit(self._kinds.issuperset(map(type, column)))
+        # The other dimensions and the dtype are `concatenate`'s to test, which is quicker at it
+        _fit(set(map(len, column)) == self._lengths)
+        return column
+
+    def make(self, checked: Sequence[Any]) -> Any:
+        count, (first, *others) = len(checked), self._shape
+        out = memory.empty((count, *self._shape), self._dtype)
+        np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
+        return self._leaf(out)
+
+
+class Tensors:
+    """Plain tensors of the CPU, of one dtype and shape."""
+
+    def __init__(self, example: Any, leaves: NumpyLeaves) -> None:
+        self._kinds = {type(example)}
+        self._shape = tuple(example.shape)
+        self._dtype = example.dtype
+        self._leaf = leaves.of_tensor
+        self._stack = sys.modules["torch"].stack
+
+    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+        _fit(set(map(type, column)) == self._kinds)
+        # `stack` tests shapes, devices and gradients, but promotes dtypes
+        _fit(list(map(_dtype_of, column)).count(self._dtype) == len(column))
+        _fit(column[0].shape == self._shape and not column[0].requires_grad)
+        return column
+
+    def make(self, checked: Sequence[Any]) -> Any:
+        out = memory.empty_tensor((len(checked), *self._shape), self._dtype)
+        return self._leaf(self._stack(checked, 0, out=out))
+
+
+class _Fields:
+    """Samples of one type with fields."""
+
+    def __init__(self, kind: type, nodes: Sequence[Node], getters: Iterable[Callable[[Any], Any]]) -> None:
+        self._kinds = {kind}
+        self._nodes = nodes
+        self._getters = list(getters)
+
+    def _checked(self, column: Sequence[Any], listed: bool = True) -> list[Any]:
+        # Not `zip(*column)`: a tuple or an iterator for each sample would have the garbage collector walk them all
+        kind: Any = list if listed else tuple
+        return [node.check(kind(map(get, column))) for node, get in zip(self._nodes, self._getters, strict=True)]
+
+    def _made(self, checked: Sequence[Any]) -> list[Any]:
+        return [node.make(part) for node, part in zip(self._nodes, checked, strict=True)]
+
+
+class Dicts(_Fields):
+    """Exact dicts; those behind the first may have other keys beside its own."""
+
+    def __init__(self, keys: Sequence[Any], nodes: Sequence[Node]) -> None:
+        super().__init__(dict, nodes, map(itemgetter, keys))
+        self._keys = list(keys)
+
+    def check(self, column: Sequence[Any]) -> list[Any]:
+        _fit(set(map(type, column)) == self._kinds and list(column[0]) == self._keys)
+        return self._checked(column)
+
+    def make(self, checked: list[Any]) -> Any:
+        return dict(zip(self._keys, self._made(checked), strict=True))
+
+
+class Sequences(_Fields):
+    """Exact tuples, which become lists, lists, and named tuples."""
+
+    def __init__(self, kind: type, nodes: Sequence[Node]) -> None:
+        super().__init__(kind, nodes, map(itemgetter, range(len(nodes))))
+        self._lengths = {len(nodes)}
+        self._rebuilt: Callable[..., Any] | None = None if kind in (tuple, list) else kind
+
+    def check(self, column: Sequence[Any]) -> list[Any]:
+        _fit(set(map(type, column)) == self._kinds and set(map(len, column)) == self._lengths)
+        return self._checked(column, listed=False)
+
+    def make(self, checked: list[Any]) -> Any:
+        fields = self._made(checked)
+        return fields if self._rebuilt is None else self._rebuilt(*fields)
+
+
+class Records(_Fields):
+    """Dataclasses of one exact type, whose constructor is not called."""
+
+    def __init__(self, kind: type, names: Sequence[str], nodes: Sequence[Node]) -> None:
+        super().__init__(kind, nodes, map(attrgetter, names))
+        self._all = [field.name for field in dataclasses.fields(kind)]
+        self._names = list(names)
+
+    def check(self, column: Sequence[Any]) -> tuple[Any, list[Any]]:
+        first = column[0]
+        _fit(set(map(type, column)) == self._kinds and [n for n in self._all if hasattr(first, n)] == self._names)
+        return first, self._checked(column)
+
+    def make(self, checked: tuple[Any, list[Any]]) -> Any:
+        clone = copy.copy(checked[0])
+        for name, value in zip(self._names, self._made(checked[1]), strict=True):
+            object.__setattr__(clone, name, value)
+        return clone
+
+
+def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves) -> Node:
+    """The plan for samples like this one, of which a batch has been collated.
+
+    Args:
+        sample: the example.
+        fn_map: the functions in force.
+        leaves: those of them that are ours are its methods.
+    """
+    kind, fn = type(sample), registry.function_for(sample, fn_map)
+    if fn is not None:
+        return _leaf(sample, fn, fn_map, leaves) or General(fn_map)
+
+    def below(values: Sequence[Any]) -> list[Node]:
+        return [plan_of(value, fn_map, leaves) for value in values]
+
+    if kind is dict and sample:
+        return Dicts(list(sample), below(list(sample.values())))
+    if (kind in (tuple, list) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))) and sample:
+        return Sequences(kind, below(sample))
+    if dataclasses.is_dataclass(kind) and not isinstance(sample, (Mapping, Sequence)):
+        names = [field.name for field in dataclasses.fields(kind) if hasattr(sample, field.name)]
+        if names:
+            return Records(kind, names, below([getattr(sample, name) for name in names]))
+    return General(fn_map)
+
+
+def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeaves) -> Node | None:
+    """The node of a leaf that one of our functions collates, or None for one that is left to it."""
+    kind, torch = type(sample), sys.modules.get("torch")
+    if fn == leaves.floats and kind is float:
+        return Numbers(float, {int, bool}, _FLOAT64, leaves, first=True)
+    if fn == leaves.ints and kind is int:
+        return Numbers(int, {bool}, _INT64, leaves)
+    if fn == leaves.ints and kind is bool:
+        return Numbers(bool, set(), _BOOL, leaves)
+    if fn == leaves.strings and kind in (str, bytes):
+        return Strings(kind)
+    if fn == leaves.scalars and isinstance(sample, np.generic) and sample.dtype.kind in "biufc":
+        return Numbers(kind, set(), common_dtype({sample.dtype}, ()), leaves)
+    if fn == leaves.arrays and kind in (np.ndarray, np.memmap) and sample.ndim and sample.dtype.kind in "biufc":
+        # Where a function of the user's takes tensors, it takes arrays as well
+        theirs = torch is not None and fn_map.get(torch.Tensor, leaves.tensors) != leaves.tensors
+        native = sample.dtype.isnative  # other byte orders are not copied but converted
+        return Arrays(sample.shape, common_dtype({sample.dtype}, ()), leaves) if native and not theirs else None
+    if fn == leaves.tensors and torch is not None and kind is torch.Tensor:
+        return Tensors(sample, leaves) if is_plain(sample) else None
+    return None

@@ -1,0 +1,249 @@
+"""Datasets that can gather: asked once for the rows of a batch, which they write where the batch lies.
+
+A dataset offers it by two methods beside `__getitem__`:
+
+    class Embeddings(Dataset):
+        def gather_layout(self):
+            return {"x": np.empty((0, 128), np.float32), "y": np.empty(0, np.int64)}
+
+        def gather(self, indices, out):
+            out["x"][...] = self.x[indices]
+            out["y"][...] = self.y[indices]
+
+See the guide on speed for what is promised by whom, and `stoker.testing.gather` for a suite that tests it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_METHODS = ("gather", "__getitem__", "__getitems__")
+_TORCHS = {"TensorDataset": "tensor", "Subset": "subset", "ConcatDataset": "concat", "StackDataset": "stack"}
+
+
+class Gathers(Protocol):
+    """What a dataset has that can gather. What it gives must equal, bit for bit, the collated samples."""
+
+    def gather_layout(self) -> Any:
+        """What a sample looks like, with an empty batch for each leaf; None if it cannot gather, as it is now.
+
+        A leaf is a NumPy array, or a torch tensor, of numbers or bools, whose first dimension is 0: `np.empty((0, 3),
+        np.float32)` says that each sample has three float32 there. Leaves lie in dicts, tuples, named tuples, lists
+        and dataclasses, as they do in a sample. Asked once for each epoch, in each worker.
+        """
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Writes the samples at `indices` into `out`, in their order.
+
+        A pure function of the indices: it may run in any worker, for any part of a batch, again if something failed,
+        and draws no random numbers.
+
+        Args:
+            indices: int64, one dimension; negative ones and duplicates as `__getitem__` takes them. Not to be changed.
+            out: the batch: the layout's structure (lists for tuples), with a writable array or tensor of shape
+                `(len(indices), *row)` for each leaf. Its memory is lent: every row of every leaf has to be written,
+                none of them replaced, and nothing of it kept beyond the call.
+
+        Returns:
+            None; or `NotImplemented` for a batch that is better fetched sample by sample. `out` may then hold anything.
+
+        Raises:
+            IndexError: as `__getitem__` does. Whatever is raised, the samples are then fetched one by one.
+        """
+
+
+def gatherer(dataset: Any) -> Gathers | None:
+    """What gathers for a dataset: itself, one of ours for a plain array, a tensor or one of torch's own; or None.
+
+    A subclass that overrides `__getitem__` or `__getitems__`, and not `gather`, is never bypassed.
+    """
+    kind = type(dataset)
+    if kind in (np.ndarray, np.memmap) or _is_tensor(dataset):
+        return _Whole(dataset)
+    if _offers(kind) and "__getitems__" not in getattr(dataset, "__dict__", ()):
+        itself: Gathers = dataset
+        return itself
+    ours = _standing_in_for(kind)
+    return None if ours is None else _Borrowed(ours, dataset)
+
+
+def _offers(kind: type) -> bool:
+    """Whether objects of this class gather, and no subclass fetches otherwise."""
+    if not callable(getattr(kind, "gather", None)) or not callable(getattr(kind, "gather_layout", None)):
+        return False
+    return "gather" in vars(next(base for base in kind.__mro__ if not vars(base).keys().isdisjoint(_METHODS)))
+
+
+def _standing_in_for(kind: type) -> Any:
+    """Our class of the same name and attributes as torch's own, if `kind` is that."""
+    torchs, home = sys.modules.get("torch.utils.data"), _TORCHS.get(kind.__name__)
+    if home is None or torchs is None or getattr(torchs, kind.__name__, None) is not kind:
+        return None
+    return getattr(importlib.import_module(f"stoker.datasets.{home}"), kind.__name__)
+
+
+class _Borrowed:
+    """A dataset of torch's own, by the methods of ours."""
+
+    def __init__(self, ours: Any, dataset: Any) -> None:
+        self._ours = ours
+        self._dataset = dataset
+
+    def gather_layout(self) -> Any:
+        return self._ours.gather_layout(self._dataset)
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        return self._ours.gather(self._dataset, indices, out)
+
+
+class _Whole:
+    """An array or a tensor that is the dataset."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def gather_layout(self) -> Any:
+        return row_layout(self._rows)
+
+    def gather(self, indices: Indices, out: Any) -> None:
+        gather_rows(self._rows, indices, out)
+
+
+def row_layout(rows: Any) -> Any:
+    """The layout of an array or plain tensor that is cut along its first dimension; None if it is neither."""
+    if type(rows) in (np.ndarray, np.memmap):
+        numbers = rows.dtype.kind in "biufc" and rows.dtype.char not in "gG"
+        return np.empty((0, *rows.shape[1:]), rows.dtype.newbyteorder("=")) if rows.ndim and numbers else None
+    if not _is_tensor(rows) or not rows.ndim:
+        return None
+    plain = rows.device.type == "cpu" and rows.layout is sys.modules["torch"].strided
+    plain = plain and not (rows.requires_grad or rows.is_quantized or rows.is_nested)
+    return rows.new_empty((0, *rows.shape[1:])) if plain else None
+
+
+def gather_rows(rows: Any, indices: Indices, out: Any) -> None:
+    """Writes rows of an array or tensor into one of the same kind.
+
+    Raises:
+        IndexError: an index is outside.
+    """
+    if out.shape[1:] != rows.shape[1:]:  # else it would be broadcast
+        raise ValueError(f"a row of shape {tuple(rows.shape[1:])} does not fit one of {tuple(out.shape[1:])}")
+    places = inside(indices, len(rows))
+    _take(_as_array(rows), places, _as_array(out))
+
+
+def inside(indices: Indices, length: int) -> Indices:
+    """The indices counted from the start, where negative ones count from the end.
+
+    Raises:
+        IndexError: one is outside.
+    """
+    if not len(indices):
+        return indices
+    lowest, highest = indices.min(), indices.max()
+    if lowest < -length or highest >= length:
+        wrong = lowest if lowest < -length else highest
+        raise IndexError(f"index {wrong} is out of bounds for a dataset of {length} samples")
+    return indices if lowest >= 0 else np.where(indices < 0, indices + length, indices)
+
+
+def _take(rows: Array, places: Indices, out: Array) -> None:
+    # `take` would copy the whole array first if that were not laid out so; "wrap" saves it a copy of the output
+    if rows.flags.c_contiguous and rows.flags.aligned and rows.dtype == out.dtype:
+        rows.take(places, axis=0, out=out, mode="wrap")
+    else:
+        out[...] = rows[places]
+
+
+def _as_array(rows: Any) -> Array:
+    """An array over the same memory; of integers where NumPy lacks the tensor's dtype.
+
+    `torch.index_select` is no quicker, and its threads get in the way of those of the training.
+    """
+    if isinstance(rows, np.ndarray):
+        return rows
+    try:
+        array: Array = rows.numpy()
+    except TypeError:
+        array = rows.view(getattr(sys.modules["torch"], f"int{8 * rows.itemsize}")).numpy()
+    return array
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two layouts are the same: in structure, kinds of leaves, shapes and dtypes."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) or _is_tensor(one):
+        return bool(one.dtype == other.dtype and one.shape == other.shape)
+    if isinstance(one, dict) and list(one) != list(other):
+        return False
+    mine, theirs = fields(one), fields(other)
+    return len(mine) == len(theirs) and all(map(alike, mine, theirs))
+
+
+def fields(structure: Any) -> list[Any]:
+    """What lies directly in a dict, a tuple, a list or a dataclass of a layout, or of an `out`."""
+    if isinstance(structure, dict):
+        return list(structure.values())
+    if dataclasses.is_dataclass(structure):
+        return [getattr(structure, name) for name in _names(structure)]
+    return list(structure)
+
+
+def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
+    """The same structure with each leaf changed."""
+    if isinstance(structure, np.ndarray) or _is_tensor(structure):
+        return change(structure)
+    if isinstance(structure, dict):
+        return {key: mapped(change, value) for key, value in structure.items()}
+    if dataclasses.is_dataclass(structure):
+        clone = copy.copy(structure)
+        for name in _names(structure):
+            object.__setattr__(clone, name, mapped(change, getattr(structure, name)))
+        return clone
+    changed = [mapped(change, value) for value in structure]
+    return type(structure)(*changed) if hasattr(structure, "_fields") else changed
+
+
+def leaves_of(structure: Any) -> list[Any]:
+    """All leaves of a structure, in order."""
+    leaves: list[Any] = []
+    mapped(leaves.append, structure)
+    return leaves
+
+
+def all_or_none(layouts: Sequence[Any]) -> list[Any] | None:
+    """The layouts, if each dataset has one."""
+    return None if any(layout is None for layout in layouts) else list(layouts)
+
+
+def layout_of(dataset: Any) -> Any:
+    """The layout of a dataset that may be unable to gather: None then."""
+    gathers = gatherer(dataset)
+    return None if gathers is None else gathers.gather_layout()
+
+
+def gather_from(dataset: Any, indices: Indices, out: Any) -> Any:
+    """Hands on to a dataset that could gather when it was asked for its layout."""
+    gathers = gatherer(dataset)
+    return NotImplemented if gathers is None else gathers.gather(indices, out)
+
+
+def _names(structure: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(structure) if hasattr(structure, field.name)]
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.Tensor

@@ -1,0 +1,121 @@
+"""Windows of a text that has been made into tokens: what a language model is trained on."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoker.datasets.base import Dataset
+from stoker.datasets.combining import positive
+from stoker.datasets.gather import Array, Indices, inside
+
+
+class TokenWindows(Dataset[tuple[Any, ...]]):
+    """Sample i is `(x, y)`: `length` tokens from i * `stride` on, and the same moved on by one, what follows each.
+
+        TokenWindows("train.bin", 1024)                     # uint16 tokens, as they lie in the file
+        TokenWindows("train.npy", 1024, stride=512)
+        TokenWindows(np.array(tokens), 1024)
+
+    Nothing is read ahead: a file is mapped, by each process for itself, and its path travels instead of its contents.
+    A batch is gathered at once.
+
+    Args:
+        tokens: a one-dimensional array of integers, or the path of a `.npy` or raw file.
+        length: tokens in x, and in y.
+        stride: from the start of a window to that of the next; None is `length`: windows side by side.
+        dtype: of x and y.
+        file_dtype: of the tokens in a raw file.
+
+    Raises:
+        TypeError: the tokens are no integers, or `length` or `stride` is none.
+        ValueError: `length` or `stride` is less than 1, or the array has several dimensions.
+    """
+
+    tokens: Array
+
+    def __init__(
+        self,
+        tokens: Any,
+        length: int,
+        *,
+        stride: int | None = None,
+        dtype: Any = np.int64,
+        file_dtype: Any = np.uint16,
+    ) -> None:
+        self.length = positive(length, "length")
+        self.stride = self.length if stride is None else positive(stride, "stride")
+        self.dtype = np.dtype(dtype)
+        if isinstance(tokens, (str, os.PathLike)):
+            path = os.path.abspath(tokens)
+            in_npy = path.endswith(".npy")
+            tokens = np.load(path, mmap_mode="r") if in_npy else np.memmap(path, file_dtype, "r")
+        self.tokens = np.asanyarray(tokens)
+        if self.tokens.dtype.kind not in "iu":
+            raise TypeError(f"TokenWindows(tokens, ...): tokens are {self.tokens.dtype}, expected integers")
+        if self.tokens.ndim != 1:
+            raise ValueError(
+                f"TokenWindows(tokens, ...): tokens have shape {self.tokens.shape}, expected one dimension"
+            )
+        self._windows = self._cut()
+
+    def __len__(self) -> int:
+        """Returns the number of windows whose last token is followed by one."""
+        return len(self._windows)
+
+    def __getitem__(self, index: int) -> tuple[Array, Array]:
+        """Returns the window at `index`, which may be negative.
+
+        Raises:
+            IndexError: it is outside.
+        """
+        window = self._windows[index].astype(self.dtype)
+        return window[:-1], window[1:]
+
+    def gather_layout(self) -> Any:
+        """Returns two rows of `length` tokens."""
+        return np.empty((0, self.length), self.dtype), np.empty((0, self.length), self.dtype)
+
+    def gather(self, indices: Indices, out: Any) -> None:
+        """Writes the windows at `indices`."""
+        windows = self._windows[inside(indices, len(self))]
+        x, y = out
+        x[...] = windows[:, :-1]
+        y[...] = windows[:, 1:]
+
+    def _cut(self) -> Array:
+        """All windows, one token longer for y, as a view."""
+        plain = np.asarray(self.tokens)
+        count = max(0, (len(plain) - self.length - 1) // self.stride + 1)
+        (step,) = plain.strides
+        shape, strides = (count, self.length + 1), (step * self.stride, step)
+        return np.lib.stride_tricks.as_strided(plain, shape, strides, writeable=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name != "_windows"}
+        tokens = self.tokens
+        # A slice of a memory map does not say where it begins
+        if isinstance(tokens, np.memmap) and tokens.mode == "r" and isinstance(tokens.base, mmap.mmap):
+            state["tokens"] = _Mapped(str(tokens.filename), tokens.dtype, tokens.offset, len(tokens))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self.tokens, _Mapped):
+            self.tokens = self.tokens.open()
+        self._windows = self._cut()
+
+
+class _Mapped(NamedTuple):
+    """A mapped file, as it travels."""
+
+    path: str
+    dtype: np.dtype[Any]
+    offset: int
+    length: int
+
+    def open(self) -> Array:
+        return np.memmap(self.path, self.dtype, "r", self.offset, (self.length,))

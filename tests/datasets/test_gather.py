@@ -1,0 +1,229 @@
+"""Who gathers for whom: what a subclass overrides is obeyed, and combinations of datasets hand on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import collate
+from stoker.datasets import ConcatDataset, Dataset, MapDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
+from stoker.datasets.gather import gatherer, inside, layout_of
+from stoker.testing.gather import differences, out_for
+
+hypothesis = pytest.importorskip("hypothesis")
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+ROWS = np.arange(60, dtype=np.float32).reshape(20, 3)
+
+
+class Augmented(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        return (-self.tensors[0][index],)
+
+
+class Fetching(TensorDataset):
+    def __getitems__(self, indices: Any) -> Any:
+        return [(-self.tensors[0][index],) for index in indices]
+
+
+class Both(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        return (-self.tensors[0][index],)
+
+    def gather(self, indices: Any, out: Any) -> None:
+        out[0][...] = -self.tensors[0][indices]
+
+
+class Mixin:
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+class Mixed(Mixin, TensorDataset):
+    pass
+
+
+class Named(TensorDataset):
+    """Adds nothing that matters."""
+
+    def __len__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("kind", [Augmented, Fetching, Mixed])
+def test_a_subclass_that_fetches_otherwise_is_never_bypassed(kind: Any) -> None:
+    own = kind(ROWS)
+    assert gatherer(own) is None
+    for around in (Subset(own, [1, 2]), ConcatDataset([own, own]), StackDataset(own), ZipDataset(own)):
+        assert layout_of(around) is None
+
+
+def test_one_that_has_its_own_gather_or_changes_nothing_is_asked() -> None:
+    for own in (Both(ROWS), Named(ROWS)):
+        assert gatherer(own) is own
+    out = out_for(Both(ROWS), 2)
+    Both(ROWS).gather(np.array([1, -1]), out)
+    assert out[0].tolist() == (-ROWS[[1, -1]]).tolist()
+
+
+def test_an_object_with_a_fetch_of_its_own_is_obeyed() -> None:
+    data = TensorDataset(ROWS)
+    data.__getitems__ = lambda indices: []  # type: ignore[attr-defined]
+    assert gatherer(data) is None
+
+
+def test_what_has_none_has_none() -> None:
+    for data in ([1, 2], range(3), "abc", object(), Dataset(), MapDataset(ROWS, abs)):
+        assert gatherer(data) is None
+        assert layout_of(data) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TensorDataset(np.array(["a", "b"])),
+        TensorDataset(ROWS, np.array([object()] * 20)),
+        TensorDataset(np.zeros(3, "M8[s]")),
+        TensorDataset(np.ma.masked_array(ROWS)),
+        TensorDataset(np.zeros(2, np.longdouble)),
+        TensorDataset(np.zeros(2, [("a", "i4")])),
+        ConcatDataset([ROWS, ROWS.astype(np.float64)]),
+        ConcatDataset([ROWS, ROWS[:, :2]]),
+        ConcatDataset([StackDataset(a=ROWS, b=ROWS), StackDataset(b=ROWS, a=ROWS)]),
+        ConcatDataset([ROWS, [1, 2]]),
+        StackDataset(ROWS, range(20)),
+        ZipDataset(ROWS, "abc"),
+        columns(["a", "b"]),
+        columns([(1, None), (2, 3)]),
+        columns([(1, "a"), (2, "b")]),
+    ],
+)
+def test_what_cannot_be_gathered_says_so(data: Any) -> None:
+    assert layout_of(data) is None
+
+
+def test_tensors_that_are_more_than_numbers_are_not_gathered() -> None:
+    torch = pytest.importorskip("torch")
+    for tensor in (
+        torch.ones(3, requires_grad=True),
+        torch.nn.Parameter(torch.ones(3)),
+        torch.eye(3).to_sparse(),
+        torch.ones(3, device="meta"),
+    ):
+        assert layout_of(TensorDataset(tensor)) is None
+    assert layout_of(ConcatDataset([ROWS, torch.from_numpy(ROWS)])) is None
+
+
+def test_torchs_own_classes_are_gathered_and_their_subclasses_obeyed() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import TensorDataset as Theirs
+
+    class Own(Theirs):  # type: ignore[misc]
+        def __getitem__(self, index: Any) -> Any:
+            return index
+
+    tensor = torch.from_numpy(ROWS)
+    assert gatherer(Theirs(tensor)) is not None
+    assert gatherer(Own(tensor)) is None
+
+
+def test_a_tensor_exchanged_for_another_shape_is_an_error_and_no_other_memory() -> None:
+    torch = pytest.importorskip("torch")
+    data = TensorDataset(torch.ones(5, 3))
+    out = out_for(data, 2)
+    data.tensors = (torch.ones(5, 4),)
+    with pytest.raises(ValueError, match=r"row of shape \(4,\) does not fit one of \(3,\)"):
+        data.gather(np.array([0, 1]), out)
+
+
+def test_subset_reads_its_indices_anew() -> None:
+    chosen = [1, 2, 3]
+    data: Subset[Any] = Subset(ROWS, chosen)
+    out = out_for(data, 1)
+    chosen[0] = 7
+    data.gather(np.array([0]), out)
+    assert out.tolist() == ROWS[[7]].tolist()
+
+
+def test_subset_of_names_declines() -> None:
+    data: Subset[Any] = Subset(ROWS, ["a", "b"])
+    assert data.gather(np.array([0]), out_for(data, 1)) is NotImplemented
+
+
+def test_concat_declines_where_each_dataset_has_but_few() -> None:
+    data: ConcatDataset[Any] = ConcatDataset([ROWS] * 20)
+    everywhere = np.arange(0, 400, 7)
+    assert data.gather(everywhere, out_for(data, len(everywhere))) is NotImplemented
+    some = np.array([3, 399, 2, 1, 398, 0])
+    out = out_for(data, len(some))
+    assert data.gather(some, out) is None
+    assert out.tolist() == ROWS[some % 20].tolist()
+
+
+def test_concat_asks_each_dataset_once() -> None:
+    asked: list[list[int]] = []
+
+    class Noted(TensorDataset):
+        def gather(self, indices: Any, out: Any) -> None:
+            asked.append(indices.tolist())
+            super().gather(indices, out)
+
+    data: ConcatDataset[Any] = ConcatDataset([Noted(ROWS), Noted(ROWS)])
+    out = out_for(data, 6)
+    data.gather(np.array([25, 1, 25, -1, 0, 39]), out)
+    assert asked == [[1, 0], [5, 5, 19, 19]]
+    assert out[0].tolist() == ROWS[[5, 1, 5, 19, 0, 19]].tolist()
+
+
+def test_indices_from_both_ends() -> None:
+    assert inside(np.array([0, -1, 4]), 5).tolist() == [0, 4, 4]
+    for outside in (5, -6):
+        with pytest.raises(IndexError, match=f"index {outside} is out of bounds for a dataset of 5"):
+            inside(np.array([0, outside]), 5)
+
+
+def arrays(length: int) -> st.SearchStrategy[Any]:
+    def made(code: str, shape: list[int], layout: str) -> Any:
+        values = np.random.default_rng(0).integers(0, 2, (length, *shape)).astype(code)
+        return {"C": values, "F": np.asfortranarray(values), "reversed": values[::-1]}[layout]
+
+    return st.builds(made, st.sampled_from("?bHilefdF"), st.lists(st.integers(0, 3), max_size=2), st.sampled_from("CF"))
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3) -> Any:
+    """A dataset made of datasets, with at least one sample."""
+    kind = draw(st.sampled_from(["array", "tensors", "subset", "concat", "stack", "named"] if depth else ["array"]))
+    if kind == "array":
+        return draw(arrays(draw(st.integers(1, 30))))
+    if kind == "tensors":
+        length = draw(st.integers(1, 30))
+        return TensorDataset(*[draw(arrays(length)) for _ in range(draw(st.integers(1, 3)))])
+    below = draw(trees(depth - 1))
+    length = len(below)
+    if kind == "subset":
+        indices = st.lists(st.integers(-length, length - 1), min_size=1, max_size=9)
+        return Subset(below, draw(st.one_of(indices, indices.map(np.array), st.just(range(length - 1, -1, -1)))))
+    if kind == "concat":
+        return ConcatDataset([below, Subset(below, range(0, length, 2)), below])
+    return StackDataset(below, below) if kind == "stack" else StackDataset(a=below, b=below)
+
+
+@settings(max_examples=200)
+@given(data=trees(), draws=st.data())
+def test_a_gathered_batch_is_the_collated_one(data: Any, draws: Any) -> None:
+    """For whatever is made of arrays, batch after batch, in both outputs."""
+    source = gatherer(data)
+    assert source is not None
+    for collate_fn in (collate.numpy_collate, collate.default_collate):
+        gathered = collate.gathering(collate_fn, data, source)
+        assert gathered is not None
+        for _ in range(3):
+            indices = draws.draw(st.lists(st.integers(-len(data), len(data) - 1), min_size=1, max_size=40))
+            batch = gathered(indices)
+            if batch is not collate.NOT_GATHERED:
+                expected = collate_fn([data[index] for index in indices])
+                assert not list(differences(batch, expected))

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.datasets.tokens import TokenWindows
+
+TOKENS = np.arange(21, dtype=np.uint16)
+
+
+def windows(*given: Any, **named: Any) -> list[tuple[list[int], list[int]]]:
+    data = TokenWindows(*given, **named)
+    return [(x.tolist(), y.tolist()) for x, y in (data[index] for index in range(len(data)))]
+
+
+def test_y_is_what_follows_x() -> None:
+    assert windows(TOKENS[:9], 4) == [([0, 1, 2, 3], [1, 2, 3, 4]), ([4, 5, 6, 7], [5, 6, 7, 8])]
+    assert len(TokenWindows(TOKENS[:8], 4)) == 1  # the last window's last token is followed by none
+    assert windows(TOKENS[:6], 4, stride=1) == [([0, 1, 2, 3], [1, 2, 3, 4]), ([1, 2, 3, 4], [2, 3, 4, 5])]
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 4])
+def test_too_few_tokens_make_no_window(tokens: int) -> None:
+    data = TokenWindows(TOKENS[:tokens], 4)
+    assert len(data) == 0
+    with pytest.raises(IndexError):
+        data[0]
+
+
+def test_samples_are_int64_unless_another_is_asked_for() -> None:
+    x, y = TokenWindows(TOKENS, 4)[-1]
+    assert x.dtype == y.dtype == np.int64
+    assert TokenWindows(TOKENS, 4, dtype=np.int32)[0][0].dtype == np.int32
+
+
+def test_a_sample_is_a_copy() -> None:
+    data = TokenWindows(TOKENS, 4)
+    data[0][0][...] = 77
+    assert data[0][0].tolist() == [0, 1, 2, 3]
+
+
+def test_files(tmp_path: Path) -> None:
+    TOKENS.astype(np.uint32).tofile(tmp_path / "raw.bin")
+    np.save(tmp_path / "tokens.npy", TOKENS)
+    expected = windows(TOKENS, 4)
+    assert windows(tmp_path / "raw.bin", 4, file_dtype=np.uint32) == expected
+    assert windows(str(tmp_path / "tokens.npy"), 4) == expected
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(TypeError, match="tokens are float64, expected integers"):
+        TokenWindows(np.zeros(9), 4)
+    with pytest.raises(ValueError, match=r"tokens have shape \(3, 3\), expected one dimension"):
+        TokenWindows(np.zeros((3, 3), int), 4)
+    with pytest.raises(ValueError, match="length is 0"):
+        TokenWindows(TOKENS, 0)
+    with pytest.raises(TypeError, match=r"stride is 1\.5"):
+        TokenWindows(TOKENS, 4, stride=1.5)  # type: ignore[arg-type]
