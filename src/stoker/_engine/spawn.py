@@ -1,8 +1,8 @@
 """Worker processes where there is no fork: each is an interpreter of its own, which multiprocessing spawns.
 
-The trainer does what elsewhere the zygote does: it hands out units, owns the arena, notices deaths. So all of that
-happens only while it asks for a batch or submits a unit: a worker that is done during a long training step waits. There
-is a pipe to each worker, no thread and no lock.
+The trainer does what elsewhere the zygote does: it hands out units, owns the arena, notices deaths and stalls. So all
+of that happens only while it asks for a batch or submits a unit: a worker that is done during a long training step
+waits. There is a pipe to each worker, no thread and no lock.
 
 A pipe makes its writer wait while it is full. So a unit that might fill one is sent only to a worker that waits for it,
 and the two ends never wait for each other.
@@ -24,16 +24,20 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from stoker import errors
-from stoker._engine import spawned
+from stoker._engine import ending, spawned
 from stoker._engine.base import IDLE, Answer, Backend, Said, Witness
-from stoker._engine.process import fates
+from stoker._engine.process import fates, telling
 from stoker._engine.process.birth import Assemble, Parts
-from stoker._engine.process.deadlines import LEAVE, PULSE, REAP
+from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, PATIENCE, PULSE, REAP
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.shipment import Shipment
 from stoker._engine.process.trainer import held_bytes
+from stoker._events import Event
 from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.restarts import Restarts, Verdict
+from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
+from stoker._supervision.stalls import Stall, Stalls
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Arena
 from stoker._transport.reader import Reader
@@ -45,6 +49,35 @@ FITS = 4096
 AT_ONCE = 60
 """Windows waits for 63 things at once, before Python 3.13."""
 
+TURN = 0.05
+"""Seconds between looks at those beyond."""
+
+NO_STACK = "(without fork, the stack of a worker that is busy cannot be had)"
+
+
+class _Child:
+    """One worker, as the trainer sees it."""
+
+    def __init__(self, process: SpawnProcess, pipe: Any) -> None:
+        self.process = process
+        self.pid = process.pid or 0
+        self.pipe = pipe
+        self.is_ready = False
+        self.retires = False
+        self.stall: Stall | None = None  # for which it was ended
+
+    def bury(self) -> int | None:
+        """Makes sure of its end, and returns its exit code."""
+        self.pipe.close()
+        self.process.join(REAP)
+        if self.process.is_alive():  # its pipe alone was closed
+            self.process.kill()
+            self.process.join(REAP)
+        code = self.process.exitcode
+        with contextlib.suppress(ValueError):  # it has not ended yet
+            self.process.close()
+        return code
+
 
 class _Life:
     """The workers and all that belongs to them, ended without the backend too: by garbage, or at exit."""
@@ -53,49 +86,59 @@ class _Life:
         budget = rules.memory_budget
         self.arena = Arena(segments.create(), None if budget is None else budget // 2)
         self.reader = Reader(self.arena.descriptor, held_bytes(rules))
-        self.processes: list[SpawnProcess] = []
-        self.pipes: dict[int, Any] = {}
+        self.children: dict[int, _Child] = {}
+        self._workers = workers
+        self._marked = segments.create()
+        self._shipment: Shipment | None = None
         try:
-            with contextlib.closing(Shipment(parts)) as shipment:
-                for number in range(workers):
-                    self._start(number, shipment)
+            os.ftruncate(self._marked, workers * spawned.MARK)
+            self.marks = spawned.SharedMarks(self._marked, workers)
+            self._shipment = Shipment(parts)  # kept: who takes a worker's place gets what that one got
+            for number in range(workers):
+                try:
+                    self.start(number)
+                except OSError as error:
+                    raise refusal(number, error) from error
         except BaseException:
             self.end()
             raise
 
-    def _start(self, number: int, shipment: Shipment) -> None:
+    def start(self, number: int) -> None:
+        """Starts a worker. Raises OSError where there can be no other process."""
+        self.marks.forget(number)
         context = multiprocessing.get_context("spawn")
-        self.pipes[number], theirs = context.Pipe()
-        with theirs:
-            arguments = (number, theirs, segments.Sent(self.arena.descriptor), shipment)
-            process = context.Process(target=spawned.main, args=arguments, name=f"stoker-worker-{number}", daemon=True)
-            try:
+        ours, theirs = context.Pipe()
+        files = segments.Sent(self.arena.descriptor), segments.Sent(self._marked)
+        arguments = (number, theirs, *files, self._workers, self._shipment)
+        process = context.Process(target=spawned.main, args=arguments, name=f"stoker-worker-{number}", daemon=True)
+        try:
+            with theirs:
                 process.start()
-            except OSError as error:
-                raise errors.WorkerStartError(
-                    f"could not start worker {number}: {error}. The limit on processes or the memory is reached: use "
-                    "fewer workers, or raise it."
-                ) from error
-        self.processes.append(process)
+        except BaseException:
+            ours.close()
+            raise
+        self.children[number] = _Child(process, ours)
 
     def end(self) -> None:
         """Ends the workers, idle ones at once, busy ones after a moment, and gives back all that they held."""
+        children, self.children = self.children, {}
         try:
-            for pipe in self.pipes.values():
-                pipe.close()
-            until = time.monotonic() + LEAVE
-            for process in self.processes:
-                process.join(max(0.0, until - time.monotonic()))
+            for child in children.values():
+                child.pipe.close()
+            until = time.monotonic() + ending.time_left(LEAVE)
+            for child in children.values():
+                child.process.join(max(0.0, until - time.monotonic()))
         finally:  # Ctrl-C as well: then at once
-            for process in self.processes:
-                if process.is_alive():
-                    process.kill()
-            for process in self.processes:
-                process.join(REAP)
-                with contextlib.suppress(ValueError):  # it has not ended yet
-                    process.close()
+            for child in children.values():
+                if child.process.is_alive():
+                    child.process.kill()
+            for child in children.values():
+                child.bury()
+            if self._shipment is not None:
+                self._shipment.close()
             self.reader.close()
             os.close(self.arena.descriptor)
+            os.close(self._marked)
 
 
 class SpawnBackend(Backend):
@@ -110,14 +153,25 @@ class SpawnBackend(Backend):
     """
 
     def __init__(self, parts: Parts, assemble: Assemble, workers: int, rules: Rules, witness: Witness) -> None:
+        self._rules = rules
         self._witness = witness
         self._life = _Life({**parts, "assemble": assemble}, workers, rules)
         self._finalizer = weakref.finalize(self, self._life.end)
         self._dispatch = Dispatch(workers)
         self._lending = Lending(self._life.arena, self._dispatch)
-        self._work: dict[int, bytes] = {}  # submitted, not sent
+        self._restarts = Restarts(rules.max_restarts)
+        self._stalls = Stalls(rules.stall_warning)
+        self._retirement = Retirement(rules.max_samples_per_worker, None)
+        self._work: dict[int, bytes] = {}  # of units that are not answered
         self._unsent: list[deque[int]] = [deque() for _ in range(workers)]  # handed out, not sent
+        self._known: dict[int, list[tuple[int, dict[str, Any]]]] = {}  # unit → what it is known to do
+        self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
+        self._due: dict[int, float] = {}  # number of a worker that has ended → when it is replaced
+        self._alone_since: float | None = None  # since when there is no worker, and none can be started
+        self._looks_at = 0.0  # when the workers are looked at next
+        self._was_ready = False  # whether any worker ever was
         self._inbox: deque[Answer] = deque()
+        self._events: deque[Event] = deque()  # not told yet
         self._dropped_below = 0
         self._fatal: BaseException | None = None
 
@@ -130,17 +184,26 @@ class SpawnBackend(Backend):
         until = None if timeout is None else time.monotonic() + timeout
         wait = 0.0  # what has arrived comes first
         while self._fatal is None:
+            before = time.monotonic()
             self._listen(wait)
+            if (frozen := time.monotonic() - before - wait) > FROZEN:
+                self._stalls.forgive(frozen)
+                until = until and until + frozen
+            self._replace()
             self._hand_out()
+            self._look_for_stalls()
+            while self._events:  # here nothing is lost if the user's listener raises
+                self._witness.tell(self._events.popleft())
             if self._inbox:
                 break
             self._feed_the_next()
-            wait = PULSE if until is None else min(PULSE, until - time.monotonic())
-            if wait <= 0.0:
+            now = time.monotonic()
+            if until is not None and now >= until:
                 raise errors.LoaderTimeoutError(
                     f"DataLoader timed out after {timeout:g} seconds: no batch arrived from {len(self._unsent)} "
                     "worker(s). Raise `timeout`, or find the slow sample."
                 )
+            wait = max(0.0, min(self._next_look(now), PULSE if until is None else until - now))
         if self._inbox:
             return self._inbox.popleft()
         assert self._fatal is not None
@@ -161,13 +224,18 @@ class SpawnBackend(Backend):
             if answer.unit < before:
                 self.discard(answer)
         self._inbox = deque(answer for answer in self._inbox if answer.unit >= before)
-        for unit in self._dispatch.dropped(before):
-            del self._work[unit]
+        self._forget_dropped()
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._finalizer.alive
 
     def close(self) -> None:
         self._finalizer()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+
+    # Units
 
     def _hand_out(self) -> None:
         """Slots that came back go to workers that wait for them, units to those that are free."""
@@ -177,9 +245,17 @@ class SpawnBackend(Backend):
             self._unsent[worker].append(unit)
         for worker, units in enumerate(self._unsent):
             held = self._dispatch.held(worker)
-            while units and (len(units) == len(held) or len(self._work[units[0]]) <= FITS):
+            while units and (len(units) == len(held) or self._fits(units[0])):
                 unit = units.popleft()
-                self._send(worker, "unit", unit, self._work.pop(unit), self._lending.offer(unit), ())
+                known = self._known.get(unit, ())
+                self._send(worker, "unit", unit, self._work[unit], self._lending.offer(unit), known)
+
+    def _fits(self, unit: int) -> bool:
+        return len(self._work[unit]) <= FITS and unit not in self._known
+
+    def _forget_dropped(self) -> None:
+        for unit in self._dispatch.dropped(self._dropped_below):
+            del self._work[unit]
 
     def _grant(self, hungry_for: int | None = None) -> None:
         for worker, reply in self._lending.grant(hungry_for):
@@ -196,19 +272,21 @@ class SpawnBackend(Backend):
 
     def _send(self, worker: int, *message: Any) -> None:
         with contextlib.suppress(OSError):  # it has ended, as its pipe will tell
-            self._life.pipes[worker].send(message)
+            self._life.children[worker].pipe.send(message)
+
+    # Messages
 
     def _listen(self, seconds: float) -> None:
         """Waits for workers to say something or to end, and takes what has arrived."""
-        pipes, processes = self._life.pipes, self._life.processes
-        things = [*pipes.values(), *(processes[number].sentinel for number in pipes)]
-        ready = connection.wait(things[:AT_ONCE], seconds)
-        for number, pipe in list(pipes.items()):
-            ended = processes[number].sentinel in ready
+        children = self._life.children
+        pipes = [child.pipe for child in children.values() if not child.pipe.closed]
+        ready = _ready([*pipes, *(child.process.sentinel for child in children.values())], seconds)
+        for number, child in list(children.items()):
+            ended = child.process.sentinel in ready
             messages = []
             try:
-                while (pipe in ready or ended) and pipe.poll():
-                    messages.append(pipe.recv())
+                while (child.pipe in ready or ended) and not child.pipe.closed and child.pipe.poll():
+                    messages.append(child.pipe.recv())
             except (EOFError, OSError):
                 ended = True
             for message in messages:
@@ -222,6 +300,11 @@ class SpawnBackend(Backend):
         elif name == "ask":
             self._lending.asked(number, *message)
         elif name == "ready":
+            self._life.children[number].is_ready = self._was_ready = True
+            self._alone_since = None
+            if number in self._streams:  # it goes on where another one stood
+                self._send(number, "resume", self._streams[number])
+            self._retirement.born(number)
             self._dispatch.joined(number)
         elif name == "broken":
             self._fatal = self._fatal or fates.broken(pickle.loads(message[0]))
@@ -229,23 +312,141 @@ class SpawnBackend(Backend):
     def _take_answer(
         self, number: int, unit: int, kind: Any, value: Any, held: int | None, seconds: float, said: tuple[Any, ...]
     ) -> None:
+        made = Said(*said)
         self._dispatch.answered(number, unit, seconds)
+        self._restarts.answered(unit)
+        self._stalls.answered(unit)
+        del self._work[unit]
+        self._known.pop(unit, None)
+        if made.stream_state is not None:
+            self._streams[number] = made.stream_state
         slot = self._lending.answered(unit, kind, value, held)
-        answer = Answer(unit, kind, (slot, value), number, Said(*said))
+        answer = Answer(unit, kind, (slot, value), number, made)
         if unit < self._dropped_below:
             self.discard(answer)
-            return
-        if kind == "error":
-            answer.value = pickle.loads(value)
-        self._inbox.append(answer)
+        else:
+            if kind == "error":
+                answer.value = pickle.loads(value)
+            self._inbox.append(answer)
+        self._care_for(number, made)
+
+    def _care_for(self, number: int, made: Said) -> None:
+        """A worker has answered: whether it is to go on. Its place is taken when it has left."""
+        child = self._life.children[number]
+        self._retirement.made(number, made.samples)
+        if not child.retires and made.movable and (reason := self._retirement.reason(number)):
+            child.retires = True
+            self._dispatch.retires(number)
+            self._events.append(telling.retired(number, child.pid, reason))
+        if child.retires and not self._dispatch.held(number):
+            child.pipe.close()  # it leaves
+
+    # Deaths and stalls
 
     def _bury(self, number: int) -> None:
-        """A worker has ended: that is the end of this backend, behind what has arrived."""
-        process = self._life.processes[number]
-        self._life.pipes.pop(number).close()
-        process.join(REAP)
+        """A worker has ended: what it had in hand is to be done again, unless it is the end of all."""
+        child = self._life.children.pop(number)
+        code = child.bury()
         self._unsent[number].clear()
         lost = self._dispatch.died(number)
         self._lending.lost(number, lost)
-        where = self._witness.locate(lost[0], IDLE) if lost else None
-        self._fatal = self._fatal or fates.died(number, process.pid or 0, process.exitcode, where)
+        now = time.monotonic()
+        self._stalls.works_on(number, None, now)
+        if child.retires and code == 0:
+            self._due[number] = now
+            return
+        unit, mark = (lost[0] if lost else None), self._life.marks.read(number)
+        where = None if unit is None else self._witness.locate(unit, mark)
+        verdict = self._judge(child, unit, mark, code, now)
+        if verdict.pause is None or not self._was_ready:
+            self._fatal = self._fatal or fates.died(number, child.pid, code, where, self._restarts.count)
+            return
+        self._dispatch.requeued(lost)
+        self._forget_dropped()
+        self._due[number] = now + verdict.pause
+        told = telling.death(self._rules, number, child.pid, code, unit, mark, where, blamed=verdict.blamed)
+        self._events.append(told)
+
+    def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, now: float) -> Verdict:
+        """What follows from a death; a unit that is to blame is known from now on."""
+        place = None if mark == IDLE else mark
+        if child.stall is None or child.stall.unit != unit:
+            verdict = self._restarts.died(unit, place, code, now)
+            story = {"kind": "death", "message": fates.blamed(code, mark), "stack": ""}
+        elif self._stalls.ended(unit, place):
+            self._restarts.forgive(unit)
+            verdict = Verdict(0.0, blamed=True)
+            story = {"kind": "stall", "message": fates.stalled(child.stall.seconds, mark), "stack": ""}
+        else:
+            return self._restarts.died(unit, None, code, now)  # it counts, and proves nothing yet
+        if verdict.blamed and unit is not None:
+            self._known.setdefault(unit, []).append((mark, story))
+        return verdict
+
+    def _replace(self) -> None:
+        """Starts those who are to take a worker's place, when it is time. Where none can be, a little later."""
+        now = time.monotonic()
+        for number in [number for number, due in self._due.items() if due <= now]:
+            try:
+                self._life.start(number)
+                del self._due[number]
+            except OSError as error:
+                self._hold_back(number, error, now)
+
+    def _hold_back(self, number: int, error: OSError, now: float) -> None:
+        """The others go on meanwhile; where there are none, there is an end to waiting."""
+        self._due[number] = now + HELD_BACK
+        self._events.append(telling.held_back(number, error))
+        if self._life.children:
+            return
+        self._alone_since = self._alone_since or now
+        if now - self._alone_since > PATIENCE:
+            self._fatal = self._fatal or refusal(number, error)
+
+    def _next_look(self, now: float) -> float:
+        """Seconds until a worker is to be started or looked at."""
+        waits = [PULSE, *(due - now for due in self._due.values())]
+        if self._stalls.tick is not None and any(self._dispatch.held(number) for number in self._life.children):
+            waits.append(self._looks_at - now)
+        return min(waits)
+
+    def _look_for_stalls(self) -> None:
+        """Reports units that take too long, and ends their workers where that is wished."""
+        now, tick = time.monotonic(), self._stalls.tick
+        if tick is None or now < self._looks_at:
+            return
+        self._looks_at = now + tick
+        for number in self._life.children:
+            held = self._dispatch.held(number)
+            waits_for_memory = self._lending.waits(number)
+            self._stalls.works_on(number, held[0] if held and not waits_for_memory else None, now)
+        for stall in self._stalls.due(now):
+            number, unit, seconds = stall
+            child, mark = self._life.children[number], self._life.marks.read(number)
+            where = self._witness.locate(unit, mark)
+            self._events.append(telling.stall(self._rules, number, unit, mark, where, seconds, NO_STACK))
+            if self._rules.stall_action == "raise":
+                self._fatal = self._fatal or telling.stall_error(number, where, seconds, NO_STACK)
+            elif self._rules.stall_action == "restart":
+                child.stall = stall
+                child.process.kill()
+
+
+def refusal(number: int, error: OSError) -> errors.WorkerStartError:
+    """A worker cannot be started, and there is no way on."""
+    return errors.WorkerStartError(
+        f"could not start worker {number}: {error}. The limit on processes or the memory is reached: use fewer "
+        "workers, or raise it."
+    )
+
+
+def _ready(things: list[Any], seconds: float) -> list[Any]:
+    """Those that are ready, waiting so long for one. Where they are too many to wait for, it may return early."""
+    if not things:
+        time.sleep(seconds)
+        return []
+    parts = [things[first : first + AT_ONCE] for first in range(0, len(things), AT_ONCE)]
+    if len(parts) == 1:
+        return connection.wait(things, seconds)
+    found = [thing for part in parts for thing in connection.wait(part, 0)]
+    return found or connection.wait(parts[0], min(seconds, TURN))

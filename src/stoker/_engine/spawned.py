@@ -13,16 +13,27 @@ from stoker import _nominal
 from stoker._engine.base import Failure
 from stoker._engine.process import settle
 from stoker._engine.process.channel import Message
+from stoker._engine.process.marks import Marks
 from stoker._engine.process.parcel import Head, Parcel
 from stoker._engine.process.worker import Worker, dumps, live
 from stoker._transport.segments import Sent
+
+MARK = 8
+"""Bytes of a worker's mark."""
+
+
+class SharedMarks(Marks):
+    """Marks of workers that are not forked: in a file of `MARK` bytes for each, which they are sent."""
+
+    def __init__(self, descriptor: int, workers: int) -> None:
+        self._view = memoryview(mmap.mmap(descriptor, MARK * workers)).cast("q")
 
 
 class SpawnedWorker(Worker):
     """A worker with a pipe to the trainer. Leaves when the pipe or the trainer ends."""
 
-    def __init__(self, number: int, pipe: Any, arena: int) -> None:
-        super().__init__(number, arena)
+    def __init__(self, number: int, pipe: Any, arena: int, mark: memoryview) -> None:
+        super().__init__(number, arena, mark)
         self._pipe = pipe
         trainer = multiprocessing.parent_process()
         assert trainer is not None
@@ -65,8 +76,10 @@ def parcel(stream: Sent, buffers: Sent, places: list[tuple[int, int]]) -> Parcel
     return Parcel(packed, head)
 
 
-def main(number: int, pipe: Any, arena: Sent, parcel: Parcel) -> NoReturn:
+def main(number: int, pipe: Any, arena: Sent, marks: Sent, workers: int, parcel: Parcel) -> NoReturn:
     """The whole life of a spawned worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
     _nominal.prefer_none()
-    live(lambda: SpawnedWorker(number, pipe, arena.descriptor).open(parcel))
+    mark = SharedMarks(marks.descriptor, workers).of(number)
+    os.close(marks.descriptor)
+    live(lambda: SpawnedWorker(number, pipe, arena.descriptor, mark).open(parcel))

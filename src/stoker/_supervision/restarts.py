@@ -51,6 +51,7 @@ class Restarts:
         self._most = most
         self._deaths: deque[tuple[float, int | None]] = deque()  # (when, the unit)
         self._kills: dict[int, list[tuple[int, bool]]] = {}  # unit → (place, whether by its own doing)
+        self._on_trial: dict[int, float] = {}  # unit → when it ended a worker by its own doing, once so far
         self._blamed: set[tuple[int, int]] = set()
         self._in_a_row = 0
 
@@ -64,14 +65,23 @@ class Restarts:
             code: its exit code, negative for a signal; None where that is unknown.
             now: the time.
         """
+        if not self._most:
+            return Verdict(None)
         self._in_a_row += 1
         while self._deaths and now - self._deaths[0][0] > PERIOD:
             self._deaths.popleft()
+        if unit is not None and place is not None:
+            if self._guilty(unit, place, code):
+                self._blamed.add((unit, place))
+                self.forgive(unit)
+                return Verdict(0.0, blamed=True)
+            if place >= 0 and self._kills[unit] == [(place, True)]:
+                # Most likely the sample's doing, as the next death will prove: then it is the error policy's
+                self._on_trial[unit] = now
+                return Verdict(0.0)
+            if unit in self._on_trial:
+                self._deaths.append((self._on_trial.pop(unit), unit))
         self._deaths.append((now, unit))
-        if unit is not None and place is not None and self._most and self._guilty(unit, place, code):
-            self._blamed.add((unit, place))
-            self.forgive(unit)
-            return Verdict(0.0, blamed=True)
         count = len(self._deaths)
         if count > self._most:
             return Verdict(None)
@@ -90,11 +100,15 @@ class Restarts:
         """What the unit does is known, and can be left out: its deaths are the error policy's."""
         self._deaths = deque(death for death in self._deaths if death[1] != unit)
         self._kills.pop(unit, None)
+        self._on_trial.pop(unit, None)
+        self._in_a_row = 0
 
     def answered(self, unit: int) -> None:
         """The unit is done after all."""
         self._in_a_row = 0
         self._kills.pop(unit, None)
+        if unit in self._on_trial:
+            self._deaths.append((self._on_trial.pop(unit), unit))  # it was chance
         if self._blamed:
             self._blamed = {(other, place) for other, place in self._blamed if other != unit}
 

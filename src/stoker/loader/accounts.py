@@ -102,14 +102,14 @@ class Accounts:
         described = f" ({fault['description']})" if fault["description"] else ""
         told = f"sample {fault['index']}{described} of batch {fault['batch']} {what}, and {done}: {fault['exception']}"
         kind = "skip" if fault["kind"] == "skip" else "error"
-        self._witness.tell(Event(kind, told, fault["time"], fault["worker"], fault["batch"], fault))
+        self._witness.tell_later(Event(kind, told, fault["time"], fault["worker"], fault["batch"], fault))
 
     def _tell_of_file(self, error: OSError) -> None:
         told = (
             f"the quarantine file {self._path} cannot be written: {error}. What is missing is written when it can be; "
             "the counts in loader.report() are complete."
         )
-        self._witness.tell(Event("quarantine_failed", told, details={"errno": error.errno}))
+        self._witness.tell_later(Event("quarantine_failed", told, details={"errno": error.errno}))
 
     def _too_many(self, reason: str) -> errors.ErrorBudgetError:
         first: Any = self._first
@@ -126,6 +126,7 @@ class Accounts:
         file, self._file = self._file, None
         if file is not None and (error := file.close()) is not None:
             self._tell_of_file(error)
+            self._witness.flush()
 
 
 def _world(loader: DataLoader[Any]) -> tuple[int, int]:

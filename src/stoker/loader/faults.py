@@ -151,6 +151,13 @@ class Faults:
         """Another sample was taken in its place."""
         self._met[place]["replacement"] = _plain(index)
 
+    def not_replaced(self, most: int) -> int:
+        """A stream has ended before so many could take the place of others: the latest of these are left out."""
+        latest = [place for place in sorted(self._met, reverse=True) if self._met[place]["outcome"] == "replaced"]
+        for place in latest[:most]:
+            self._met[place]["outcome"] = "skipped"
+        return len(latest[:most])
+
     def _wish(self) -> Decision:
         """A dataset's own: it is never an error."""
         return "replace" if self._policy == "replace" else "skip"

@@ -13,6 +13,7 @@ from stoker.device import pinning
 from stoker.loader import epoch
 from stoker.loader.accounts import Accounts
 from stoker.loader.job import Work
+from stoker.loader.plan import Step
 from stoker.loader.progress import Progress
 from stoker.loader.state import START
 from stoker.loader.walk import Walk
@@ -53,6 +54,7 @@ class LoaderIterator:
         self._in_order = loader.in_order or not loader.num_workers
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
         self._answers: dict[int, Answer] = {}
+        self._accounted: tuple[Answer, Step] | None = None  # about to be delivered
         self._witness = Witness(loader._ledger, loader.on_event, loader._told)
         self._accounts = Accounts(loader, self._witness)
         self._backend: Backend | None = loader._new_backend(self._witness)
@@ -69,9 +71,10 @@ class LoaderIterator:
         self._yielded = 0
         self._outstanding = 0
         self._run = self._due = self._submitted
-        for answer in self._answers.values():
+        for answer in [*self._answers.values(), *([] if self._accounted is None else [self._accounted[0]])]:
             self._open_backend().discard(answer)
         self._answers.clear()
+        self._accounted = None
 
     def _reset(self, loader: DataLoader[Any]) -> None:
         """Starts a new epoch on the same workers; what is under way for the last one is dropped."""
@@ -149,20 +152,33 @@ class LoaderIterator:
 
     def _delivered(self, backend: Backend) -> Answer | None:
         """The next answer that the user is to see, accounted for; None at the end of the epoch."""
-        while (answer := self._take(backend)) is not None:
-            step = self._witness.steps.pop(answer.unit)
-            try:
-                self._accounts.deliver(answer, step)
-            except errors.StokerError:
-                backend.discard(answer)
-                raise
+        while True:
+            if self._accounted is None and not self._account(backend):
+                return None
+            self._witness.flush()  # what the user's listener raises costs no batch: it is the next
+            assert self._accounted is not None
+            (answer, step), self._accounted = self._accounted, None
             if self._loader._is_stream:
                 self._progress.streamed(answer.worker, answer.said.stream_state, ended=False)
             else:
                 self._progress.received(step.number)
             if answer.kind != "empty":
-                break
-        return answer
+                return answer
+
+    def _account(self, backend: Backend) -> bool:
+        """Takes the next answer into account, if there is one."""
+        answer = self._take(backend)
+        if answer is None:
+            return False
+        step = self._witness.steps.pop(answer.unit)
+        try:
+            self._accounts.deliver(answer, step)
+        except errors.StokerError:
+            backend.discard(answer)
+            self._witness.flush()
+            raise
+        self._accounted = answer, step
+        return True
 
     def _open_backend(self) -> Backend:
         if self._backend is None:
@@ -270,6 +286,7 @@ class LoaderIterator:
     def _release(self) -> None:
         backend, self._backend = self._backend, None
         self._answers.clear()
+        self._accounted = None
         self._accounts.close()
         if backend is not None:
             backend.close()

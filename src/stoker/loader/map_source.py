@@ -135,7 +135,7 @@ class MapSource:
             self._faults.replaced(place, other)
             return sample
         raise ErrorBudgetError(
-            f"sample {indices[place]!r} cannot be replaced: "
+            f"sample {indices[place]!r} cannot be replaced ({type(error).__name__}: {error}): "
             + (f"each of the {tried} that could take its place fails as well." if tried else "there is no other.")
             + " Is the whole dataset out of reach? Larger batches have more to choose from; a sampler that is walked "
             "gives only its batch."

@@ -65,7 +65,7 @@ class _Strided(StreamIterator[tuple[int, Any]]):
     def __next__(self) -> tuple[int, Any]:
         current.asked = self._asked
         try:
-            item = self._first.pop() if self._first else next(self._stream, None)
+            item = _taken(self._first) if self._first else next(self._stream, None)
         except Exception:
             position = self._stream.position - 1
             if self._is_ours(position):
@@ -106,7 +106,7 @@ class _Asked(StreamIterator[tuple[int, Any]]):
         self._first = first
 
     def __next__(self) -> tuple[int, Any]:
-        return self._first.pop() if self._first else next(self._stream)
+        return _taken(self._first) if self._first else next(self._stream)
 
     def state_dict(self) -> State:
         return self._stream.state_dict()
@@ -172,12 +172,27 @@ def shared_out(
     stream = Numbered(dataset, state)
     if state is not None:
         return stream, False  # it has shared itself out when the state was saved
-    first = list(itertools.islice(stream, 1))
+    first = _first_of(stream)
     if current.asked:
         return _Asked(stream, first), False
     if workers > 1:
         tell(_told(dataset, workers))
     return _Strided(stream, first, worker, workers, state), True
+
+
+def _first_of(stream: Iterator[Any]) -> list[Any]:
+    """The first sample, or what was raised instead, in a list; nothing of an empty stream."""
+    try:
+        return list(itertools.islice(stream, 1))
+    except Exception as error:  # the sample's, and raised where it is asked for
+        return [error]
+
+
+def _taken(first: list[Any]) -> Any:
+    item = first.pop()
+    if isinstance(item, Exception):
+        raise item
+    return item
 
 
 def read_again(dataset: Any, state: State | None) -> int:

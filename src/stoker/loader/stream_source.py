@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker._engine.base import NothingLeft, StreamEnd
 from stoker._worker_info import current
-from stoker.errors import StateMismatchError, StreamLostError
+from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
 from stoker.loader.faults import Faults
 from stoker.loader.generators import mix
 from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from stoker.datasets.stream import StreamIterator
     from stoker.loader.job import Settings, Work
     from stoker.loader.seeding import SampleSeeding
+
+
+PATIENCE = 10
+"""Samples in a row that a stream may fail to give instead of one another."""
 
 
 class StreamSource:
@@ -76,7 +80,7 @@ class StreamSource:
             NothingLeft: all that were read were left out.
         """
         self._mark[0] = 0
-        self._faults.raise_known(0)
+        self._raise_known(0)
         if self._source is None and not self._ended:
             self._ended = True  # one that cannot be opened is not tried again
             self._open(work, seeds)
@@ -85,19 +89,18 @@ class StreamSource:
         self.first = self._position
         with seeds.undisturbed(self.seed):
             samples, left_out = self._read(seeds, wanted)
-        if self._settings.drop_last and len(samples) + left_out < wanted:
-            raise StreamEnd
-        if not samples:
-            raise NothingLeft if left_out else StreamEnd
+        if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
+            # What was met on the way to the end is to be counted; the end is then the next unit's
+            raise NothingLeft if self._faults.has_met_any else StreamEnd
         return samples
 
     def _read(self, seeds: SampleSeeding, wanted: int) -> tuple[list[Any], int]:
         """So many samples, or those that there are; and how many of them were left out."""
         samples: list[Any] = []
-        left_out = read = 0
+        left_out = read = in_a_row = 0
         while len(samples) + left_out < wanted:
             self._mark[0] = read
-            self._faults.raise_known(read)
+            self._raise_known(read)
             position = self._position
             try:
                 sample = self._next_sample(seeds)
@@ -106,18 +109,32 @@ class StreamSource:
                 if decision == "raise":
                     raise
                 left_out += decision == "skip"
+                in_a_row += 1
+                if in_a_row > max(PATIENCE, wanted):
+                    raise ErrorBudgetError(
+                        f"the stream raised {in_a_row} times, one after the other, where each of its samples was to "
+                        f"take the place of the last: {type(error).__name__}: {error}. Is all of it out of reach?"
+                    ) from error
                 self._raised = error if _left_a_generator(error) else None
             else:
                 if sample is _END:
                     break
                 samples.append(sample)
-                self._raised = None
+                self._raised, in_a_row = None, 0
             read += 1
         if self._ended and self._raised is not None:
             # A generator is over when it raises: to skip there would lose its rest without a word
             raised, self._raised = self._raised, None
             raise raised
-        return samples, left_out
+        return samples, left_out + self._faults.not_replaced(wanted - len(samples) - left_out)
+
+    def _raise_known(self, place: int) -> None:
+        """A sample that ends its workers: the stream cannot be asked for those behind it, so it is over."""
+        try:
+            self._faults.raise_known(place)
+        except Exception:
+            self._ended = True
+            raise
 
     def _open(self, work: Work, seeds: SampleSeeding) -> None:
         """The worker's stream of samples in this epoch, each made under its own seed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections import deque
 from typing import Any
 
 from stoker import errors
@@ -41,6 +42,16 @@ class Witness:
         self._listener = listener
         self._told = told
         self.steps: dict[int, Step] = {}
+        self._later: deque[Event] = deque()
+
+    def tell_later(self, event: Event) -> None:
+        """As `tell`, when `flush` is called: where what the user's listener raises does no harm."""
+        self._later.append(event)
+
+    def flush(self) -> None:
+        """Tells what was to be told later."""
+        while self._later:
+            self.tell(self._later.popleft())
 
     def tell(self, event: Event) -> None:
         """Counts, logs, and passes on an event; the first of each kind is a warning too. What the user's listener
@@ -58,6 +69,8 @@ class Witness:
         step = self.steps.get(unit)
         if step is None:
             return "a batch that is not wanted any more"
+        if step.indices is None or isinstance(step.indices, dict):
+            return f"a batch of its stream, {fates.DOING.get(mark, f'sample {mark + 1} of it')}"
         return f"batch {step.number}, {self._sample(step, mark)}"
 
     def index(self, unit: int, mark: int) -> Any:
@@ -71,8 +84,7 @@ class Witness:
         if mark in fates.DOING:
             return fates.DOING[mark]
         if not isinstance(step.indices, list):
-            streamed = step.indices is None or isinstance(step.indices, dict)
-            return f"{mark + 1}. sample of its stream" if streamed else f"sample {step.indices!r}"
+            return f"sample {step.indices!r}"
         return f"sample {step.indices[mark]!r}" if mark < len(step.indices) else "a sample"
 
 

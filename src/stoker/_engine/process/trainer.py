@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import pickle
@@ -17,7 +18,7 @@ from stoker._engine.base import Answer, Backend, Said, Witness
 from stoker._engine.process import birth, fates, kernel
 from stoker._engine.process.birth import Assemble, Birth, Parts
 from stoker._engine.process.channel import Channel, Message, pair
-from stoker._engine.process.deadlines import CLOSE, FROZEN, HUNG, OPENED, PULSE, REAP, STACKS
+from stoker._engine.process.deadlines import CLOSE, FROZEN, HELD_BACK, HUNG, OPENED, PATIENCE, PULSE, REAP, STACKS
 from stoker._engine.process.zygote import Ends
 from stoker._events import Event
 from stoker._machine import memory
@@ -50,11 +51,16 @@ class _Life:
                 self.pid = birth.fork(ends, mine, workers, rules, assemble(parts), self.hold)
             else:
                 self.pid = birth.clean(ends, workers, rules, parts, assemble)
-        except BaseException:
+        except BaseException as error:
             self.hold.release()
             ours.close()
             os.close(self.arena)
             os.close(self.lifeline)
+            if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM):
+                raise errors.WorkerStartError(
+                    f"could not start the process that minds the workers: {error}. The limit on processes (`ulimit "
+                    "-u`, or the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
+                ) from error
             raise
         finally:
             theirs.close()
@@ -163,6 +169,7 @@ class ProcessBackend(Backend):
         self._starved = False  # whether a worker waits for memory
         self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
         self._sick_births = 0
+        self._ever_worked = False
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _end_all, self._lives)
         self._bear()
@@ -288,14 +295,23 @@ class ProcessBackend(Backend):
 
     def _lost_zygote(self, story: str) -> None:
         """The zygote has ended, and its workers: another does the rest, unless they died too often, or at birth."""
-        pause = self._deaths.died(None, 0, None, time.monotonic()).pause if self._life.workers else None
+        pause = self._deaths.died(None, None, None, time.monotonic()).pause if self._ever_worked else None
         if pause is None:
             self._fatal = errors.WorkerDiedError(story)
             return
         self._tell("zygote_death", f"{story}\nAnother was born, and what was under way is done again.")
         before = self._life
         time.sleep(pause)
-        self._bear_again()
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._bear_again()
+                break
+            except errors.WorkerStartError as error:  # for want of memory or processes, which may come back
+                if time.monotonic() > until:
+                    self._fatal = error
+                    return
+                time.sleep(HELD_BACK)
         self._release(before)
 
     def _tell(self, kind: str, message: str, worker: int | None = None, **details: Any) -> None:
@@ -327,6 +343,7 @@ class ProcessBackend(Backend):
                 self._inbox.append(answer)
         elif name == "workers":
             self._life.workers = message[1]
+            self._ever_worked = True
         elif name == "starved":
             self._starved, self._hungry_for = True, None  # answered when there is nothing left to deliver
         elif name == "fed":
