@@ -213,12 +213,12 @@ class LoaderIterator:
     def _receive(self, backend: Backend) -> None:
         answer = backend.receive(self._timeout)
         self._outstanding -= 1
-        for note in answer.said.notes:
-            self._loader._tell_once(note)
+        self._answers[answer.unit] = answer
         if answer.kind == "end":
             assert self._epoch is not None
             self._epoch.plan.ended(answer.worker)
-        self._answers[answer.unit] = answer
+        for note in answer.said.notes:  # last: a warning may be an error
+            self._loader._tell_once(note)
 
     def _top_up(self, backend: Backend) -> None:
         """Plans and submits units until enough are under way. A sampler's error waits for its turn."""
