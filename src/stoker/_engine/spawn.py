@@ -31,6 +31,7 @@ from stoker._engine.process.birth import Assemble, Parts
 from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, PATIENCE, PULSE, REAP
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.shipment import Shipment
+from stoker._engine.process.telling import Death
 from stoker._engine.process.trainer import held_bytes
 from stoker._events import Event
 from stoker._supervision.dispatch import Dispatch
@@ -65,6 +66,10 @@ class _Child:
         self.is_ready = False
         self.retires = False
         self.stall: Stall | None = None  # for which it was ended
+
+    def stalled_at(self, unit: int | None) -> Stall | None:
+        """The stall for which it was ended, if this is the unit: else it had just begun another."""
+        return self.stall if self.stall is not None and self.stall.unit == unit else None
 
     def bury(self) -> int | None:
         """Makes sure of its end, and returns its exit code."""
@@ -364,19 +369,20 @@ class SpawnBackend(Backend):
         self._dispatch.requeued(lost)
         self._forget_dropped()
         self._due[number] = now + verdict.pause
-        told = telling.death(self._rules, number, child.pid, code, unit, mark, where, blamed=verdict.blamed)
-        self._events.append(told)
+        stalled = child.stalled_at(unit) is not None
+        end = Death(number, child.pid, code, unit, mark, stalled=stalled, blamed=verdict.blamed)
+        self._events.append(telling.death(self._rules, end, where))
 
     def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, now: float) -> Verdict:
         """What follows from a death; a unit that is to blame is known from now on."""
-        place = None if mark == IDLE else mark
-        if child.stall is None or child.stall.unit != unit:
+        place, stall = None if mark == IDLE else mark, child.stalled_at(unit)
+        if stall is None:
             verdict = self._restarts.died(unit, place, code, now)
             story = {"kind": "death", "message": fates.blamed(code, mark), "stack": ""}
-        elif self._stalls.ended(unit, place):
-            self._restarts.forgive(unit)
+        elif self._stalls.ended(stall.unit, place):
+            self._restarts.forgive(stall.unit)
             verdict = Verdict(0.0, blamed=True)
-            story = {"kind": "stall", "message": fates.stalled(child.stall.seconds, mark), "stack": ""}
+            story = {"kind": "stall", "message": fates.stalled(stall.seconds, mark), "stack": ""}
         else:
             return self._restarts.died(unit, None, code, now)  # it counts, and proves nothing yet
         if verdict.blamed and unit is not None:

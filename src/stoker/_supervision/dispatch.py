@@ -45,7 +45,8 @@ class Dispatch:
         for depth in range(1, self._depth + 1):
             for worker, held in enumerate(self._held):
                 waiting = self._bound[worker] or self._free
-                if self._alive[worker] and waiting and len(held) < depth:
+                # A worker is never given an earlier unit behind a later one, which may wait for it to have memory first
+                if self._alive[worker] and waiting and len(held) < depth and held[:1] < [waiting[0]]:
                     unit = waiting.popleft()
                     held.append(unit)
                     out.append((worker, unit))

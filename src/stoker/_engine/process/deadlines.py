@@ -31,8 +31,8 @@ PATIENCE = 30.0
 """Zygote: how long it goes on trying when no worker is left."""
 
 FROZEN = 1.0
-"""Trainer and zygote: who wakes so much later than asked was stopped, as the others will have been: a job that was
-suspended, a machine that slept. That time does not count."""
+"""Trainer: who wakes so much later than asked was stopped, as the others will have been: a job that was suspended, a
+machine that slept. That time does not count."""
 
 STACKS = 0.5
 """Zygote: how long a worker has to write its stacks."""

@@ -27,6 +27,7 @@ class Lending:
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes
         self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size): a worker that waits for a slot
         self._usual_size = 0
+        self._hungry_for = -1  # all up to this unit that want memory can only have what is there
         self.starved_for: int | None = None
 
     @property
@@ -66,6 +67,7 @@ class Lending:
                 way to the trainer, and will bring their memory back.
         """
         self.starved_for = None
+        self._hungry_for = max(self._hungry_for, -1 if hungry_for is None else hungry_for)
         self._asks.sort()
         while self._asks:
             unit, worker, size = self._asks[0]
@@ -76,7 +78,7 @@ class Lending:
                 reply = self._arena.take(size)
                 self._slots[unit] = reply.number
             except MemoryLimitError as error:
-                if unit != hungry_for:
+                if unit > self._hungry_for or any(other < unit for other in self._slots):
                     self.starved_for = unit
                     return
                 reply = str(error)

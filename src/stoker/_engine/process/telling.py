@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from stoker import errors
 from stoker._engine.process import fates
 from stoker._events import Event
 from stoker._supervision.rules import Rules
 
 
-def death(
-    rules: Rules,
-    worker: int,
-    pid: int,
-    code: int | None,
-    unit: int | None,
-    mark: int,
-    where: str | None,
-    *,
-    stack: str = "",
-    blamed: bool = False,
-) -> Event:
-    """A worker has ended, and another takes its place.
+class Death(NamedTuple):
+    """The end of a worker that another takes the place of.
 
-    Args:
-        rules: the loader's.
+    Attributes:
         worker: its number.
         pid: its process.
-        code: its exit code; of a signal, negative.
+        code: its exit code; of a signal, negative; None where that is unknown.
         unit: what it had in hand, or None.
         mark: where in the unit it was.
-        where: the same in words; None if it was idle.
         stack: its last Python stack, where it could still write it.
+        stalled: whether it was ended because it stalled there.
         blamed: whether the place is proven guilty.
     """
+
+    worker: int
+    pid: int
+    code: int | None
+    unit: int | None
+    mark: int
+    stack: str = ""
+    stalled: bool = False
+    blamed: bool = False
+
+
+def death(rules: Rules, end: Death, where: str | None) -> Event:
+    """A worker has ended; `where` is its unit and mark in words, or None if it was idle."""
     then = "It was replaced, and what it had in hand is done again. "
-    then += f"{where} ends all who try it." if blamed else f"(max_restarts={rules.max_restarts})"
-    told = str(fates.died(worker, pid, code, where, stack=stack, then=then))
-    details = {"unit": unit, "mark": mark, "code": code}
-    return Event("blamed" if blamed else "death", told, worker=worker, details=details)
+    then += f"{where} ends all who try it." if end.blamed else f"(max_restarts={rules.max_restarts})"
+    if end.stalled:
+        told = f"worker {end.worker} (pid {end.pid}) was ended at {where}, where it stalled. {then}"
+    else:
+        told = str(fates.died(end.worker, end.pid, end.code, where, stack=end.stack, then=then))
+    details = {"unit": end.unit, "mark": end.mark, "code": end.code}
+    return Event("blamed" if end.blamed else "death", told, worker=end.worker, details=details)
 
 
 def stall(rules: Rules, worker: int, unit: int, mark: int, where: str, seconds: float, stack: str) -> Event:
-    """A worker has been at a unit for too long. Arguments as those of `death`; the stack is as it is now."""
+    """A worker has been at a unit for too long, at `where` in words; the stack is as it is now."""
     follows = {
         "warn": "It goes on (stall_action='warn').",
         "restart": "It is ended, and another tries (stall_action='restart').",

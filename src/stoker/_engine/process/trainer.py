@@ -15,7 +15,7 @@ from typing import Any
 from stoker import errors
 from stoker._engine import ending
 from stoker._engine.base import Answer, Backend, Said, Witness
-from stoker._engine.process import birth, fates, kernel
+from stoker._engine.process import birth, fates, kernel, telling
 from stoker._engine.process.birth import Assemble, Birth, Parts
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import CLOSE, FROZEN, HELD_BACK, HUNG, OPENED, PATIENCE, PULSE, REAP, STACKS
@@ -314,8 +314,8 @@ class ProcessBackend(Backend):
                 time.sleep(HELD_BACK)
         self._release(before)
 
-    def _tell(self, kind: str, message: str, worker: int | None = None, **details: Any) -> None:
-        self._events.append(Event(kind, message, worker=worker, details=details))
+    def _tell(self, kind: str, message: str) -> None:
+        self._events.append(Event(kind, message))
 
     def _release(self, life: _Life) -> None:
         """Gives back what a life holds that has ended, as soon as all its batches are delivered."""
@@ -352,16 +352,18 @@ class ProcessBackend(Backend):
             _, worker, pid, code, unit, mark, stack, count = message
             self._fatal = fates.died(worker, pid, code, self._where(unit, mark), count, stack)
         elif name == "replaced":
-            self._tell_of_death(*message[1:])
+            end = telling.Death(*message[1:])
+            self._events.append(telling.death(self._rules, end, self._where(end.unit, end.mark)))
         elif name == "stalled":
-            self._tell_of_stall(*message[1:])
+            _, worker, unit, mark, seconds, stack = message
+            where = self._witness.locate(unit, mark)
+            self._events.append(telling.stall(self._rules, worker, unit, mark, where, seconds, stack))
+            if self._rules.stall_action == "raise":
+                self._fatal = telling.stall_error(worker, where, seconds, stack)
         elif name == "retired":
-            _, worker, pid, reason = message
-            self._tell("retired", f"worker {worker} (pid {pid}) is replaced between two batches: {reason}", worker)
+            self._events.append(telling.retired(*message[1:]))
         elif name == "held_back":
-            _, worker, why = message
-            told = f"worker {worker} cannot be started anew yet: {why}. The others go on, and it is tried again."
-            self._tell("held_back", told, worker)
+            self._events.append(telling.held_back(*message[1:]))
         elif name == "sick":
             self._born_sick(message[1])
         elif name == "stacks":
@@ -373,27 +375,6 @@ class ProcessBackend(Backend):
 
     def _where(self, unit: int | None, mark: int) -> str | None:
         return None if unit is None else self._witness.locate(unit, mark)
-
-    def _tell_of_death(
-        self, worker: int, pid: int, code: int | None, unit: int | None, mark: int, stack: str, blamed: bool
-    ) -> None:
-        where = self._where(unit, mark)
-        then = "It was replaced, and what it had in hand is done again. "
-        then += f"{where} ends all who try it." if blamed else f"(max_restarts={self._rules.max_restarts})"
-        story = fates.died(worker, pid, code, where, stack=stack, then=then)
-        self._tell("blamed" if blamed else "death", str(story), worker, unit=unit, mark=mark, code=code)
-
-    def _tell_of_stall(self, worker: int, unit: int, mark: int, seconds: float, stack: str) -> None:
-        story = f"worker {worker} has been at {self._where(unit, mark)} for {seconds:.0f} s."
-        if self._rules.stall_action == "raise":
-            self._fatal = errors.StalledError(f"{story} Raise stall_warning, or see where it is:\n{stack}")
-        follows = {
-            "warn": "It goes on (stall_action='warn').",
-            "restart": "It is ended, and another tries.",
-            "raise": "That is the end (stall_action='raise').",
-        }
-        told = f"{story} {follows[self._rules.stall_action]} This is where it is:\n{stack}"
-        self._tell("stall", told, worker, unit=unit, mark=mark, seconds=seconds)
 
     def _born_sick(self, stacks: str) -> None:
         """All workers wait for locks since birth: another birth, which may find the lock free; after that, an error."""

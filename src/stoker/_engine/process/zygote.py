@@ -19,7 +19,7 @@ from stoker import errors
 from stoker._engine.base import IDLE, Failure, Recipe, Said
 from stoker._engine.process import fates, immortal, kernel, settle, worker
 from stoker._engine.process.channel import Channel, Message, pair
-from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
+from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.marks import Marks
 from stoker._engine.process.stacks import Stacks
@@ -29,7 +29,7 @@ from stoker._supervision.dispatch import Dispatch
 from stoker._supervision.restarts import Restarts, Verdict
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
-from stoker._supervision.stalls import Stalls
+from stoker._supervision.stalls import Stall, Stalls
 from stoker._transport import leaves
 from stoker._transport.arena import Arena
 
@@ -60,7 +60,7 @@ class _Child:
         self.cpu = 0.0
         self.looked_at = 0.0
         self.retires = False
-        self.stalled_for: float | None = None  # seconds, when it was ended for it
+        self.stall: Stall | None = None  # for which it was ended
         self.stack = ""  # as it was then
 
 
@@ -136,8 +136,9 @@ class Zygote:
         """Until somebody says something, or it is time to look at something."""
         timeout, before = self._next_look(), time.monotonic()
         ready = self._selector.select(timeout)
-        if timeout is not None and (overslept := time.monotonic() - before - timeout) > FROZEN:
-            self._stalls.forgive(overslept)  # stopped by a signal, or with the whole machine: the workers were as well
+        slept, tick = time.monotonic() - before, self._stalls.tick
+        if timeout is not None and tick is not None and slept > timeout + tick:
+            self._stalls.forgive(slept)  # stopped by a signal, or with the whole machine: the workers were as well
         for key, _ in ready:
             key.data()
 
@@ -231,18 +232,20 @@ class Zygote:
         self._dispatch.requeued(lost)
         self._forget_dropped()
         self._due[number] = now + verdict.pause
-        self._trainer.send("replaced", number, child.pid, status, *at, verdict.blamed)
+        stalled = child.stall is not None and child.stall.unit == unit
+        self._trainer.send("replaced", number, child.pid, status, *at, stalled, verdict.blamed)
 
     def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, stack: str, now: float) -> Verdict:
         """What follows from a death; a unit that is to blame is known from now on."""
         place = None if mark == IDLE else mark
-        if child.stalled_for is None or unit is None:
+        stall = child.stall if child.stall is not None and child.stall.unit == unit else None
+        if stall is None or unit is None:
             verdict = self._restarts.died(unit, place, code, now)
             story = {"kind": "death", "message": fates.blamed(code, mark), "stack": stack}
         elif self._stalls.ended(unit, place):
             self._restarts.forgive(unit)
             verdict = Verdict(0.0, blamed=True)
-            story = {"kind": "stall", "message": fates.stalled(child.stalled_for, mark), "stack": child.stack}
+            story = {"kind": "stall", "message": fates.stalled(stall.seconds, mark), "stack": child.stack}
         else:
             return self._restarts.died(unit, None, code, now)  # it counts, and proves nothing yet
         if verdict.blamed and unit is not None:
@@ -424,7 +427,7 @@ class Zygote:
             self._trainer.send("stalled", number, unit, mark, seconds, stack)
             if self._rules.stall_action == "restart":
                 child = self._children[number]
-                child.stalled_for, child.stack = seconds, stack
+                child.stall, child.stack = stall, stack
                 kernel.kill(child.pid)
 
     def _look_for_sickness(self) -> None:
