@@ -1,0 +1,255 @@
+"""The rows of the matrix: a loader of which a process is struck while it does this or that."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import DataLoader
+from stoker._engine.process import channel, clean, settle, worker, zygote
+from stoker._transport.writer import SlotWriter
+from tests.faults.matrix.cells import HANGS
+from tests.faults.matrix.strikes import strike, strike_in_c
+
+N, SIZE = 24, 4
+SAMPLE, BATCH = 9, 2
+"""Whom it befalls, and the batch that it is of."""
+
+
+class Blow:
+    """Strikes whoever calls it: each time, or only once in all processes. It travels to a clean interpreter by value.
+
+    Args:
+        fault: which.
+        trace: a file that is made when somebody is struck.
+        once: whether only the first is struck.
+        group: a memory cgroup.
+    """
+
+    def __init__(self, fault: str, trace: Path, once: bool, group: Path | None) -> None:
+        self.fault = fault
+        self.group = str(group)
+        self.in_c = False
+        self._trace = trace
+        self.once = once
+
+    def is_due(self) -> bool:
+        """Whether it is to be struck now; says so by the file."""
+        try:
+            os.close(os.open(self._trace, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return not self.once
+        return True
+
+    def __call__(self) -> None:
+        if self.is_due():
+            (strike_in_c if self.in_c else strike)(self.fault, self.group)
+
+    def beside_faulthandler(self) -> None:
+        """Where it is still the test's own, which would write to the terminal."""
+        if self.is_due():
+            faulthandler.disable()
+            strike(self.fault, self.group)
+
+
+class Numbers:
+    """Sample k is k and two random numbers, and a row that is large enough for its batch to travel in the arena."""
+
+    def __init__(self, blow: Callable[[], None] | None = None) -> None:
+        self._blow = blow
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        if index == SAMPLE and self._blow is not None:
+            self._blow()
+        return np.array([index, random.random(), np.random.rand()]), np.full(5_000, index)
+
+
+class Received(Numbers):
+    """Is struck where it arrives."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state["_blow"]()
+        self._blow = None
+
+
+def stacked(samples: list[Any]) -> Any:
+    """Knows nothing of slots: what it makes is copied into one."""
+    return tuple(np.stack(leaves) for leaves in zip(*samples, strict=True))
+
+
+def loader(dataset: Any, **settings: Any) -> Any:
+    default = {"batch_size": SIZE, "num_workers": 2, "output": "numpy", "multiprocessing_context": "fork", "seed": 5}
+    return DataLoader(dataset, **default | settings)
+
+
+Phase = Callable[..., Any]
+"""Given a blow, a place for patches and settings, makes the loader that is struck."""
+
+
+def spawn(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    born = settle.worker
+
+    def struck(*arguments: Any) -> None:
+        blow.beside_faulthandler()
+        born(*arguments)
+
+    patch.setattr(settle, "worker", struck)
+    return loader(Numbers(), **settings)
+
+
+def init_function(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    if not blow.once and blow.fault in HANGS:
+        settings["batch_size"] = N // 2  # one for each worker: each of them hangs twice
+    elif not blow.once:
+        settings["num_workers"] = 1  # else it is chance how many of the deaths in a row are one unit's
+    return loader(Numbers(), worker_init_fn=lambda number: blow(), **settings)
+
+
+def receive_dataset(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    if blow.fault != "half a message":
+        return loader(Received(blow), **settings | {"multiprocessing_context": "forkserver"})
+    blocks: list[Any] = []
+    make, start = clean.Block, clean.util.spawnv_passfds
+
+    def block() -> Any:
+        blocks.append(make())
+        return blocks[-1]
+
+    def cut(*arguments: Any) -> Any:
+        if blow.is_due():
+            os.ftruncate(blocks[0].fd, blocks[0].size // 2)
+        return start(*arguments)
+
+    patch.setattr(clean, "Block", block)
+    patch.setattr(clean.util, "spawnv_passfds", cut)
+    return loader(Numbers(), **settings | {"multiprocessing_context": "forkserver"})
+
+
+def read(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    return loader(Numbers(blow), **settings)
+
+
+def decode(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    blow.in_c = True
+    return loader(Numbers(blow), **settings)
+
+
+def collate(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    def struck(samples: list[Any]) -> Any:
+        if samples[0][0][0] == BATCH * SIZE:
+            blow()
+        return stacked(samples)
+
+    return loader(Numbers(), collate_fn=struck, **settings)
+
+
+def write(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    copy, send = SlotWriter._copy, worker.ZygotesWorker.send
+
+    def struck(self: Any, source: Any, size: int) -> int:
+        if source.flat[0] == BATCH * SIZE and source.nbytes > SIZE * 1000 and blow.is_due():
+            copy(self, source.reshape(-1)[: source.size // 2], size // 2)
+            strike(blow.fault, blow.group)
+        return copy(self, source, size)
+
+    def cut(self: Any, *message: Any) -> None:
+        if message[:2] == ("ask", BATCH) and blow.is_due():
+            half_a_message(self._channel, *message)
+        send(self, *message)
+
+    if blow.fault == "half a message":  # the one in which it asks for a slot
+        patch.setattr(worker.ZygotesWorker, "send", cut)
+        patch.setattr(zygote.Lending, "offer", lambda self, unit: None)
+    else:
+        patch.setattr(SlotWriter, "_copy", struck)
+    return loader(Numbers(), collate_fn=stacked, **settings)
+
+
+def hand_over(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    send = worker.ZygotesWorker.send
+
+    def struck(self: Any, *message: Any) -> None:
+        if message[:2] == ("answer", BATCH) and blow.is_due():
+            if blow.fault == "half a message":
+                half_a_message(self._channel, *message)
+            strike(blow.fault, blow.group)
+        send(self, *message)
+
+    patch.setattr(worker.ZygotesWorker, "send", struck)
+    return loader(Numbers(), **settings)
+
+
+def idle(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    wait = worker.ZygotesWorker._next
+
+    def struck(self: Any, name: str) -> Any:
+        if name == "unit" and self._unit >= 0:
+            blow()
+        return wait(self, name)
+
+    patch.setattr(worker.ZygotesWorker, "_next", struck)
+    return loader(Numbers(), **settings)
+
+
+def shut_down(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    class Output:
+        def write(self, text: str) -> int:
+            return len(text)
+
+        def flush(self) -> None:
+            blow()
+
+    def init(number: int) -> None:
+        sys.stdout = Output()  # type: ignore[assignment]
+
+    return loader(Numbers(), worker_init_fn=init, **settings)
+
+
+def in_the_zygote(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    take = zygote.Zygote._take_answer
+
+    def struck(self: Any, number: int, message: Any) -> None:
+        if message[1] == BATCH:
+            if blow.fault == "half a message" and blow.is_due():
+                half_a_message(self._trainer, "answer", BATCH, "batch", b"", None, 0, ())
+            blow.beside_faulthandler()
+        take(self, number, message)
+
+    patch.setattr(zygote.Zygote, "_take_answer", struck)
+    return loader(Numbers(), **settings)
+
+
+def half_a_message(end: channel.Channel, *message: Any) -> None:
+    """Writes the first half of it, and is killed."""
+    data = pickle.dumps(message, 5)
+    frame = channel._HEADER.pack(len(data)) + data
+    end._socket.send(frame[: len(frame) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+LOADERS: dict[str, Phase] = {
+    "spawn": spawn,
+    "init function": init_function,
+    "receive dataset": receive_dataset,
+    "read": read,
+    "decode in C": decode,
+    "collate": collate,
+    "write to the arena": write,
+    "hand over": hand_over,
+    "idle": idle,
+    "shut down": shut_down,
+    "zygote": in_the_zygote,
+}

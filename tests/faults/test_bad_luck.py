@@ -1,0 +1,260 @@
+"""What goes wrong beside the samples: the disk, the clock, the limits on processes and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker import QuarantineError, StokerWarning, WorkerDiedError, WorkerStartError
+from stoker._engine.process import worker, zygote
+from tests.faults.runs import (
+    BACKENDS,
+    BAD,
+    CALM,
+    N,
+    Once,
+    Samples,
+    fates,
+    faults_in,
+    indices,
+    is_killed,
+    loader,
+    plain,
+    story,
+)
+
+quiet = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+EVERYWHERE = [None, "three threads", "two workers", "clean workers"]
+FORKED = BACKENDS["two workers"]
+
+
+def settings_of(backend: str | None) -> dict[str, Any]:
+    return BACKENDS[backend] if backend else {}
+
+
+class TestQuarantineFile:
+    @pytest.mark.parametrize("backend", EVERYWHERE)
+    @pytest.mark.parametrize("below", ["away/bad", "file/bad", "folder"])
+    def test_cannot_be_opened(self, below: str, backend: str | None, tmp_path: Path) -> None:
+        """It is said before anything is started."""
+        (tmp_path / "file").touch()
+        (tmp_path / "folder").mkdir()
+        made = loader(Samples(BAD), on_error="skip", quarantine=tmp_path / below, **settings_of(backend))
+        with pytest.raises(QuarantineError, match="cannot be opened for writing"):
+            iter(made)
+
+    @quiet
+    @pytest.mark.parametrize("backend", EVERYWHERE)
+    def test_on_a_full_disk(self, backend: str | None) -> None:
+        events: list[Any] = []
+        made = loader(
+            Samples(BAD), on_error="skip", quarantine="/dev/full", on_event=events.append, **settings_of(backend)
+        )
+        with pytest.warns(StokerWarning, match="/dev/full cannot be written: .*No space left.* are complete"):
+            batches = indices(story(made))
+        assert {index for batch in batches for index in batch} == set(range(N)) - set(BAD)
+        counts = fates(made)
+        assert (counts["delivered"], counts["quarantined"], counts["skipped"]) == (N - 6, 4, 2)
+        failed = [event for event in events if event.kind == "quarantine_failed"]
+        assert failed and failed[0].details["errno"] == errno.ENOSPC
+        assert made.report().event_counts["quarantine_failed"] == len(failed)
+
+    def test_is_told_once(self) -> None:
+        made = loader(Samples(BAD), on_error="skip", quarantine="/dev/full")
+        with pytest.warns(StokerWarning) as told:
+            story(made)
+            story(made)
+        assert sum("cannot be written" in str(warning.message) for warning in told) == 1
+
+    @quiet
+    def test_what_was_missing_is_written_when_it_can_be(self, tmp_path: Path) -> None:
+        file = tmp_path / "bad"
+        made = loader(Samples(BAD), on_error="skip", quarantine=file)
+        iterator = iter(made)
+        with no_room():
+            for _ in range(3):
+                next(iterator)
+        assert file.read_bytes() == b""
+        list(iterator)
+        assert [fault["index"] for fault in faults_in(file)] == sorted(BAD)
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """No file can grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@quiet
+class TestClock:
+    @pytest.fixture(autouse=True)
+    def jumps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By years, to and fro, in workers and zygotes too."""
+        times = itertools.cycle([4e9, 0.0, 1.8e9, 86_400.0])
+        monkeypatch.setattr(time, "time", lambda: next(times))
+
+    @pytest.mark.parametrize("backend", [None, "three threads", "two workers"])
+    def test_changes_nothing(self, backend: str | None, tmp_path: Path) -> None:
+        events: list[Any] = []
+        settings = settings_of(backend)
+        settings = {**settings, "stall_warning": 5.0, "timeout": 20} if settings else settings
+        file = tmp_path / "bad"
+        made = loader(Samples(BAD), on_error="skip", quarantine=file, on_event=events.append, **settings)
+        assert [index for batch in indices(story(made)) for index in batch] == [i for i in range(N) if i not in BAD]
+        assert {event.kind for event in events} == {"error", "skip"}
+        assert [fault["index"] for fault in faults_in(file)] == sorted(BAD)
+        assert made.report().epoch.waited >= 0 and "waiting" in str(made.report())
+
+    def test_deaths_are_counted_all_the_same(self, tmp_path: Path) -> None:
+        killed = {index: Once(tmp_path / str(index), is_killed) for index in (0, 16, 32)}
+        iterator = iter(loader(Samples(killed), max_restarts=2, num_workers=1, multiprocessing_context="fork"))
+        with pytest.raises(WorkerDiedError, match=r"3\. death"):
+            list(iterator)
+
+
+class Refusals:
+    """An `os.fork` that refuses, in the zygote alone: there the first births of its workers succeed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, births: int, refusals: int) -> None:
+        self._trainer = os.getpid()
+        self._fork = os.fork
+        self._births, self._refusals = births, refusals
+        patch.setattr(os, "fork", self)
+        patch.setattr(zygote, "HELD_BACK", 0.02)
+
+    def __call__(self) -> int:
+        if os.getpid() != self._trainer:
+            self._births -= 1
+            if self._births < 0 and self._births >= -self._refusals:
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return self._fork()
+
+
+class TestNoProcessCanBeStarted:
+    @quiet
+    def test_for_a_while(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """The other worker goes on meanwhile."""
+        Refusals(monkeypatch, births=2, refusals=3)
+        events: list[Any] = []
+        made = loader(Samples({9: Once(tmp_path / "once", is_killed)}), on_event=events.append, **FORKED)
+        assert indices(story(made)) == CALM
+        kinds = [event.kind for event in events]
+        assert kinds[0] == "death" and kinds[1:] in (["held_back"] * count for count in range(1, 4))
+        assert "cannot be started anew yet: [Errno 11]" in events[1].message
+        assert made.report().event_counts["held_back"] == len(kinds) - 1
+
+    @quiet
+    def test_until_the_only_worker_is_back(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        Refusals(monkeypatch, births=1, refusals=3)
+        settings = {"num_workers": 1, "multiprocessing_context": "fork"}
+        made = loader(Samples({9: Once(tmp_path / "once", is_killed)}), **settings)
+        assert indices(story(made)) == CALM
+        assert made.report().event_counts == {"death": 1, "held_back": 3}
+
+    @quiet
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_never_again(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int) -> None:
+        monkeypatch.setattr(zygote, "PATIENCE", 0.3)
+        Refusals(monkeypatch, births=workers, refusals=10**6)
+        killed = {index: Once(tmp_path / str(index), is_killed) for index in (12, 24)}
+        iterator = iter(loader(Samples(killed), num_workers=workers, multiprocessing_context="fork"))
+        batches: list[Any] = []
+        with pytest.raises(WorkerStartError, match=r"could not start worker \d of \d: .*ulimit -u"):
+            for batch in iterator:
+                batches.append(plain(batch))
+        assert indices(batches) == CALM[: len(batches)] and len(batches) >= 3
+        assert not iterator.is_open
+
+    def test_from_the_first_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        Refusals(monkeypatch, births=1, refusals=1)
+        with pytest.raises(WorkerStartError, match="could not start worker 1 of 2"):
+            list(loader(Samples(), **FORKED))
+
+    @quiet
+    def test_not_even_another_zygote(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        iterator = iter(loader(Samples(), **FORKED))
+        batches = [plain(next(iterator))]
+        real, left = os.fork, [2]
+
+        def refuses() -> int:
+            if left[0]:
+                left[0] -= 1
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+            return real()
+
+        monkeypatch.setattr(os, "fork", refuses)
+        os.kill(iterator._backend.pids[0], signal.SIGKILL)
+        batches += map(plain, iterator)
+        assert indices(batches) == CALM and left == [0]
+
+
+class Rows(Samples):
+    """Half a MiB for each batch of four."""
+
+    def __getitem__(self, index: Any) -> Any:
+        super().__getitem__(index)
+        return np.full(1 << 14, index)
+
+
+@quiet
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("when", ["it makes a sample", "it waits for memory"])
+def test_a_full_arena_while_a_worker_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, when: str, workers: int
+) -> None:
+    """There is memory for three batches, of which the user keeps two: what the dead had comes back, each time."""
+    send, grant = worker.ZygotesWorker.send, zygote.Lending.grant
+    once = {index: Once(tmp_path / str(index), is_killed) for index in (14, 22, 30, 38, 46)}
+
+    def dies(self: Any, *message: Any) -> None:
+        send(self, *message)
+        if message[0] == "ask":
+            once.get(self._unit * 4 + 2, int)(0)
+
+    def notes(self: Any, *arguments: Any, **more: Any) -> Iterator[Any]:
+        yield from grant(self, *arguments, **more)
+        if self.is_asked:
+            (tmp_path / "full").touch()
+
+    monkeypatch.setattr(zygote.Lending, "grant", notes)
+    if when == "it waits for memory":
+        monkeypatch.setattr(worker.ZygotesWorker, "send", dies)
+        monkeypatch.setattr(zygote.Lending, "offer", lambda self, unit: None)  # so that each unit asks
+    settings = {"num_workers": workers, "multiprocessing_context": "fork", "memory_budget": 3 << 20, "timeout": 20}
+    kept, seen = [], []
+    for batch in loader(Rows(once if when == "it makes a sample" else {}), max_restarts=9, **settings):
+        seen.append(batch[:, 0].tolist())
+        kept = [*kept[-1:], batch]
+    assert seen == CALM and len(kept) == 2
+    assert all((tmp_path / str(index)).exists() for index in once)
+    if workers > 1:
+        assert (tmp_path / "full").exists()
+
+
+def test_a_policy_that_cannot_be_sent() -> None:
+    lock = threading.Lock()
+
+    def policy(record: Any) -> str:
+        with lock:
+            return "skip"
+
+    with pytest.raises(stoker.CannotSendError, match="on_error"):
+        iter(loader(Samples(BAD), on_error=policy, **BACKENDS["clean workers"]))

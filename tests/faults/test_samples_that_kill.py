@@ -1,0 +1,212 @@
+"""A sample that ends its workers is found, named, and then treated like one that raised."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stoker
+from stoker import SkipSample, StalledError, WorkerDiedError
+from tests.faults.runs import (
+    BACKENDS,
+    N,
+    Once,
+    Samples,
+    crashes,
+    fates,
+    faults_in,
+    is_killed,
+    loader,
+    plain,
+    raises,
+    story,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+
+PROCESSES = ["one worker", "two workers", "five workers", "clean workers"]
+
+
+def dies_for(kind: type[Exception] = WorkerDiedError) -> Any:
+    """What the serial backend is given in the place of a sample that kills: one that raises what stands for it."""
+
+    def fault(index: Any) -> None:
+        raise kind("a worker died")
+
+    return fault
+
+
+def hangs(index: Any) -> None:
+    select.select([], [], [])
+
+
+KILLERS = {5: crashes, 22: is_killed, 23: lambda index: os._exit(1)}
+
+
+@pytest.mark.parametrize("backend", PROCESSES)
+@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+def test_as_if_it_had_raised(policy: str, backend: str, tmp_path: Path) -> None:
+    """The batches, the counts and the lines are those of a run in which these samples raise instead."""
+
+    def run(faults: Any, name: str, **settings: Any) -> Any:
+        file = tmp_path / name
+        made = loader(Samples(faults), on_error=policy, shuffle=True, quarantine=file, **settings)
+        batches = story(made)
+        for line in (lines := faults_in(file)):
+            del line["kind"], line["exception"]
+        return batches, fates(made), lines
+
+    model = run(dict.fromkeys(KILLERS, dies_for()), "serial")
+    assert run(KILLERS, "this", **BACKENDS[backend]) == model
+
+
+@pytest.mark.parametrize("backend", PROCESSES)
+def test_it_is_named(backend: str, tmp_path: Path) -> None:
+    """With its index, what the dataset says of it, the signal, and where in the code it was."""
+    file = tmp_path / "bad"
+    events: list[Any] = []
+    made = loader(Described(KILLERS), on_error="skip", quarantine=file, on_event=events.append, **BACKENDS[backend])
+    assert [index for batch in story(made) for index in batch[0]] == [i for i in range(N) if i not in KILLERS]
+    records = {record.index: record for record in stoker.quarantine(file).records}
+    assert records.keys() == KILLERS.keys()
+    assert all(record.kind == "death" and record.outcome == "skipped" for record in records.values())
+    assert records[5].description == "photos/0005.jpg"
+    assert "is killed by signal: Segmentation fault" in str(records[5].exception)
+    assert "is killed by signal: Killed" in str(records[22].exception)
+    assert "exited unexpectedly with exit code 1" in str(records[23].exception)
+    stack = str(records[5].traceback)
+    assert "crashes" in stack and "__getitem__" in stack
+    blamed = [event for event in events if event.kind == "blamed"]
+    assert len(blamed) == 3 and any("batch 1, sample 5" in event.message for event in blamed)
+
+
+class Described(Samples):
+    def describe(self, index: int) -> str:
+        return f"photos/{index:04}.jpg"
+
+
+@pytest.mark.parametrize("backend", PROCESSES)
+def test_it_is_raised_in_its_place(backend: str) -> None:
+    iterator = iter(loader(Samples({5: crashes}), **BACKENDS[backend]))
+    assert plain(next(iterator))[0] == [0, 1, 2, 3]
+    with pytest.raises(WorkerDiedError, match="at sample 5") as caught:
+        next(iterator)
+    story = str(caught.value)
+    assert "is killed by signal: Segmentation fault" in story and "on_error='skip'" in story
+    assert "crashes" in story  # the function in which it was
+    assert plain(next(iterator))[0] == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("backend", ["one worker", "two workers"])
+def test_what_stands_in_for_it_kills_as_well(backend: str) -> None:
+    """All but one of a batch: those that are tried in a killer's place are passed over when it was they who killed."""
+    killers = dict.fromkeys((4, 5, 6), crashes)
+
+    def run(faults: Any, **settings: Any) -> list[Any]:
+        return [batch[0] for batch in story(loader(Samples(faults), on_error="replace", **settings))]
+
+    assert run(killers, **BACKENDS[backend]) == run(dict.fromkeys(killers, dies_for()))
+    assert run(killers, **BACKENDS[backend])[1] == [7, 7, 7, 7]
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_deaths_of_bad_samples_are_no_restarts(policy: str) -> None:
+    """As many as the error budget allows, though each ends two workers."""
+    killers = dict.fromkeys(range(0, N, 6), crashes)
+    made = loader(Samples(killers), on_error=policy, max_restarts=1, **BACKENDS["one worker"])
+    story(made)
+    counts = fates(made)
+    assert counts["quarantined"] + counts["replaced"] == len(killers) and counts["not_requested"] == 0
+
+
+def test_samples_that_hang_are_no_restarts() -> None:
+    hanging = dict.fromkeys(range(0, N, 8), hangs)
+    settings: dict[str, Any] = {"stall_warning": 0.3, "stall_action": "restart", "max_restarts": 4}
+    made = loader(Samples(hanging), on_error="skip", **settings, **BACKENDS["two workers"])
+    assert [index for batch in story(made) for index in batch[0]] == [i for i in range(N) if i not in hanging]
+    assert fates(made)["quarantined"] == 6
+    assert list(made.report().epoch.faults) == ["StalledError"]
+
+
+def test_a_sample_that_hangs_is_raised_in_its_place() -> None:
+    settings: dict[str, Any] = {"stall_warning": 0.3, "stall_action": "restart", **BACKENDS["two workers"]}
+    iterator = iter(loader(Samples({5: hangs}), **settings))
+    next(iterator)
+    with pytest.raises(StalledError, match="at sample 5") as caught:
+        next(iterator)
+    assert "in hangs" in str(caught.value)
+    assert plain(next(iterator))[0] == [8, 9, 10, 11]
+
+
+class AtOnce(Samples):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+def test_in_a_batch_at_once(policy: str) -> None:
+    """Its first death has no place, but those that follow have: then samples are asked for one by one."""
+
+    def run(faults: Any, **settings: Any) -> list[Any]:
+        return [
+            batch if isinstance(batch, type) else batch[0]
+            for batch in story(loader(AtOnce(faults), on_error=policy, **settings))
+        ]
+
+    assert run({5: crashes}, **BACKENDS["two workers"]) == run({5: dies_for()})
+
+
+def test_without_batching() -> None:
+    made = loader(Samples({5: crashes}), batch_size=None, on_error="skip", **BACKENDS["two workers"])
+    assert [sample[0] for sample in story(made)] == [index for index in range(N) if index != 5]
+
+
+def test_a_callable_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "asked"
+
+    def policy(record: Any) -> str:
+        with path.open("a") as file:
+            file.write(f"{record.kind} {record.index} {type(record.exception).__name__}\n")
+        assert "crashes" in record.traceback
+        return "skip"
+
+    story(loader(Samples({5: crashes}), on_error=policy, **BACKENDS["two workers"]))
+    assert path.read_text().splitlines() == ["death 5 WorkerDiedError"]
+
+
+@pytest.mark.parametrize("backend", ["one worker", "two workers", "five workers"])
+def test_each_line_is_written_once_whoever_dies_meanwhile(backend: str, tmp_path: Path) -> None:
+    """Bad samples and killers in one unit, workers that are killed by chance, and the zygote as well."""
+    file = tmp_path / "bad"
+    faults = {
+        **dict.fromkeys((4, 5, 9, 20, 40), raises(OSError)),
+        6: Once(tmp_path / "6", is_killed),
+        7: crashes,
+        10: raises(SkipSample),
+        11: Once(tmp_path / "11", crashes),
+        42: Once(tmp_path / "42", lambda index: os.kill(os.getppid(), signal.SIGKILL)),
+    }
+    made = loader(Samples(faults), on_error="skip", quarantine=file, max_restarts=9, **BACKENDS[backend])
+    batches = story(made)
+    bad = [4, 5, 7, 9, 10, 20, 40]
+    assert [index for batch in batches for index in batch[0]] == [index for index in range(N) if index not in bad]
+    assert [record.index for record in stoker.quarantine(file).records] == bad
+    assert len(file.read_text().splitlines()) == len(bad)
+    counts = fates(made)
+    assert (counts["delivered"], counts["quarantined"], counts["skipped"]) == (N - 7, 6, 1)
+    assert {"death", "blamed", "zygote_death"} <= made.report().event_counts.keys()
+
+
+def test_one_warning_for_all_of_a_kind(tmp_path: Path) -> None:
+    killers = dict.fromkeys((5, 22, 31), crashes)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        story(loader(Samples(killers), on_error="skip", **BACKENDS["two workers"]))
+    kinds = [str(warning.message).partition("sample 5")[0][:10] for warning in told]
+    assert len(told) == 3, kinds  # a death, a blame, an error

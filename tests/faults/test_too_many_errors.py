@@ -1,0 +1,142 @@
+"""The error budget: the run ends at the same batch on every backend, with the first cause on top."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker import ErrorBudgetError, SkipSample
+from tests.faults.runs import BACKENDS, N, Samples, crashes, fates, loader, raises, story
+
+pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+
+EVERY_THIRD = dict.fromkeys(range(1, N, 3), raises(OSError))
+
+
+def until_it_ends(made: Any) -> tuple[int, Exception]:
+    """How many batches were delivered, and what ended it."""
+    iterator, count = iter(made), 0
+    with pytest.raises(ErrorBudgetError) as caught:
+        for _ in iterator:
+            count += 1
+    assert not iterator.is_open
+    return count, caught.value
+
+
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_it_ends_at_the_same_batch_everywhere(backend: str | None, policy: str) -> None:
+    """One or two of each batch of four are bad: the eighth batch has the 10th and the 11th."""
+    settings = BACKENDS[backend] if backend else {}
+    made = loader(Samples(EVERY_THIRD), on_error=policy, max_errors=10, **settings)
+    count, error = until_it_ends(made)
+    assert count == 7
+    assert "11 of 32 samples of this epoch (34.38%) were bad, and max_errors=10 allows 10" in str(error)
+    assert "The first was OSError: image file is truncated (1) (in batch 0, at sample 1, worker" in str(error)
+    cause = str(error.__cause__)
+    assert "Traceback" in cause and "runs.py" in cause and "image file is truncated (1)" in cause
+    counts = fates(made)
+    assert counts["delivered"] + counts["quarantined"] + counts["replaced"] == 28 and counts["raised"] == 4
+    assert counts["not_requested"] == N - 32
+
+
+def test_a_rate() -> None:
+    made = loader(Samples(EVERY_THIRD), on_error="skip", max_error_rate=0.01)
+    count, error = until_it_ends(made)
+    assert count == 7 and "max_error_rate=0.01 allows 10 of so many" in str(error)  # the first ten are free
+    assert until_it_ends(loader(Samples({9: raises(OSError)}), on_error="skip", max_error_rate=0))[0] == 2
+
+
+@pytest.mark.parametrize("backend", [None, "two workers"])
+def test_each_epoch_has_its_own(backend: str | None) -> None:
+    made = loader(Samples(EVERY_THIRD), on_error="skip", max_errors=16, **(BACKENDS[backend] if backend else {}))
+    for _ in range(3):
+        assert len(story(made)) == 12
+
+
+def test_any_number() -> None:
+    made = loader(Samples(dict.fromkeys(range(4, N), raises(OSError))), on_error="skip", max_errors=None)
+    assert len(story(made)) == 1
+
+
+def test_wishes_are_no_errors() -> None:
+    made = loader(Samples(dict.fromkeys(range(4, N), raises(SkipSample))), on_error="skip", max_errors=0)
+    assert len(story(made)) == 1 and fates(made)["skipped"] == N - 4
+
+
+def test_deaths_are_errors() -> None:
+    made = loader(Samples(dict.fromkeys((5, 6, 9), crashes)), on_error="skip", max_errors=2, **BACKENDS["two workers"])
+    count, error = until_it_ends(made)
+    assert count == 2 and "The first was WorkerDiedError" in str(error)
+
+
+def test_raised_errors_cost_nothing() -> None:
+    """The user has got each of them."""
+    made = loader(Samples(EVERY_THIRD), max_errors=0)
+    assert story(made) == [OSError] * 12
+
+
+def test_what_was_made_ahead_is_not_counted() -> None:
+    made = loader(Samples(dict.fromkeys(range(8, 16), raises(OSError))), on_error="skip", max_errors=0, num_workers=2)
+    iterator = iter(made)
+    for _ in range(2):
+        next(iterator)
+    assert fates(made)["not_requested"] == N - 8
+    with pytest.raises(ErrorBudgetError):
+        next(iterator)
+
+
+@pytest.mark.parametrize("backend", [None, "three threads", "two workers"])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_a_dataset_that_always_fails_ends_soon(policy: str, backend: str | None) -> None:
+    def away(index: Any) -> None:
+        raise ConnectionError("the file server is away")
+
+    dataset = Samples(dict.fromkeys(range(10_000), away), 10_000)
+    settings = {"max_error_rate": 0.01, **(BACKENDS[backend] if backend else {})}
+    begun = time.monotonic()
+    with pytest.raises(ErrorBudgetError) as caught:
+        for _ in loader(dataset, on_error=policy, shuffle=True, **settings):
+            pytest.fail("a batch was delivered")
+    assert time.monotonic() - begun < 5
+    told = f"{caught.value} {caught.value.__cause__!r} {caught.value.__cause__}"
+    assert "the file server is away" in told and "ConnectionError" in told
+
+
+@pytest.mark.parametrize("backend", [None, "three threads", "two workers"])
+def test_a_dataset_that_always_fails_says_so_in_each_batch(backend: str | None) -> None:
+    made = loader(Samples(dict.fromkeys(range(N), raises(OSError))), **(BACKENDS[backend] if backend else {}))
+    assert story(made) == [OSError] * 12 and fates(made)["raised"] == N
+
+
+class Nones(stoker.Dataset[Any]):
+    """Today's habit: a sample that could not be read is None, and the collate_fn leaves it out."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return None if index % 5 == 0 else np.full(3, index)
+
+
+def without_nones(samples: list[Any]) -> Any:
+    return stoker.default_collate([sample for sample in samples if sample is not None])
+
+
+@pytest.mark.parametrize("backend", [None, "three threads", "two workers"])
+class TestNone:
+    def test_the_collator_says_what_to_do(self, backend: str | None) -> None:
+        made = loader(Nones(), on_error="skip", **(BACKENDS[backend] if backend else {}))
+        with pytest.raises(stoker.LeafTypeError, match="None") as caught:
+            list(made)
+        assert "SkipSample" in str(caught.value)
+
+    def test_filters_go_on_working(self, backend: str | None) -> None:
+        made = loader(Nones(), collate_fn=without_nones, **(BACKENDS[backend] if backend else {}))
+        batches = [batch[:, 0].tolist() for batch in made]
+        assert batches == [[1, 2, 3], [4, 6, 7], [8, 9, 11]]
+        assert fates(made)["delivered"] == 12
