@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long bench bench-quick lint docs clean
+.PHONY: help demo test test-long soak bench bench-quick lint docs clean
 
 VENV ?= .venv
 # Python 3.11 is what is tested with torch; any other from 3.10 on is taken where there is none.
@@ -16,17 +16,24 @@ PHOTOS ?= build/photos
 IMAGES ?= 4000
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+SECONDS := 1800
+SOAK_ARGS ?=
+# Most tests wait for processes of theirs, so as many run at once as there are CPUs, up to a few.
+TOGETHER := -n auto --maxprocesses 4 --dist worksteal
 BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged
+BENCHMARKS += chaos recovery supervision
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 bench_images := --data $(PHOTOS)
 bench_order_cost := --data $(PHOTOS)
+bench_supervision := --data $(PHOTOS)
 bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 
 help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
 	@echo 'make test    the quick tests'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
+	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
 	@echo 'make lint    ruff, and mypy in its strict mode'
 	@echo 'make docs    the documentation, into build/site'
@@ -36,12 +43,16 @@ demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 	$(BIN)/python examples/train_images.py --data $(PHOTOS) $(DEMO_ARGS)
 
 test: $(VENV)/.demo $(VENV)/.test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS)
 
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest -m 'long or not long' --hypothesis-profile=long --timeout 600 \
 		tests/loader tests/samplers tests/datasets $(PYTEST_ARGS)
+
+# Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'
+soak: $(VENV)/.test
+	$(BIN)/python tests/soak --seconds $(SECONDS) $(SOAK_ARGS)
 
 bench: $(VENV)/.demo $(VENV)/.bench $(PHOTOS)/samples.sqlite
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --json benchmarks/results/$(name).json &&) true

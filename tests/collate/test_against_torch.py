@@ -297,7 +297,7 @@ REFUSED: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("batch", REFUSED, ids=repr)
+@pytest.mark.parametrize("batch", REFUSED)
 def test_what_torch_refuses_is_refused_with_an_error_of_the_same_class(batch: list[Any]) -> None:
     expected = outcome(torchs_collate, batch)
     assert isinstance(expected, Exception)

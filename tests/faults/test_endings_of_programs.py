@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,9 +107,9 @@ Begin = Callable[..., Ending]
 def begin(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Starts a program of these lines, behind `PRELUDE` and `LINES`."""
     mark = f"STOKER_PROGRAM={tmp_path}"
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
     with contextlib.ExitStack() as endings:
+        # Sockets lie in it, whose paths may be no longer than 107 bytes
+        scratch = Path(endings.enter_context(tempfile.TemporaryDirectory(prefix="st-", ignore_cleanup_errors=True)))
 
         def program(birth: str, lines: str) -> Ending:
             monkeypatch.setenv(*mark.split("="))

@@ -90,7 +90,7 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("arguments", WRONG, ids=str)
+@pytest.mark.parametrize("arguments", WRONG)
 def test_wrong_arguments_are_refused_as_torch_does(arguments: dict[str, Any]) -> None:
     arguments = {"dataset": DATA, **arguments}
     theirs, _ = outcome(lambda: TorchLoader(**arguments))
@@ -133,7 +133,6 @@ def test_sampler_batch_sampler_and_shuffle_together() -> None:
         {"dataset": Negative()},
         {"dataset": {"a": 1}, "sampler": ["a"]},
     ],
-    ids=str,
 )
 def test_len_is_torchs(arguments: dict[str, Any]) -> None:
     arguments = {"dataset": DATA, **arguments}

@@ -51,7 +51,7 @@ def epoch(dataset: Any, workers: dict[str, Any], **settings: Any) -> list[Any]:
 # Datasets
 
 
-@pytest.mark.parametrize("dataset", [None, 3, object()], ids=str)
+@pytest.mark.parametrize("dataset", [None, 3, object()])
 def test_not_a_dataset(dataset: Any) -> None:
     with pytest.raises(TypeError, match=f"dataset should have __getitem__ .* but got {type(dataset).__name__}"):
         stoker.DataLoader(dataset)

@@ -130,7 +130,7 @@ def test_default_conversion_without_batches(workers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("workers", ALL, ids=str)
-@pytest.mark.parametrize("make", [lambda i: {"a": None, "b": i}, lambda i: Box(i, None), lambda i: object], ids=str)
+@pytest.mark.parametrize("make", [lambda i: {"a": None, "b": i}, lambda i: Box(i, None), lambda i: object])
 def test_what_no_default_collator_knows_passes_through_a_users(make: Any, workers: dict[str, Any]) -> None:
     ours, theirs = both(Made(make), 2, collate_fn=list, **workers)
     assert str(ours) == str(theirs)

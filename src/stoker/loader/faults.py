@@ -131,7 +131,9 @@ class Faults:
         )
         decision = self._decided.get(place)
         if decision is None:
-            decision = self._decided[place] = self._wish() if wish else self._asked(record)
+            ours = isinstance(error, errors.ShardingError)  # a mistake in the use of the loader, not in the data
+            decision = self._wish() if wish else "raise" if ours else self._asked(record)
+            self._decided[place] = decision
         self._met[place] = {
             "kind": kind,
             "outcome": {"raise": "raised", "skip": "skipped", "replace": "replaced"}[decision],

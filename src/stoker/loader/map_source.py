@@ -94,12 +94,13 @@ class MapSource:
         self, work: Work, seeds: SampleSeeding, indices: list[Any], fetch: Callable[[Any], Any]
     ) -> list[Any]:
         positions = _positions(work, indices)
-        guarded = functools.partial(self._guarded, work, positions, indices, fetch)
+        guarded = functools.partial(self._guarded, work, seeds, positions, indices, fetch)
         return seeds.samples(work.seed, positions, guarded, list(enumerate(indices)))
 
     def _guarded(
         self,
         work: Work,
+        seeds: SampleSeeding,
         positions: range,
         indices: list[Any],
         fetch: Callable[[Any], Any],
@@ -115,12 +116,19 @@ class MapSource:
                 raise
             if decision == "skip":
                 return LEFT_OUT
-            return self._replacement(work, place, indices, fetch, error)
+            return self._replacement(work, seeds, place, indices, fetch, error)
 
     def _replacement(
-        self, work: Work, place: int, indices: list[Any], fetch: Callable[[Any], Any], error: Exception
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        place: int,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        error: Exception,
     ) -> Any:
-        key = mix(work.seed, work.position + place * work.stride)
+        position = work.position + place * work.stride
+        key = mix(work.seed, position)
         tried = 0
         # Of those that were tried here before, all but the last have killed as well
         killers = self._faults.deaths_at(place) - 1
@@ -128,6 +136,7 @@ class MapSource:
             tried += 1
             if tried <= killers:
                 continue
+            seeds.afresh(work.seed, position)
             try:
                 sample = fetch(other)
             except Exception:  # it fails too, and is counted where it is its turn

@@ -96,6 +96,7 @@ class SampleSeeding:
         self._found: dict[int, tuple[Any, Stream]] = {}  # holds what it names, so that no id is used twice
         self._active: list[Stream] = []
         self._idle: list[Stream] = []
+        self._seeded: list[Stream] = []  # for the sample that is being made
         self._idle_states: list[tuple[Stream, Any]] | None = None
         self._to_put_back: list[tuple[Stream, Any]] = []
 
@@ -135,6 +136,12 @@ class SampleSeeding:
     def again(self, seed: int, position: int) -> None:
         """Within a call of `one`: the rest of it runs under generators seeded for another sample."""
         self._seed_all(mix(seed, _SAMPLE), position)
+
+    def afresh(self, seed: int, position: int) -> None:
+        """Within `samples`: another is tried in the place of the one that failed, and draws what that one drew."""
+        sample_key = step(mix(seed, _SAMPLE), position)
+        for stream in (*self._seeded, *self._rng.streams):
+            stream.seed(sample_key)
 
     def whole(self, seed: int, position: int, call: Callable[[], T]) -> T:
         """`call()` under generators seeded once for a batch that is fetched at once (`__getitems__`), never twice."""
@@ -199,7 +206,7 @@ class SampleSeeding:
 
     def _alone(self, key: int, position: int, call: Callable[[], T]) -> T:
         """A sample for which every generator is seeded; in the worker's first ones, those that move become active."""
-        seeded = self._all()
+        seeded = self._seeded = self._all()
         self._seed_all(key, position)
         before = [(stream, None) for stream in self._idle] if self._probes else []
         self._probes = max(0, self._probes - 1)
@@ -221,7 +228,8 @@ class SampleSeeding:
         self._rng.key, self._rng.find_position = key, lambda: positions[mark[0] - start]
         while True:
             del done[start:]
-            before, seeded = self._states_of_idle(), [*self._active, *self._rng.streams]
+            before = self._states_of_idle()
+            seeded = self._seeded = [*self._active, *self._rng.streams]
             try:
                 with self._borrowed(self._active):
                     for mark[0], index in enumerate(indices, start):

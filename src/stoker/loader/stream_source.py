@@ -81,6 +81,8 @@ class StreamSource:
         """
         self._mark[0] = 0
         self._raise_known(0)
+        if self._resumed is not None and self._left_at_its_end(self._resumed):
+            self._resumed, self._ended = None, True
         if self._source is None and not self._ended:
             self._ended = True  # one that cannot be opened is not tried again
             self._open(work, seeds)
@@ -93,6 +95,11 @@ class StreamSource:
             # What was met on the way to the end is to be counted; the end is then the next unit's
             raise NothingLeft if self._faults.has_met_any else StreamEnd
         return samples
+
+    def _left_at_its_end(self, state: bytes) -> bool:
+        """Whether the worker that this one replaces had come to the end of its stream."""
+        left = pickle.loads(state)
+        return left.get("run") == self._run and bool(left.get("ended"))
 
     def _read(self, seeds: SampleSeeding, wanted: int) -> tuple[list[Any], int]:
         """So many samples, or those that there are; and how many of them were left out."""

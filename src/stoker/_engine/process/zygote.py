@@ -104,6 +104,7 @@ class Zygote:
         self._born = time.monotonic()
         self._sick_since: float | None = None
         self._stacks = Stacks(workers)
+        self._leaving: dict[int, tuple[_Child, float]] = {}  # who was told to leave → when it is to be gone
         self._looks_at = 0.0  # when the workers are looked at next
         self._alone_since: float | None = None  # since when there is no worker, and none can be started
         self._selector = selectors.DefaultSelector()
@@ -126,6 +127,8 @@ class Zygote:
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
             self._wait()
+            if self._leaving:
+                self._see_off()
             if self._due:
                 self._replace()
             self._look_for_sickness()
@@ -220,7 +223,7 @@ class Zygote:
         self._lending.lost(number, lost)
         now = time.monotonic()
         self._stalls.works_on(number, None, now)
-        if child.retires and status == 0:
+        if child.retires and not lost:
             self._due[number] = now
             return
         unit, mark = (lost[0] if lost else None), self._marks.read(number)
@@ -276,6 +279,15 @@ class Zygote:
         if now - self._alone_since > PATIENCE:
             self._refuse(number, error)
 
+    def _see_off(self) -> None:
+        """Ends those who were told to leave and have not."""
+        now = time.monotonic()
+        for number, (child, until) in list(self._leaving.items()):
+            if self._children.get(number) is not child:
+                del self._leaving[number]
+            elif until <= now:
+                kernel.kill(child.pid)
+
     def _care_for(self, number: int, made: Said) -> None:
         """A worker has answered: whether it is to go on. Its place is taken when it has left."""
         child, now = self._children[number], time.monotonic()
@@ -288,7 +300,8 @@ class Zygote:
             self._dispatch.retires(number)
             self._trainer.send("retired", number, child.pid, reason)
         if child.retires and not self._dispatch.held(number):
-            child.channel.hang_up()  # it leaves
+            child.channel.hang_up()  # it leaves, unless it is stopped
+            self._leaving.setdefault(number, (child, now + LEAVE))
 
     def _end(self) -> NoReturn:
         """Ends the workers and this process: the idle at once, the busy after a moment."""
@@ -404,7 +417,7 @@ class Zygote:
     def _next_look(self) -> float | None:
         """Seconds until the next look at workers that are sick or stall, or are to be born; None when there is none."""
         now = time.monotonic()
-        waits = [max(0.0, due - now) for due in self._due.values()]
+        waits = [max(0.0, due - now) for due in (*self._due.values(), *(until for _, until in self._leaving.values()))]
         if not self._answered and any(self._dispatch.held(number) for number in self._children):
             waits.append(SICK_AFTER / 5)
         if self._stalls.tick is not None and any(self._dispatch.held(number) for number in self._children):
