@@ -22,6 +22,7 @@ ORDER = (
     *("transport", "overhead", "start", "memory", "small_shm", "images"),
     *("rows", "tokens", "dicts", "ragged"),
     *("order", "resume", "order_cost"),
+    *("chaos", "recovery", "supervision"),
 )
 BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
 INTRODUCTION = """# Performance

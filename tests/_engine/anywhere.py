@@ -49,8 +49,16 @@ class Counted(Images):
 
 
 class Dies(Images):
+    """At sample 9; only once, if it is given a file to remember it by."""
+
+    def __init__(self, once: str | None = None) -> None:
+        super().__init__()
+        self.once = once
+
     def __getitem__(self, index: int) -> dict[str, object]:
-        if index == 9:
+        if index == 9 and not (self.once and os.path.exists(self.once)):
+            if self.once:
+                open(self.once, "x").close()
             os._exit(3)
         return super().__getitem__(index)
 
@@ -99,8 +107,15 @@ def main() -> None:
         10_000
     ]
 
+    died: list[stoker.Event] = []
+    with tempfile.TemporaryDirectory(prefix="once") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", stoker.StokerWarning)
+        survived = loader(Dies(os.path.join(folder, "died")), sampler=range(20), on_event=died.append)
+        assert [index for batch in survived for index in check(batch)] == list(range(20))
+    assert [event.kind for event in died] == ["death"] and "batch 2, sample 9" in died[0].message, died
+
     try:
-        list(loader(Dies(), num_workers=1))
+        list(loader(Dies(), num_workers=1, max_restarts=0))
         raise AssertionError
     except stoker.WorkerDiedError as error:
         assert "exited unexpectedly with exit code 3" in str(error), error

@@ -123,7 +123,7 @@ class Slow(Data):
 if __name__ == "__main__":
     iterator = iter(DataLoader(globals()[sys.argv[1]](), batch_size=2, num_workers=2, output="numpy"))
     batch = next(iterator)
-    print(*(process.pid for process in iterator._backend._life.processes), flush=True)
+    print(*(child.pid for child in iterator._backend._life.children.values()), flush=True)
     if sys.argv[2] == "exit":
         sys.exit()
     os.kill(os.getpid(), getattr(signal, sys.argv[2]))
@@ -148,7 +148,7 @@ def test_a_program_that_ends(data: str, end: str, code: int, tmp_path: Path) -> 
     assert not program.stderr or end == "SIGINT"
 
 
-# Deaths
+# Deaths, where none is to be survived. Others are in test_spawn_faults.py.
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_program_that_ends(data: str, end: str, code: int, tmp_path: Path) -> 
     ],
 )
 def test_a_worker_that_ends_by_itself(end: Callable[[], object], words: str) -> None:
-    iterator = iter(loader(Ends(end), num_workers=1))
-    pid = iterator._backend._life.processes[0].pid
+    iterator = iter(loader(Ends(end), num_workers=1, max_restarts=0))
+    pid = iterator._backend._life.children[0].pid
     assert [next(iterator)[1, 0] for _ in range(2)] == [1, 3]  # what was done before is delivered
     told = rf"DataLoader worker \(pid\(s\) {pid}\) exited unexpectedly: .*{words}.* while it made batch 2"
     with pytest.raises(stoker.WorkerDiedError, match=told):
@@ -169,9 +169,9 @@ def test_a_worker_that_ends_by_itself(end: Callable[[], object], words: str) -> 
 
 
 def test_an_idle_worker_that_is_killed() -> None:
-    iterator = iter(loader(Data(), num_workers=1, prefetch_factor=1))
+    iterator = iter(loader(Data(), num_workers=1, prefetch_factor=1, max_restarts=0))
     next(iterator)
-    os.kill(iterator._backend._life.processes[0].pid, signal.SIGKILL)
+    os.kill(iterator._backend._life.children[0].pid, signal.SIGKILL)
     with pytest.raises(stoker.WorkerDiedError, match="is killed by signal: Killed"):
         list(iterator)
 
@@ -309,9 +309,9 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     arenas: list[int] = []
     real = arena.Arena.__init__
 
-    def remembered(self: arena.Arena, descriptor: int) -> None:
+    def remembered(self: arena.Arena, descriptor: int, limit: int | None = None) -> None:
         arenas.append(descriptor)
-        real(self, descriptor)
+        real(self, descriptor, limit)
 
     def available() -> Available:
         return Available(total[0] - os.fstat(arenas[-1]).st_blocks * 512, total[0], "a test")

@@ -1,25 +1,33 @@
-"""What is special about worker threads: nothing travels."""
+"""What is special about worker threads: nothing travels, nobody can be ended, and stalls are seen while one waits."""
 
 from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from stoker import errors
+from stoker._engine.base import IDLE, Said
 from stoker._engine.thread import ThreadBackend
+from stoker._events import Event
+from stoker._supervision.rules import Rules
 
 
 class Square:
-    """A job that squares its unit."""
+    """A job that squares its unit, or calls it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.mark: Any = [IDLE]
 
-    def run(self, work: object, lend: object = None) -> object:
+    def run(self, work: object, lend: object = None, known: object = ()) -> object:
         class Odd(Exception):
             pass
 
+        self.mark[0] = 3
         if callable(work):
             return work()
         assert isinstance(work, int)
@@ -27,43 +35,77 @@ class Square:
             raise Odd(work)
         return work * work
 
-    def take_notes(self) -> list[str]:
-        return []
+    def said(self) -> Said:
+        return Said(samples=1)
 
     def failed_index(self) -> None:
         return None
 
-    def stream_state(self) -> None:
-        return None
+    def resume(self, state: bytes) -> None:
+        raise AssertionError
 
 
-def test_a_local_exception_class_stays_itself() -> None:
-    backend = ThreadBackend(Square, 1)
+class Told:
+    """A witness that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+
+    def locate(self, unit: int, mark: int) -> str:
+        return f"unit {unit}, place {mark}"
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def threads(told: Told) -> Iterator[Callable[..., ThreadBackend]]:
+    """Makes a backend, which is closed at the end."""
+    made: list[ThreadBackend] = []
+
+    def make(workers: int = 1, **rules: Any) -> ThreadBackend:
+        made.append(ThreadBackend(Square, workers, Rules(**rules), told))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+Make = Callable[..., ThreadBackend]
+
+
+def test_a_local_exception_class_stays_itself(threads: Make) -> None:
+    backend = threads()
     backend.submit(0, -3, None)
     failure = backend.receive(10).value
     assert type(failure.rebuilt()).__name__ == "Odd"
-    backend.close()
 
 
-def test_batches_are_handed_over_as_they_are() -> None:
-    backend = ThreadBackend(Square, 2)
+def test_batches_are_handed_over_as_they_are(threads: Make) -> None:
+    backend = threads(2)
     made = object()
     backend.submit(0, lambda: made, None)
-    assert backend.open(backend.receive(10)) is made
-    backend.close()
+    answer = backend.receive(10)
+    assert backend.open(answer) is made and answer.said.samples == 1
 
 
-def test_a_backend_that_is_garbage_ends_its_threads() -> None:
+def test_a_backend_that_is_garbage_ends_its_threads(told: Told) -> None:
     before = threading.active_count()
-    backend = ThreadBackend(Square, 3)
+    backend = ThreadBackend(Square, 3, Rules(), told)
     assert threading.active_count() == before + 3
     del backend
     gc.collect()
     assert threading.active_count() == before
 
 
-def test_a_dropped_unit_is_never_answered() -> None:
-    backend = ThreadBackend(Square, 1)
+def test_a_dropped_unit_is_never_answered(threads: Make) -> None:
+    backend = threads()
     gate = threading.Event()
     backend.submit(0, gate.wait, None)
     backend.submit(1, 5, None)
@@ -71,11 +113,96 @@ def test_a_dropped_unit_is_never_answered() -> None:
     backend.submit(2, 6, None)
     gate.set()
     assert backend.receive(10).unit == 2
-    backend.close()
 
 
-def test_time_runs_out() -> None:
-    backend = ThreadBackend(Square, 1)
+def test_time_runs_out(threads: Make) -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0.01 seconds"):
-        backend.receive(0.01)
+        threads().receive(0.01)
+
+
+# Stalls
+
+
+class Gates(Told):
+    """A witness that opens a gate when it is told of so many stalls."""
+
+    def __init__(self, stalls: int = 1) -> None:
+        super().__init__()
+        self._stalls = stalls
+        self._gate = threading.Event()
+
+    def tell(self, event: Event) -> None:
+        super().tell(event)
+        if len(self.events) == self._stalls:
+            self._gate.set()
+
+    def a_sample_that_waits(self) -> int:
+        assert self._gate.wait(30)
+        return 7
+
+
+def test_a_stall_is_told_once_with_its_place_and_its_threads_stack() -> None:
+    gates = Gates()
+    backend = ThreadBackend(Square, 1, Rules(stall_warning=0.05), gates)
+    backend.submit(4, gates.a_sample_that_waits, None)
+    assert backend.receive(30).value == 7
+    (event,) = gates.events
+    assert event.kind == "stall" and event.worker == 0
+    assert event.details["unit"] == 4 and event.details["mark"] == 3 and 0.05 <= event.details["seconds"] < 10
+    assert "worker 0 has been at unit 4, place 3 for" in event.message
+    assert "a_sample_that_waits" in event.message and "test_a_stall_is_told" not in event.message  # its own stack
     backend.close()
+
+
+def test_two_that_stall_are_told_each_and_the_time_runs_out_meanwhile() -> None:
+    gates = Gates(2)
+    backend = ThreadBackend(Square, 2, Rules(stall_warning=0.05), gates)
+    for unit in range(2):
+        backend.submit(unit, gates.a_sample_that_waits, None)
+    assert sorted(backend.receive(30).unit for _ in range(2)) == [0, 1]
+    assert sorted(event.details["unit"] for event in gates.events) == [0, 1]
+    gate = threading.Event()
+    backend.submit(2, lambda: gate.wait(30), None)
+    with pytest.raises(errors.LoaderTimeoutError, match=r"after 0\.2 seconds"):
+        backend.receive(0.2)
+    assert [event.details["unit"] for event in gates.events][2:] == [2]
+    gate.set()
+    assert backend.receive(30).unit == 2
+    backend.close()
+
+
+def test_a_stall_may_be_an_error(threads: Make, told: Told) -> None:
+    gate = threading.Event()
+    backend = threads(1, stall_warning=0.05, stall_action="raise")
+    backend.submit(0, lambda: gate.wait(30), None)
+    with pytest.raises(errors.StalledError, match=r"(?s)unit 0, place 3 for .*in wait"):
+        backend.receive(30)
+    assert told.events == []
+    gate.set()
+
+
+@pytest.mark.parametrize("after", [None, 30.0])
+def test_nobody_is_told_where_nothing_stalls(after: float | None, threads: Make, told: Told) -> None:
+    backend = threads(2, stall_warning=after, stall_action="raise")
+    gate = threading.Event()
+    backend.submit(0, lambda: gate.wait(30), None)
+    with pytest.raises(errors.LoaderTimeoutError):
+        backend.receive(0.2)
+    for unit in range(1, 100):
+        backend.submit(unit, unit, None)
+    gate.set()
+    assert sorted(backend.receive(10).unit for _ in range(100)) == list(range(100))
+    assert told.events == []
+
+
+def test_a_trainer_that_is_away_for_long_is_no_stall(threads: Make, told: Told) -> None:
+    """What was done meanwhile has answered, and what begins then begins then."""
+    backend = threads(1, stall_warning=0.2, stall_action="raise")
+    done = threading.Event()
+    backend.submit(0, done.set, None)
+    backend.submit(1, 5, None)
+    assert done.wait(10)
+    away = threading.Event()
+    away.wait(0.3)  # longer than a unit may take
+    assert [backend.receive(10).unit for _ in range(2)] == [0, 1]
+    assert told.events == []

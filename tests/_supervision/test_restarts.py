@@ -1,58 +1,147 @@
-"""How many deaths are survived: counted, forgotten with time, and none for a unit that kills."""
+"""Deaths: how many are survived, when they are forgotten, and who is to blame."""
 
 from __future__ import annotations
 
+import signal
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker._supervision.restarts import LONGEST_PAUSE, PERIOD, Restarts
+from stoker._supervision.restarts import FIRST_PAUSE, KILLS, LONGEST_PAUSE, OWN_KILLS, PERIOD, Restarts, Verdict
+
+CRASH = -signal.SIGSEGV
+KILL = -signal.SIGKILL
+
+
+def idle(restarts: Restarts, now: float) -> float | None:
+    """Pause after the death of a worker that was idle."""
+    return restarts.died(None, None, KILL, now).pause
 
 
 def test_none_is_survived_where_none_is_to_be() -> None:
-    assert Restarts(0).died(None, 0.0) is None
+    assert Restarts(0).died(None, None, KILL, 0.0) == Verdict(None)
+    restarts = Restarts(0)
+    assert [restarts.died(7, 3, CRASH, 0.0) for _ in range(5)] == [Verdict(None)] * 5  # and nobody is blamed
 
 
 def test_a_few_are_and_no_more() -> None:
     restarts = Restarts(3)
-    pauses = [restarts.died(None, second) for second in range(4)]
-    assert pauses == [0.0, 0.05, 0.1, None]
+    assert [idle(restarts, second) for second in range(4)] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, None]
     assert restarts.count == 4
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
-    restarts = Restarts(50)
-    assert max(restarts.died(None, 0.0) or 0.0 for _ in range(50)) == LONGEST_PAUSE
+    restarts = Restarts(10**6)
+    pauses = [idle(restarts, 0.0) or 0.0 for _ in range(2000)]
+    assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE
+
+
+def test_there_is_no_pause_where_units_are_done_in_between() -> None:
+    restarts = Restarts(100)
+    for unit in range(100):
+        assert idle(restarts, 0.0) == 0.0
+        restarts.answered(unit)
 
 
 def test_rare_deaths_are_no_matter() -> None:
     restarts = Restarts(1)
-    assert all(restarts.died(None, n * (PERIOD + 1)) == 0.0 for n in range(100))
+    assert all(idle(restarts, n * (PERIOD + 1)) is not None for n in range(100))
 
 
-def test_a_unit_kills_twice_and_then_it_is_no_chance() -> None:
+@pytest.mark.parametrize("code", [CRASH, -signal.SIGABRT, -signal.SIGBUS, 0, 3], ids=str)
+def test_what_a_process_does_to_itself_proves_a_place_guilty_the_second_time(code: int) -> None:
     restarts = Restarts(10)
-    assert restarts.died(7, 0.0) == 0.0
-    assert restarts.died(8, 1.0) is not None
-    assert restarts.died(7, 2.0) is not None
-    assert restarts.died(7, 3.0) is None
+    assert [restarts.died(7, 4, code, 0.0).blamed for _ in range(OWN_KILLS)] == [False, True]
+
+
+@pytest.mark.parametrize("code", [KILL, -signal.SIGTERM, -signal.SIGINT, None], ids=str)
+def test_what_comes_from_outside_may_be_chance_twice(code: int | None) -> None:
+    restarts = Restarts(10)
+    assert [restarts.died(7, 4, code, 0.0).blamed for _ in range(KILLS)] == [False, False, True]
+
+
+def test_both_kinds_together() -> None:
+    restarts = Restarts(10)
+    assert [restarts.died(7, 4, code, 0.0).blamed for code in (KILL, CRASH, KILL)] == [False, False, True]
+
+
+def test_another_place_of_the_unit_is_another_matter() -> None:
+    restarts = Restarts(10)
+    places = [4, 5, 4, 5]
+    assert [restarts.died(7, place, CRASH, 0.0).blamed for place in places] == [False, False, True, False]
+
+
+def test_a_sample_may_be_blamed_again_for_the_one_that_took_its_place() -> None:
+    restarts = Restarts(10)
+    assert [restarts.died(7, 4, CRASH, 0.0).blamed for _ in range(4)] == [False, True, False, True]
+
+
+def test_what_is_no_sample_is_blamed_once_and_then_its_deaths_count() -> None:
+    """It cannot be left out: its error is raised, and if that kills as well, nothing helps."""
+    restarts = Restarts(3)
+    verdicts = [restarts.died(7, -4, CRASH, 0.0) for _ in range(6)]
+    assert [verdict.blamed for verdict in verdicts] == [False, True, False, False, False, False]
+    assert [verdict.pause is None for verdict in verdicts] == [False] * 5 + [True]
+
+
+def test_without_a_place_nobody_is_blamed() -> None:
+    restarts = Restarts(3)
+    verdicts = [restarts.died(7, None, CRASH, 0.0) for _ in range(4)]
+    assert [verdict.blamed for verdict in verdicts] == [False] * 4
+    assert verdicts[3].pause is None
+
+
+def test_the_deaths_of_one_that_is_blamed_do_not_count() -> None:
+    restarts = Restarts(2)
+    for unit in range(100):
+        assert restarts.died(unit, 0, CRASH, 0.0) == Verdict(0.0)
+        assert restarts.died(unit, 0, CRASH, 0.0) == Verdict(0.0, blamed=True)
+        restarts.answered(unit)
+    assert restarts.count == 0
+
+
+def test_too_many_end_the_run_before_anybody_can_be_blamed() -> None:
+    restarts = Restarts(1)
+    assert [restarts.died(7, 0, KILL, 0.0).pause for _ in range(2)] == [0.0, None]
 
 
 def test_a_unit_that_was_done_after_all_begins_anew() -> None:
     restarts = Restarts(10)
-    restarts.died(7, 0.0)
-    restarts.died(7, 1.0)
+    restarts.died(7, 4, CRASH, 0.0)
     restarts.answered(7)
-    assert restarts.died(7, 2.0) is not None
+    assert [restarts.died(7, 4, CRASH, 1.0).blamed for _ in range(2)] == [False, True]
 
 
-@given(
-    most=st.integers(0, 6),
-    gaps=st.lists(st.floats(0, PERIOD / 2), max_size=40),
-)
+def test_a_unit_whose_stalls_are_known_costs_nothing_either() -> None:
+    restarts = Restarts(2)
+    for unit in range(100):
+        assert restarts.died(unit, None, KILL, 0.0).pause is not None
+        restarts.forgive(unit)
+    assert restarts.count == 0
+
+
+@given(most=st.integers(0, 6), gaps=st.lists(st.floats(0, PERIOD / 2), max_size=40))
 def test_never_more_than_so_many_in_a_period(most: int, gaps: list[float]) -> None:
     restarts, now, survived = Restarts(most), 0.0, []
     for gap in gaps:
         now += gap
-        if restarts.died(None, now) is not None:
+        if idle(restarts, now) is not None:
             survived.append(now)
         assert sum(1 for moment in survived if now - moment <= PERIOD) <= most
+
+
+CODES = st.sampled_from([KILL, CRASH, 0, None])
+
+
+@given(most=st.integers(1, 6), deaths=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), CODES), max_size=30))
+def test_blame_follows_from_the_deaths_at_one_place(most: int, deaths: list[tuple[int, int, int | None]]) -> None:
+    restarts = Restarts(most)
+    here: dict[tuple[int, int], list[bool]] = {}
+    for unit, place, code in deaths:
+        own = here.setdefault((unit, place), [])
+        own.append(code in (CRASH, 0))
+        guilty = len(own) >= KILLS or sum(own) >= OWN_KILLS
+        assert restarts.died(unit, place, code, 0.0).blamed == guilty
+        if guilty:
+            here = {at: kills for at, kills in here.items() if at[0] != unit}

@@ -13,6 +13,7 @@ collection alone, and neither torch nor a clock.
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from stoker._worker_info import get_worker_info
 from stoker.datasets import Dataset, IterableDataset
+from stoker.errors import SkipSample, StokerWarning
 
 SAMPLES = 23
 """How many samples the suite's datasets have: no multiple of a batch size or of a number of workers."""
@@ -57,6 +59,15 @@ class Failing(Dataset[Any]):
         if kind is not None:
             raise kind(f"sample {index} is broken")
         return index
+
+
+class Choosy(Failing):
+    """Some samples raise, and others are not wanted."""
+
+    def __getitem__(self, index: int) -> int:
+        if index % 5 == 0:
+            raise SkipSample(f"sample {index} is not wanted")
+        return super().__getitem__(index)
 
 
 class Nested(Dataset[Any]):
@@ -148,6 +159,20 @@ class BackendSuite:
                         told.append(type(error))
 
         assert story(workers) == story(0)
+
+    def test_samples_that_fail_are_left_out_or_replaced_alike(self, workers: int) -> None:
+        for policy in ("skip", "replace", lambda record: "skip" if record.index == 3 else "replace"):
+            for dataset in (Failing(), Choosy()):
+                arguments = {"shuffle": True, "on_error": policy, "max_error_rate": None}
+                assert self.outcome(dataset, workers, **arguments) == self.outcome(dataset, 0, **arguments)
+
+    def outcome(self, dataset: Any, workers: int, **arguments: Any) -> tuple[list[Any], dict[str, int]]:
+        """All batches of one epoch, and what became of its samples."""
+        with self.loader(dataset, workers, **arguments) as loader, warnings.catch_warnings():
+            warnings.simplefilter("ignore", StokerWarning)
+            batches = [plain(batch) for batch in loader]
+            counts = loader.report().as_dict()["epoch"]
+        return batches, {name: count for name, count in counts.items() if isinstance(count, int)}
 
     def test_epochs_differ_and_repeat(self, workers: int) -> None:
         def epochs(number: int, **arguments: Any) -> list[Any]:

@@ -1,0 +1,311 @@
+"""Spawned workers that die or stall: others take their place, and the batches are those of a calm run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker._engine import spawn
+from stoker._events import Event
+
+N = 24
+
+pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+
+
+@pytest.fixture(autouse=True)
+def no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork", raising=False)
+
+
+class Once:
+    """Does something the first time that it is called in any process: the file tells the others."""
+
+    def __init__(self, file: Path, what: Callable[[], object]) -> None:
+        self._file = file
+        self._what = what
+
+    def __call__(self) -> None:
+        try:
+            os.close(os.open(self._file, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        self._what()
+
+
+class Numbers:
+    """Sample k is k and a random number; some samples do something more."""
+
+    def __init__(self, at: dict[int, Callable[[], object]] | None = None) -> None:
+        self._at = at or {}
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self._at:
+            self._at[index]()
+        return np.array([index, random.random()]), np.full(20_000, index)
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Run:
+    """An epoch: its batches, and what was told of meanwhile."""
+
+    def __init__(self, dataset: Any, **settings: Any) -> None:
+        self.events: list[Event] = []
+        default: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "output": "numpy", "seed": 5}
+        if not isinstance(dataset, stoker.IterableDataset):
+            default["shuffle"] = True
+        self.loader = stoker.DataLoader(dataset, **default | {"on_event": self.events.append} | settings)
+
+    def batches(self) -> list[bytes]:
+        return [b"".join(np.asarray(leaf).tobytes() for leaf in batch) for batch in self.loader]
+
+    def numbers(self) -> list[list[int]]:
+        return [batch[0][:, 0].astype(int).tolist() for batch in self.loader]
+
+    @property
+    def told(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+
+CALM: list[bytes] = []
+
+
+def calm() -> list[bytes]:
+    if not CALM:
+        CALM.extend(Run(Numbers(), num_workers=0).batches())
+    return CALM
+
+
+# Deaths
+
+
+@pytest.mark.parametrize("end", [die, lambda: sys.exit(4)], ids=["killed", "left"])
+def test_a_worker_that_dies_at_a_sample(end: Callable[[], object], tmp_path: Path) -> None:
+    run = Run(Numbers({17: Once(tmp_path / "died", end)}))
+    with pytest.warns(stoker.StokerWarning, match=r"exited unexpectedly.*batch \d, sample 17.*\n.*replaced"):
+        assert run.batches() == calm()
+    assert run.told == ["death"] and run.events[0].details["mark"] >= 0
+
+
+def test_a_worker_that_dies_in_its_init_function(tmp_path: Path) -> None:
+    once = Once(tmp_path / "died", die)
+    run = Run(Numbers(), worker_init_fn=lambda number: once())
+    assert run.batches() == calm()
+    assert run.told == ["death"] and "in worker_init_fn" in run.events[0].message
+
+
+def test_workers_that_are_killed_from_outside() -> None:
+    run = Run(Numbers())
+    iterator = iter(run.loader)
+    batches = []
+    for number, batch in enumerate(iterator):
+        batches.append(b"".join(leaf.tobytes() for leaf in batch))
+        if number in (0, 3):
+            children = iterator._backend._life.children
+            os.kill(children[min(children)].pid, signal.SIGKILL)
+    assert batches == calm()
+    assert 1 <= len(run.told) <= 2 and set(run.told) == {"death"}
+
+
+def test_persistent_workers_between_epochs() -> None:
+    run, model = Run(Numbers(), persistent_workers=True), Run(Numbers(), num_workers=0)
+    with run.loader as loader:
+        for _ in range(3):
+            assert run.batches() == model.batches()
+            os.kill(loader._iterator._backend._life.children[0].pid, signal.SIGKILL)
+    assert run.told == ["death", "death"]
+
+
+def test_a_sample_that_always_crashes_is_left_out_or_raised() -> None:
+    run = Run(Numbers({9: crash}), shuffle=False, on_error="skip")
+    assert run.numbers()[1:4] == [[4, 5, 6, 7], [8, 10, 11], [12, 13, 14, 15]]
+    assert run.told == ["death", "blamed", "error"]
+    iterator = iter(Run(Numbers({9: crash}), shuffle=False).loader)
+    assert [next(iterator)[0][0, 0] for _ in range(2)] == [0, 4]
+    with pytest.raises(stoker.WorkerDiedError, match="is killed by signal: Segmentation fault"):
+        next(iterator)
+
+
+def test_too_many_deaths_end_the_run() -> None:
+    run = Run(Numbers(dict.fromkeys(range(N), die)), max_restarts=1, num_workers=1)
+    with pytest.raises(stoker.WorkerDiedError, match=r"2\. death of a worker within ten minutes"):
+        run.batches()
+    assert run.told == ["death"]
+
+
+class NeverArrives(Numbers):
+    def __setstate__(self, state: Any) -> None:
+        os._exit(3)
+
+
+def test_workers_that_are_never_ready_are_not_tried_again() -> None:
+    run = Run(NeverArrives())
+    with pytest.raises(stoker.WorkerDiedError, match="with exit code 3"):
+        run.batches()
+    assert run.told == []
+
+
+def test_who_takes_a_place_gets_what_the_first_one_got(tmp_path: Path) -> None:
+    """Not what the trainer has made of its dataset since."""
+    dataset = Numbers({0: Once(tmp_path / "died", die), 20: int})
+    run = Run(dataset, shuffle=False)
+    iterator = iter(run.loader)
+    dataset._at[20] = crash
+    assert [int(batch[0][0, 0]) for batch in iterator] == list(range(0, N, 4))
+    assert run.told == ["death"]
+
+
+def test_more_workers_than_can_be_waited_for_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(spawn, "AT_ONCE", 1)
+    run = Run(Numbers({17: Once(tmp_path / "died", die)}))
+    assert run.batches() == calm() and run.told == ["death"]
+
+
+def test_a_replacement_that_cannot_be_started_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(spawn, "HELD_BACK", 0.01)
+    start, refused = spawn._Life.start, []
+
+    def sometimes(life: Any, number: int) -> None:
+        if len(refused) < 2:
+            refused.append(number)
+            raise BlockingIOError("no more processes")
+        start(life, number)
+
+    run = Run(Numbers({17: Once(tmp_path / "died", die)}))
+    iterator = iter(run.loader)
+    monkeypatch.setattr(spawn._Life, "start", sometimes)
+    with pytest.warns(stoker.StokerWarning, match="cannot be started anew yet: no more processes"):
+        assert [b"".join(leaf.tobytes() for leaf in batch) for batch in iterator] == calm()
+    assert run.told[:2] == ["death", "held_back"]  # the other may be through before it is tried again
+
+
+def test_where_none_can_be_started_there_is_an_end_to_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "HELD_BACK", 0.01)
+    monkeypatch.setattr(spawn, "PATIENCE", 0.05)
+
+    def refuse(life: Any, number: int) -> None:
+        raise BlockingIOError("no more processes")
+
+    run = Run(Numbers({5: die}), shuffle=False, num_workers=1)
+    iterator = iter(run.loader)
+    monkeypatch.setattr(spawn._Life, "start", refuse)
+    with (
+        pytest.warns(stoker.StokerWarning, match="cannot be started anew"),
+        pytest.raises(stoker.WorkerStartError, match=r"could not start worker 0: no more processes\. The limit"),
+    ):
+        list(iterator)
+
+
+# Stalls
+
+
+class Waits:
+    """A sample that waits until the file is there."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __call__(self) -> None:
+        while not self._file.exists():
+            threading.Event().wait(0.01)
+
+
+def test_a_stall_is_told_once_and_goes_on(tmp_path: Path) -> None:
+    events: list[Event] = []
+
+    def told(event: Event) -> None:
+        events.append(event)
+        (tmp_path / "told").touch()
+
+    run = Run(Numbers({17: Waits(tmp_path / "told")}), stall_warning=0.3, on_event=told)
+    with pytest.warns(stoker.StokerWarning, match=r"worker \d has been at batch \d, sample 17 for"):
+        assert run.batches() == calm()
+    assert [event.kind for event in events] == ["stall"]
+    assert events[0].details["seconds"] >= 0.3
+
+
+def test_a_stopped_worker_is_replaced(tmp_path: Path) -> None:
+    run = Run(Numbers({17: Once(tmp_path / "stopped", stop)}), stall_warning=0.3, stall_action="restart")
+    with pytest.warns(stoker.StokerWarning, match="another tries"):
+        assert run.batches() == calm()
+    assert run.told == ["stall", "death"]
+    assert "where it stalled" in run.events[1].message
+
+
+def test_a_sample_that_always_stalls_is_to_blame(tmp_path: Path) -> None:
+    dataset = Numbers({9: Waits(tmp_path / "never")})
+    run = Run(dataset, shuffle=False, stall_warning=0.3, stall_action="restart", on_error="skip")
+    assert run.numbers()[1:4] == [[4, 5, 6, 7], [8, 10, 11], [12, 13, 14, 15]]
+    assert run.told == ["stall", "death", "stall", "blamed", "error"]
+
+
+def test_a_stall_may_be_an_error(tmp_path: Path) -> None:
+    run = Run(Numbers({9: Waits(tmp_path / "never")}), stall_warning=0.3, stall_action="raise")
+    with pytest.raises(stoker.StalledError, match=r"at batch \d, sample 9 for"):
+        run.batches()
+
+
+# What goes on
+
+
+class Keeping(stoker.IterableDataset[Any]):
+    """Shares itself out among the workers, and knows where it stands."""
+
+    def __init__(self, at: dict[int, Callable[[], object]] | None = None) -> None:
+        self._at = at or {}
+        self._next: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        info = stoker.get_worker_info()
+        assert info is not None
+        if self._next is None:
+            self._next = info.id
+        while self._next < N:
+            number, self._next = self._next, self._next + info.num_workers
+            if number in self._at:
+                self._at[number]()
+            yield np.array([number, random.random()]), np.full(20_000, number)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._next = state["next"]
+
+
+@pytest.mark.parametrize("at", [0, 13])
+def test_a_stream_goes_on_where_it_stood(at: int, tmp_path: Path) -> None:
+    expected = Run(Keeping()).batches()
+    run = Run(Keeping({at: Once(tmp_path / "died", die)}))
+    assert run.batches() == expected and run.told == ["death"]
+
+
+def test_workers_that_have_made_enough_are_replaced() -> None:
+    run = Run(Numbers(), max_samples_per_worker=8)
+    with pytest.warns(stoker.StokerWarning, match=r"replaced between two batches: it has made \d+ samples"):
+        assert run.batches() == calm()
+    assert set(run.told) == {"retired"} and len(run.told) >= 2
