@@ -59,11 +59,6 @@ WITHOUT: dict[str, dict[str, str]] = {
         "if self._due:": "if False:",
         "self._look_for_stalls()": "",
     },
-    "_engine.process.zygote:Zygote._wait": {
-        "timeout, before = self._next_look(), time.monotonic()": "timeout = self._next_look()",
-        "slept, tick = time.monotonic() - before, self._stalls.tick": "",
-        "if timeout is not None and tick is not None and slept > timeout + tick:": "if False:",
-    },
     "_engine.process.zygote:Zygote._next_look": {
         "now = time.monotonic()": "",
         "[max(0.0, due - now) for due in (*self._due.values(), *(until for _, until in self._leaving.values()))]": "[]",

@@ -126,7 +126,8 @@ class Zygote:
             self._from_trainer()  # the first unit does not wait for the last worker
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
-            self._wait()
+            for key, _ in self._selector.select(self._next_look()):
+                key.data()
             if self._leaving:
                 self._see_off()
             if self._due:
@@ -134,16 +135,6 @@ class Zygote:
             self._look_for_sickness()
             self._look_for_stalls()
             self._flush()
-
-    def _wait(self) -> None:
-        """Until somebody says something, or it is time to look at something."""
-        timeout, before = self._next_look(), time.monotonic()
-        ready = self._selector.select(timeout)
-        slept, tick = time.monotonic() - before, self._stalls.tick
-        if timeout is not None and tick is not None and slept > timeout + tick:
-            self._stalls.forgive(slept)  # stopped by a signal, or with the whole machine: the workers were as well
-        for key, _ in ready:
-            key.data()
 
     def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)
@@ -429,6 +420,9 @@ class Zygote:
         now, tick = time.monotonic(), self._stalls.tick
         if tick is None or now < self._looks_at:
             return
+        late = now - self._looks_at
+        if late > tick:  # we were stopped, by a signal or with the whole machine, and the workers as well
+            self._stalls.forgive(late + tick)
         self._looks_at = now + tick
         for number in self._children:
             held = self._dispatch.held(number)
