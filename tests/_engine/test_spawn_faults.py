@@ -119,16 +119,17 @@ def test_a_worker_that_dies_in_its_init_function(tmp_path: Path) -> None:
 
 
 def test_workers_that_are_killed_from_outside() -> None:
-    run = Run(Numbers())
+    settings = {"batch_size": 1, "prefetch_factor": 1}
+    run = Run(Numbers(), **settings)
     iterator = iter(run.loader)
     batches = []
     for number, batch in enumerate(iterator):
         batches.append(b"".join(leaf.tobytes() for leaf in batch))
-        if number in (0, 3):
+        if number in (0, 10):
             children = iterator._backend._life.children
             os.kill(children[min(children)].pid, signal.SIGKILL)
-    assert batches == calm()
-    assert 1 <= len(run.told) <= 2 and set(run.told) == {"death"}
+    assert batches == Run(Numbers(), num_workers=0, batch_size=1).batches()
+    assert 1 <= len(run.told) <= 2 and set(run.told) == {"death"}  # the second may have had nothing in hand
 
 
 def test_persistent_workers_between_epochs() -> None:
@@ -136,8 +137,9 @@ def test_persistent_workers_between_epochs() -> None:
     with run.loader as loader:
         for _ in range(3):
             assert run.batches() == model.batches()
-            os.kill(loader._iterator._backend._life.children[0].pid, signal.SIGKILL)
-    assert run.told == ["death", "death"]
+            children = loader._iterator._backend._life.children
+            os.kill(children[min(children)].pid, signal.SIGKILL)
+    assert 1 <= len(run.told) <= 2 and set(run.told) == {"death"}
 
 
 def test_a_sample_that_always_crashes_is_left_out_or_raised() -> None:

@@ -66,6 +66,7 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.sound = True
         # The trainer's
         self.next = 0
         self.size: dict[int, int] = {}
@@ -108,6 +109,7 @@ class Interleavings(RuleBasedStateMachine):
         self.deaths: list[tuple[float, int | None]] = []
         self.kills: dict[int, list[tuple[int, bool]]] = {}
         self.blamed: set[tuple[int, int]] = set()
+        self.on_trial: dict[int, float] = {}
         self.ended: dict[int, list[int]] = {}
         for worker in self.workers:
             self.dispatch.joined(worker)
@@ -261,6 +263,8 @@ class Interleavings(RuleBasedStateMachine):
         for counts in (self.kills, self.ended):
             counts.pop(unit, None)
         self.blamed = {at for at in self.blamed if at[0] != unit}
+        if unit in self.on_trial:
+            self.deaths.append((self.on_trial.pop(unit), unit))  # it was chance
         if unit < self.dropped_below:
             self.lending.put_back([] if slot is None else [slot.number])
         else:
@@ -279,6 +283,7 @@ class Interleavings(RuleBasedStateMachine):
         self.bury(worker, lambda: self.judge(unit, None if place == -1 else place, code))
 
     def bury(self, worker: int, judge: object = None) -> None:
+        self.sound = False  # until this is over
         lost = self.dispatch.died(worker)
         assert lost == self.held[worker]
         self.lending.lost(worker, lost)
@@ -291,6 +296,7 @@ class Interleavings(RuleBasedStateMachine):
             self.asks.discard(unit)
             self.refused.discard(unit)
         verdict = judge() if callable(judge) else Verdict(0.0)
+        self.sound = True
         if verdict.pause is None:  # the run ends; the next one has the same to do
             self.the_zygote_dies()
             return
@@ -302,25 +308,35 @@ class Interleavings(RuleBasedStateMachine):
 
     def judge(self, unit: int | None, place: int | None, code: int | None) -> Verdict:
         verdict = self.restarts.died(unit, place, code, self.now)
-        self.deaths = [*(death for death in self.deaths if self.now - death[0] <= PERIOD), (self.now, unit)]
-        guilty = False
-        if unit is not None and place is not None and self.most:
+        if not self.most:
+            assert verdict == Verdict(None)
+            return verdict
+        guilty = on_trial = False
+        if unit is not None and place is not None:
             kills = self.kills.setdefault(unit, [])
             kills.append((place, code not in OUTSIDE))
             here = [own for other, own in kills if other == place]
             again = place < 0 and (unit, place) in self.blamed
             guilty = not again and (len(here) >= KILLS or sum(here) >= OWN_KILLS)
+            on_trial = kills == [(place, True)] and place >= 0  # a sample, and the first time
+            if guilty:
+                self.blamed.add((unit, place))
+                self.forgive(unit)
+            elif on_trial:
+                self.on_trial[unit] = self.now
+            elif unit in self.on_trial:
+                self.deaths.append((self.on_trial.pop(unit), unit))
+        if not (guilty or on_trial):
+            self.deaths.append((self.now, unit))
+        self.deaths = [death for death in self.deaths if self.now - death[0] <= PERIOD]
         assert verdict.blamed == guilty
-        if guilty:
-            assert unit is not None and place is not None
-            self.blamed.add((unit, place))
-            self.forgive(unit)
-        assert (verdict.pause is None) == (len(self.deaths) > self.most and not guilty)
+        assert (verdict.pause is None) == (not (guilty or on_trial) and len(self.deaths) > self.most)
         return verdict
 
     def forgive(self, unit: int) -> None:
         self.deaths = [death for death in self.deaths if death[1] != unit]
         self.kills.pop(unit, None)
+        self.on_trial.pop(unit, None)
 
     @precondition(lambda self: self.alive - self.retiring)
     @rule(data=st.data())
@@ -348,7 +364,7 @@ class Interleavings(RuleBasedStateMachine):
     # Time
 
     @rule(
-        seconds=st.sampled_from([1.0, AFTER, PERIOD]),
+        seconds=st.sampled_from([1.0, AFTER, 0.6 * PERIOD]),
         frozen=st.booleans(),
         restart=st.booleans(),
         place=st.integers(-2, 1),
@@ -367,7 +383,10 @@ class Interleavings(RuleBasedStateMachine):
         assert {stall.worker: stall.unit for stall in found} == late
         self.told |= set(late.values())
         if restart:
+            zygote = self.dispatch
             for worker, unit in late.items():
+                if self.dispatch is not zygote:  # that was too much, and this is another
+                    break
                 self.bury(worker, lambda unit=unit: self.stalled(unit, None if place == -1 else place))
 
     def stalled(self, unit: int, place: int | None) -> Verdict:
@@ -414,6 +433,8 @@ class Interleavings(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """If nothing more happens to the workers, all is done and delivered."""
+        if not self.sound:
+            return
         for _ in range(10 + 4 * len(self.due)):
             if not self.due:
                 return

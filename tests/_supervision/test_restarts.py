@@ -113,6 +113,17 @@ def test_a_unit_that_was_done_after_all_begins_anew() -> None:
     assert [restarts.died(7, 4, CRASH, 1.0).blamed for _ in range(2)] == [False, True]
 
 
+def test_a_death_that_was_on_trial_counts_from_when_it_was() -> None:
+    restarts = Restarts(2)
+    assert restarts.died(7, 0, CRASH, 0.0) == Verdict(0.0)
+    assert restarts.count == 0  # its second one would prove it guilty, and cost nothing
+    assert idle(restarts, PERIOD - 1) is not None
+    restarts.answered(7)
+    assert restarts.count == 2  # it was chance
+    assert idle(restarts, PERIOD + 1) is not None
+    assert restarts.count == 2
+
+
 def test_a_unit_whose_stalls_are_known_costs_nothing_either() -> None:
     restarts = Restarts(2)
     for unit in range(100):

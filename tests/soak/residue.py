@@ -51,7 +51,8 @@ class Held:
         self.threads = len(sys._current_frames())
         self.mappings = Path("/proc/self/maps").read_text().count("/memfd:")
         rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
-        self.memory = sum(int(line.split()[1]) << 10 for line in rollup if line.startswith("Private_"))
+        # Not what it has mapped of a library: whether that is private depends on who else has
+        self.memory = sum(int(line.split()[1]) << 10 for line in rollup if line.startswith("Anonymous:"))
 
     def more_than(self, before: Held) -> list[str]:
         """What there is now and was not then, but for memory."""

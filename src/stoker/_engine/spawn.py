@@ -72,10 +72,10 @@ class _Child:
         return self.stall if self.stall is not None and self.stall.unit == unit else None
 
     def bury(self) -> int | None:
-        """Makes sure of its end, and returns its exit code."""
+        """Makes sure of its end, and returns its exit code. One that is idle leaves when its pipe is closed."""
         self.pipe.close()
         self.process.join(REAP)
-        if self.process.is_alive():  # its pipe alone was closed
+        if self.process.is_alive():  # it is stopped, or its pipe alone was closed
             self.process.kill()
             self.process.join(REAP)
         code = self.process.exitcode
@@ -284,19 +284,19 @@ class SpawnBackend(Backend):
     def _listen(self, seconds: float) -> None:
         """Waits for workers to say something or to end, and takes what has arrived."""
         children = self._life.children
-        pipes = [child.pipe for child in children.values() if not child.pipe.closed]
+        pipes = [child.pipe for child in children.values()]
         ready = _ready([*pipes, *(child.process.sentinel for child in children.values())], seconds)
         for number, child in list(children.items()):
             ended = child.process.sentinel in ready
             messages = []
             try:
-                while (child.pipe in ready or ended) and not child.pipe.closed and child.pipe.poll():
+                while (child.pipe in ready or ended) and child.pipe.poll():
                     messages.append(child.pipe.recv())
             except (EOFError, OSError):
                 ended = True
             for message in messages:
                 self._hear(number, *message)
-            if ended:
+            if ended and number in children:
                 self._bury(number)
 
     def _hear(self, number: int, name: str, *message: Any) -> None:
@@ -344,7 +344,7 @@ class SpawnBackend(Backend):
             self._dispatch.retires(number)
             self._events.append(telling.retired(number, child.pid, reason))
         if child.retires and not self._dispatch.held(number):
-            child.pipe.close()  # it leaves
+            self._bury(number)  # it leaves, in a moment
 
     # Deaths and stalls
 
@@ -357,7 +357,7 @@ class SpawnBackend(Backend):
         self._lending.lost(number, lost)
         now = time.monotonic()
         self._stalls.works_on(number, None, now)
-        if child.retires and code == 0:
+        if child.retires and not lost:
             self._due[number] = now
             return
         unit, mark = (lost[0] if lost else None), self._life.marks.read(number)

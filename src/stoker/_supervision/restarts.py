@@ -68,8 +68,7 @@ class Restarts:
         if not self._most:
             return Verdict(None)
         self._in_a_row += 1
-        while self._deaths and now - self._deaths[0][0] > PERIOD:
-            self._deaths.popleft()
+        self._deaths = deque(death for death in self._deaths if now - death[0] <= PERIOD)
         if unit is not None and place is not None:
             if self._guilty(unit, place, code):
                 self._blamed.add((unit, place))

@@ -9,7 +9,6 @@ import logging
 import sys
 import warnings
 from collections import deque
-from typing import Any
 
 from stoker import errors
 from stoker._engine.process import fates
@@ -72,13 +71,6 @@ class Witness:
         if step.indices is None or isinstance(step.indices, dict):
             return f"a batch of its stream, {fates.DOING.get(mark, f'sample {mark + 1} of it')}"
         return f"batch {step.number}, {self._sample(step, mark)}"
-
-    def index(self, unit: int, mark: int) -> Any:
-        """Index of the sample; None where it is none."""
-        step = self.steps.get(unit)
-        if step is None or mark < 0 or step.indices is None:
-            return None
-        return step.indices[mark] if isinstance(step.indices, list) else step.indices
 
     def _sample(self, step: Step, mark: int) -> str:
         if mark in fates.DOING:

@@ -21,8 +21,8 @@ OPENED = 600.0
 SICK_AFTER = 5.0
 """Zygote: workers that all wait for locks in their very first units for so long were born with a lock held."""
 
-LOOK = 1.0
-"""Zygote: how often it looks at the memory of a worker that answers."""
+LOOK = 0.1
+"""Zygote: how often it looks at the memory of a worker that answers; after each unit that takes longer."""
 
 HELD_BACK = 0.5
 """Zygote: until it tries again to start a worker that could not be started."""
