@@ -26,13 +26,16 @@ from collections import Counter
 from pathlib import Path
 
 import run
-from residue import Held, become_marked, settled
+from residue import Held, become_marked, give_memory_back, settled
 
 LONG = 30
 """Runs from which on it is asked whether the process grows: what it needs once is there then."""
 
-GROWTH = 32 << 20
-"""Bytes by which it may have grown from the first half to the second, in the median: the allocator keeps something."""
+GROWTH = 16
+"""MiB by which it may have grown from the first half to the second, in the median: the allocator keeps something."""
+
+OBJECTS = 500
+"""Python's objects by which it may have grown likewise."""
 
 HANGS = 100
 """Seconds after which a run hangs."""
@@ -49,6 +52,7 @@ def main() -> None:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     print(f"soak of {options.seconds:g} s, seed {seed}", flush=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    give_memory_back()
     warnings.simplefilter("ignore")  # each fault is told
     numbers = iter(range(sys.maxsize)) if options.run is None else iter([options.run] * options.times)
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +66,7 @@ def soak(seed: int, numbers: object, seconds: float, folder: Path) -> None:
     watch = Watch()
     watch.start()
     before = now = Held()
-    memory: list[int] = []
+    helds: list[Held] = []
     for number in numbers:  # type: ignore[attr-defined]
         if time.monotonic() - began > seconds:
             break
@@ -79,20 +83,25 @@ def soak(seed: int, numbers: object, seconds: float, folder: Path) -> None:
         now, left = settled(before)
         if left:
             sys.exit("\n".join([*diary, f"{where} has left behind:", *left]))
-        memory.append(now.memory)
+        helds.append(now)
         if time.monotonic() - said > 20:
             said = time.monotonic()
-            print(f"{said - began:5.0f} s: {len(memory)} runs, {now.memory / 2**20:.0f} MiB", flush=True)
-    half = len(memory) // 2
-    halves = [statistics.median(part or [0]) for part in (memory[:half], memory[half:])]
-    print(f"seed {seed}: {len(memory)} runs in {time.monotonic() - began:.0f} s, all batches those of the calm runs")
+            print(f"{said - began:5.0f} s: {len(helds)} runs, {now.memory / 2**20:.0f} MiB", flush=True)
+    print(f"seed {seed}: {len(helds)} runs in {time.monotonic() - began:.0f} s, all batches those of the calm runs")
     for name, number in sorted(counts.items()):
         print(f"  {name}: {number:,}")
     print(f"  left behind: nothing (descriptors {len(now.descriptors)}, threads {now.threads}, as before)")
-    told = " and ".join(f"{size / 2**20:.1f}" for size in halves)
-    print(f"  MiB of this process, in the median of the first and the second half: {told}", flush=True)
-    if len(memory) >= LONG and halves[1] - halves[0] > GROWTH:
-        sys.exit(f"this process grows: {[round(size / 2**20) for size in memory]} MiB")
+    check_growth("MiB of memory", [held.memory / 2**20 for held in helds], GROWTH)
+    check_growth("objects", [held.objects for held in helds], OBJECTS)
+
+
+def check_growth(what: str, found: list[float], most: float) -> None:
+    """Exits where there is more of it in the second half than in the first."""
+    half = len(found) // 2
+    first, second = (statistics.median(part or [0]) for part in (found[:half], found[half:]))
+    print(f"  {what} of this process, in the median of the first and the second half: {first:,.0f}, {second:,.0f}")
+    if len(found) >= LONG and second - first > most:
+        sys.exit(f"this process grows: {[round(value) for value in found]} {what}")
 
 
 class Watch(threading.Thread):
