@@ -230,9 +230,10 @@ class LoaderIterator:
 
     def _has_room(self, backend: Backend) -> bool:
         """Whether more is to be submitted now. To wake the workers costs the trainer more than all else that it does
-        for a batch: while half of what is under way lies ready, it is done for several batches at once."""
+        for a batch: while all that is under way lies ready, it is done for several batches at once."""
         under_way = self._outstanding + len(self._answers)
-        several = self._ahead // 2 if (backend.ready + len(self._answers)) * 2 >= self._ahead else 1
+        idle = backend.ready + len(self._answers) == under_way
+        several = self._ahead // 2 if idle and under_way * 2 > self._ahead else 1
         return under_way + max(1, several) <= self._ahead
 
     def _plan(self, backend: Backend) -> None:
