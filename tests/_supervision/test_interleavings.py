@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stoker._engine.process.lending import Lending
-from stoker._supervision.dispatch import SLOW_UNIT, Dispatch
+from stoker._supervision.dispatch import SLOW_UNIT, Dispatch, Run
 from stoker._supervision.restarts import KILLS, OWN_KILLS, PERIOD, Restarts, Verdict
 from stoker._supervision.stalls import STALLS, Stalls
 from stoker._transport.arena import Slot
@@ -185,7 +185,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def hand_out(self) -> None:
         """Behind whatever happens."""
-        for worker, unit in self.dispatch.hand_out():
+        for worker, (unit, *_) in self.dispatch.hand_out():
             assert worker in self.alive - self.retiring
             assert self.bound.get(unit, worker) == worker
             alike = [other for other in self.waiting if self.bound.get(other) == self.bound.get(unit)]
@@ -251,7 +251,7 @@ class Interleavings(RuleBasedStateMachine):
         self.hand_out()
 
     def answer(self, worker: int, unit: int, kind: str, value: object, number: int | None, seconds: float) -> None:
-        self.dispatch.answered(worker, unit, seconds)
+        self.dispatch.answered(worker, Run(unit), seconds)
         self.restarts.answered(unit)
         self.stalls.answered(unit)
         self.held[worker].remove(unit)
@@ -284,7 +284,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def bury(self, worker: int, judge: object = None) -> None:
         self.sound = False  # until this is over
-        lost = self.dispatch.died(worker)
+        lost = [run.unit for run in self.dispatch.died(worker)]
         assert lost == self.held[worker]
         self.lending.lost(worker, lost)
         self.alive.remove(worker)
@@ -416,7 +416,7 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def nobody_holds_more_than_two(self) -> None:
         for worker in self.workers:
-            assert self.dispatch.held(worker) == self.held[worker]
+            assert [run.unit for run in self.dispatch.held(worker)] == self.held[worker]
             assert len(self.held[worker]) <= 2
 
     @invariant()

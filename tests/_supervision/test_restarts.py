@@ -124,6 +124,13 @@ def test_a_death_that_was_on_trial_counts_from_when_it_was() -> None:
     assert restarts.count == 2
 
 
+def test_a_trial_that_has_lasted_longer_than_deaths_count_counts_no_more() -> None:
+    restarts = Restarts(1)
+    assert restarts.died(7, 0, CRASH, 0.0) == Verdict(0.0)
+    assert restarts.died(7, 0, KILL, PERIOD + 1).pause is not None  # its first one is forgotten
+    assert restarts.count == 1
+
+
 def test_a_unit_whose_stalls_are_known_costs_nothing_either() -> None:
     restarts = Restarts(2)
     for unit in range(100):
@@ -156,3 +163,31 @@ def test_blame_follows_from_the_deaths_at_one_place(most: int, deaths: list[tupl
         assert restarts.died(unit, place, code, 0.0).blamed == guilty
         if guilty:
             here = {at: kills for at, kills in here.items() if at[0] != unit}
+
+
+def test_of_several_units_one_is_proven_guilty_and_the_death_is_forgiven() -> None:
+    restarts = Restarts(1)
+    for _ in range(3):
+        assert restarts.died_among([7, 8, 9], 0.0) == Verdict(0.0)
+        restarts.answered(7)
+        assert not restarts.died(8, 3, CRASH, 0.0).blamed
+        assert restarts.died(8, 3, CRASH, 0.0).blamed
+        restarts.answered(8)
+        restarts.answered(9)
+        assert restarts.count == 0
+
+
+def test_where_none_of_them_is_guilty_the_death_counts() -> None:
+    restarts = Restarts(1)
+    for count in (1, 2):
+        assert restarts.died_among([7, 8], 0.0).pause == 0.0
+        restarts.answered(8)
+        assert restarts.count == count - 1
+        restarts.answered(7)
+        assert restarts.count == count
+    assert restarts.died_among([9], 0.0).pause is None
+    assert restarts.died_among([9], PERIOD + 1).pause is not None
+
+
+def test_no_death_among_several_is_survived_where_none_is() -> None:
+    assert Restarts(0).died_among([1, 2], 0.0).pause is None

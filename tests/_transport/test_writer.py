@@ -19,10 +19,10 @@ class OnAnAccelerator:
 
 def test_a_tensor_on_an_accelerator_is_refused_with_advice() -> None:
     with pytest.raises(DeviceInWorkerError, match=r"cuda:0.*pin_memory=True"):
-        writer._describe(OnAnAccelerator())
+        writer.describe(OnAnAccelerator())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_real_one_too() -> None:
     with pytest.raises(DeviceInWorkerError, match="cuda:0"):
-        writer._describe(torch.zeros(1 << 18, device="cuda"))
+        writer.describe(torch.zeros(1 << 18, device="cuda"))

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from stoker.testing.backends import SAMPLES, BackendSuite
+from stoker._supervision import cut
+from stoker.testing.backends import SAMPLES, BackendSuite, Stream
 
 FORK = "fork" in multiprocessing.get_all_start_methods()
 
@@ -34,6 +35,30 @@ class TestThreads(BackendSuite):
 @pytest.mark.parametrize("workers", [1, 2, 5])
 class TestForkedProcesses(BackendSuite):
     settings: ClassVar = {"multiprocessing_context": "fork"}
+
+
+@pytest.mark.skipif(not FORK, reason="this platform does not fork")
+@pytest.mark.parametrize("workers", [2, 5])
+class TestSharedBatches(BackendSuite):
+    """Every batch is made by several workers, whatever it costs."""
+
+    settings: ClassVar = {"multiprocessing_context": "fork"}
+
+    @pytest.fixture(autouse=True)
+    def one_row_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {"WORTH": 0.0, "SHORTEST": 0.0, "LONGEST": 1e-9, "LARGE": 2, "AT_FIRST": 1}.items():
+            monkeypatch.setattr(cut, name, value)
+
+
+@pytest.mark.skipif(not FORK, reason="this platform does not fork")
+@pytest.mark.parametrize("workers", [1, 3])
+class TestThreadsInProcesses(BackendSuite):
+    settings: ClassVar = {"multiprocessing_context": "fork", "threads_per_worker": 4}
+    global_generators = False
+
+    def test_streams_lose_and_double_nothing(self, workers: int) -> None:
+        with pytest.raises(ValueError, match="threads_per_worker=4 needs a dataset with indices"):
+            self.epoch(Stream(), workers)
 
 
 @pytest.mark.parametrize("workers", [2])

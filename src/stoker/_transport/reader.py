@@ -22,7 +22,7 @@ import numpy as np
 from stoker._machine.reserve import check, punch
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
-from stoker._transport.leaves import Leaf
+from stoker._transport.leaves import SMALL, Leaf
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
@@ -192,11 +192,11 @@ class Reader:
             return bytearray(mapping.part(offset, size))
 
         def buffer(leaf: Leaf) -> Any:
-            if mapping is None or copies:
+            if mapping is None or copies or leaf.size < SMALL:
                 return copy(leaf.offset, leaf.size)
             return lease.export(mapping, leaf.offset, leaf.size)
 
-        makers = [_maker(leaf, buffer, None if copies else lease) for leaf in written.leaves]
+        makers = [_maker(leaf, buffer, None if copies or leaf.size < SMALL else lease) for leaf in written.leaves]
         where = written.pickle
         data = where if isinstance(where, bytes) else copy(*where)
         try:

@@ -30,7 +30,8 @@ class Written(NamedTuple):
     pickle: bytes | tuple[int, int]
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """Where the next leaf may begin, behind one of so many bytes."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -54,7 +55,7 @@ class SlotWriter:
         """The next batch is written into `slot`."""
         self._slot = slot
         self._used = 0
-        self._mapping = None if slot is None else self._map(slot)
+        self._mapping = None if slot is None else self.map(slot)
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
         """Memory of the slot for a collator, or None: too small to be worth it, or more than is left.
@@ -70,7 +71,7 @@ class SlotWriter:
             check(size)
             return None
         assert self._mapping is not None
-        at, self._used = self._used, _aligned(self._used + size)
+        at, self._used = self._used, aligned(self._used + size)
         return self._mapping.part(at, size)
 
     def finish(self, batch: Any) -> Written:
@@ -79,7 +80,7 @@ class SlotWriter:
         placed: list[tuple[Any, Leaf]] = []
 
         def place(thing: Any) -> int | None:
-            described = _describe(thing)
+            described = describe(thing)
             if described is None:
                 return None
             source, address, leaf = described
@@ -91,8 +92,8 @@ class SlotWriter:
 
         data = leaves.dumps(batch, place)
         in_slot = len(data) >= IN_MESSAGE
-        extra = sum(_aligned(leaf.size) for source, leaf in placed if source is not None)
-        extra += _aligned(len(data)) if in_slot else 0
+        extra = sum(aligned(leaf.size) for source, leaf in placed if source is not None)
+        extra += aligned(len(data)) if in_slot else 0
         if extra:
             self._make_room(extra)
         out: list[Leaf] = []
@@ -117,20 +118,14 @@ class SlotWriter:
         if self._mapping is not None and self._used:
             kept = bytes(self._mapping.part(0, self._used))
         self._slot = self._ask(self._used + extra)
-        self._mapping = self._map(self._slot)
+        self._mapping = self.map(self._slot)
         if kept is not None:
             ctypes.memmove(self._mapping.address, kept, len(kept))
 
     def _copy(self, source: Any, size: int) -> int:
         assert self._mapping is not None and self._slot is not None
-        at, self._used = self._used, _aligned(self._used + size)
-        target = self._mapping.part(at, size)
-        if isinstance(source, np.ndarray):
-            ctypes.memmove(target, source.ctypes.data, size)
-        else:
-            torch = sys.modules["torch"]
-            flat = torch.frombuffer(target, dtype=source.dtype)
-            flat.as_strided(source.shape, source.stride()).copy_(source)
+        at, self._used = self._used, aligned(self._used + size)
+        copy_to(self._mapping.part(at, size), source, size)
         return at
 
     def _offset_of(self, address: int, size: int) -> int | None:
@@ -139,17 +134,28 @@ class SlotWriter:
         at = address - self._mapping.address
         return at if at >= 0 and at + size <= self._used else None
 
-    def _map(self, slot: Slot) -> Mapping:
+    def map(self, slot: Slot) -> Mapping:
+        """The slot in this process's memory."""
         mapping = self._mappings.get(slot.number)
         if mapping is None:
             mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
         return mapping
 
 
-def _describe(thing: Any) -> tuple[Any, int, Leaf] | None:
-    """(what to copy from, its address, what it is), or None for what stays in the pickle."""
+def copy_to(target: ctypes.Array[ctypes.c_char], source: Any, size: int) -> None:
+    """Copies an array or tensor, as `describe` gave it, with its layout in memory."""
+    if isinstance(source, np.ndarray):
+        ctypes.memmove(target, source.ctypes.data, size)
+    else:
+        torch = sys.modules["torch"]
+        flat = torch.frombuffer(target, dtype=source.dtype)
+        flat.as_strided(source.shape, source.stride()).copy_(source)
+
+
+def describe(thing: Any, smallest: int = SMALL) -> tuple[Any, int, Leaf] | None:
+    """(what to copy from, its address, what it is), or None for what stays in the pickle, as all that is smaller."""
     if isinstance(thing, np.ndarray):
-        if thing.nbytes < SMALL or thing.dtype.hasobject or not thing.size:
+        if thing.nbytes < smallest or thing.dtype.hasobject or not thing.size:
             return None
         tensor = type(thing) is not np.ndarray
         array = np.ascontiguousarray(thing)
@@ -165,7 +171,7 @@ def _describe(thing: Any) -> tuple[Any, int, Leaf] | None:
     if thing.layout is not torch.strided or thing.is_nested or thing.is_quantized or thing.device.type != "cpu":
         return None
     size = thing.numel() * thing.element_size()
-    if size < SMALL or (thing.requires_grad and not thing.is_leaf):
+    if size < smallest or (thing.requires_grad and not thing.is_leaf):
         return None
     source = thing.detach()
     if source.is_conj() or source.is_neg():

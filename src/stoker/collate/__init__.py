@@ -1,8 +1,9 @@
 """From samples to a batch: the default collation and conversion, padding, and the memory that they write into."""
 
+from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
-from stoker.collate.flavours import compiling, for_output, gathering, is_ours
+from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_ours
 from stoker.collate.gathered import NOT_GATHERED, Gathered
 from stoker.collate.leaves import TensorLeaf
 from stoker.collate.padded import PadCollator, Padded
@@ -11,6 +12,7 @@ from stoker.collate.worker_patch import write_in_place
 
 __all__ = [
     "NOT_GATHERED",
+    "Compiled",
     "Gathered",
     "PadCollator",
     "Padded",
@@ -24,6 +26,7 @@ __all__ = [
     "deferred_convert",
     "for_output",
     "gathering",
+    "is_default",
     "is_ours",
     "numpy_collate",
     "numpy_convert",

@@ -31,6 +31,11 @@ class Compiled:
         self._fitted = 0
         self._deviated = 0
 
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether the last batch was nothing but leaves with a row for each sample, as far as samples have shown."""
+        return self._plan is not None and self._plan.by_rows
+
     def __call__(self, batch: Sequence[Any]) -> Any:
         """Collates samples into a batch."""
         leaves = registry.leaves_for(self._output)

@@ -50,6 +50,11 @@ def compiling(collate_fn: CollateFn) -> CollateFn:
     return collate_fn if output is _NEITHER else Compiled(output)
 
 
+def is_default(collate_fn: CollateFn) -> bool:
+    """Whether it is our default collation, in any of its flavours."""
+    return _default_output(collate_fn) is not _NEITHER
+
+
 def gathering(collate_fn: CollateFn, dataset: Any, source: Source) -> Gathered | None:
     """What gathers the batches of a dataset that can, if they are collated by our default collation."""
     output = _default_output(collate_fn)

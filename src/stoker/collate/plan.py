@@ -38,7 +38,14 @@ class Deviation(Exception):
 
 
 class Node(Protocol):
-    """One field of the samples, with all that lies in it."""
+    """One field of the samples, with all that lies in it.
+
+    Attributes:
+        by_rows: whether the field of a batch holds nothing but leaves with a row for each sample, so that runs of its
+            rows can be made apart.
+    """
+
+    by_rows: bool
 
     def check(self, column: Sequence[Any]) -> Any:
         """Tests the column and takes it apart; raises anything where it does not fit. Asks for no memory."""
@@ -55,6 +62,8 @@ def _fit(fits: bool) -> None:
 class General:
     """A field that the general path collates."""
 
+    by_rows = False
+
     def __init__(self, fn_map: FnMap) -> None:
         self._fn_map = fn_map
 
@@ -67,6 +76,8 @@ class General:
 
 class Strings:
     """Strings or bytes: unchanged, and untested but for the first, as on the general path."""
+
+    by_rows = False
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -89,6 +100,8 @@ class Numbers:
         leaves: the kind of output.
         first: whether it is the first sample that has to be of that type.
     """
+
+    by_rows = True
 
     def __init__(
         self, kind: type, others: Set[type], dtype: np.dtype[Any], leaves: NumpyLeaves, first: bool = False
@@ -113,6 +126,7 @@ class Numbers:
 class Arrays:
     """NumPy arrays of one dtype and shape, which has at least one dimension."""
 
+    by_rows = True
     _kinds = frozenset({np.ndarray, np.memmap})
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], leaves: NumpyLeaves) -> None:
@@ -136,6 +150,8 @@ class Arrays:
 
 class Tensors:
     """Plain tensors of the CPU, of one dtype and shape."""
+
+    by_rows = True
 
     def __init__(self, example: Any, leaves: NumpyLeaves) -> None:
         self._kinds = {type(example)}
@@ -162,6 +178,7 @@ class _Fields:
     def __init__(self, kind: type, nodes: Sequence[Node], getters: Iterable[Callable[[Any], Any]]) -> None:
         self._kinds = {kind}
         self._nodes = nodes
+        self.by_rows = all(node.by_rows for node in nodes)
         self._getters = list(getters)
 
     def _checked(self, column: Sequence[Any], listed: bool = True) -> list[Any]:

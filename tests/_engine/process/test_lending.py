@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker._engine.process.lending import Lending
-from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.dispatch import Dispatch, Run
 from stoker._transport.arena import Slot
 from stoker.errors import MemoryLimitError
 
@@ -48,7 +48,7 @@ def lending(free: int, units: int, seconds: float = 0.0) -> tuple[Lending, Rooms
     dispatch.joined(units)
     dispatch.submitted(units, units)
     dispatch.hand_out()
-    dispatch.answered(units, units, seconds)
+    dispatch.answered(units, Run(units), seconds)
     return Lending(rooms, dispatch), rooms  # type: ignore[arg-type]
 
 

@@ -58,6 +58,30 @@ class Lending:
         self._slots.pop(unit, None)
         self._asks.append((unit, worker, size))
 
+    def share(self, unit: int, size: int) -> Slot | None:
+        """The slot that several workers write; None where it is too small, or there is no memory at the moment.
+
+        A worker that waited here could keep an earlier unit from being made.
+        """
+        number = self._slots.get(unit)
+        if number is None:
+            try:
+                if self._asks or not self._leaves_room(unit, size):
+                    return None
+                number = self._slots[unit] = self._arena.take(size).number
+            except MemoryLimitError:
+                return None
+        slot = self._arena.slot(number)
+        return slot if size <= slot.capacity else None
+
+    def shared(self, unit: int) -> int | None:
+        """The number of the slot that several workers wrote."""
+        return self._slots.get(unit)
+
+    def unshare(self, unit: int) -> None:
+        """What was written of it is not wanted, and nobody writes any more."""
+        self._free(self._slots.pop(unit, None))
+
     def grant(self, hungry_for: int | None = None) -> Iterator[tuple[int, Slot | str]]:
         """(worker, its slot or why it gets none) for those that wait, earliest unit first, as far as the memory goes.
 
@@ -96,7 +120,7 @@ class Lending:
         return None
 
     def lost(self, worker: int, units: Sequence[int]) -> None:
-        """The worker is gone, and these units with it."""
+        """The worker is gone, and these units with it: not those that others write as well."""
         self._asks = [ask for ask in self._asks if ask[1] != worker]
         for unit in units:
             self._free(self._slots.pop(unit, None))

@@ -14,11 +14,22 @@ from typing import Any
 
 from stoker import errors
 from stoker._engine import ending
-from stoker._engine.base import Answer, Backend, Said, Witness
+from stoker._engine.base import START, Answer, Backend, Said, Witness
 from stoker._engine.process import birth, fates, kernel, telling
 from stoker._engine.process.birth import Assemble, Birth, Parts
 from stoker._engine.process.channel import Channel, Message, pair
-from stoker._engine.process.deadlines import CLOSE, FROZEN, HELD_BACK, HUNG, OPENED, PATIENCE, PULSE, REAP, STACKS
+from stoker._engine.process.deadlines import (
+    CLOSE,
+    FROZEN,
+    HELD_BACK,
+    HUNG,
+    OPENED,
+    PATIENCE,
+    PULSE,
+    REAP,
+    SERVED,
+    STACKS,
+)
 from stoker._engine.process.zygote import Ends
 from stoker._events import Event
 from stoker._machine import memory
@@ -31,6 +42,9 @@ from stoker._transport.writer import Written
 
 SHARE_OF_MEMORY = 0.5
 """Share of the memory that is free at the start which batches in the user's hands may take before they are copied."""
+
+_BIRTH = -1
+"""Stands for a unit: what a zygote does before its workers are born."""
 
 
 class _Life:
@@ -161,13 +175,15 @@ class ProcessBackend(Backend):
         self._deaths = Restarts(rules.max_restarts)
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._lives: list[_Life] = []  # those that hold anything; the last one works
-        self._units: dict[int, tuple[bytes, int | None]] = {}  # submitted, not answered
+        self._units: dict[int, tuple[bytes, int | None, int]] = {}  # submitted, not answered: work, worker, rows
         self._inbox: deque[Answer] = deque()
         self._dropped_below = 0
         self._fatal: BaseException | None = None
         self._stacks: str | None = None
-        self._starved = False  # whether a worker waits for memory
+        self._starved_for: int | None = None  # the earliest unit that waits for memory
+        self._gave_back = 0.0  # when some was given back to such a one
         self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
+        self._shares = False  # whether workers share units
         self._sick_births = 0
         self._ever_worked = False
         self._owner = os.getpid()
@@ -190,23 +206,26 @@ class ProcessBackend(Backend):
 
     def _bear_again(self) -> None:
         """Another zygote does what the last one has not answered."""
-        self._starved, self._hungry_for = False, None
+        self._starved_for = self._hungry_for = None
         self._bear()
         if self._streams:
             self._life.channel.send("streams", self._streams)
-        for unit, (blob, worker) in sorted(self._units.items()):
-            self._life.channel.send("unit", unit, worker, blob, [])
+        for unit, (blob, worker, rows) in sorted(self._units.items()):
+            self._life.channel.send("unit", unit, worker, blob, [], rows)
 
     @property
     def pids(self) -> list[int]:
         """Process numbers: the zygote's, then the workers' as far as they are known."""
         return [self._life.pid, *self._life.workers]
 
-    def submit(self, unit: int, work: Any, worker: int | None) -> None:
+    def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._check_owner()
         blob = leaves.dumps(work, lambda leaf: None)
-        self._units[unit] = (blob, worker)
-        self._life.channel.queue("unit", unit, worker, blob, self._life.reader.returned())
+        self._units[unit] = (blob, worker, rows)
+        freed = self._life.reader.returned()
+        if freed and self._starved_for is not None:
+            self._gave_back = time.monotonic()
+        self._life.channel.queue("unit", unit, worker, blob, freed, rows)
 
     def flush(self) -> None:
         self._life.channel.flush()
@@ -214,6 +233,10 @@ class ProcessBackend(Backend):
     @property
     def ready(self) -> int:
         return len(self._inbox)
+
+    @property
+    def shares(self) -> bool:
+        return self._shares
 
     def receive(self, timeout: float | None) -> Answer:
         self._check_owner()
@@ -234,11 +257,9 @@ class ProcessBackend(Backend):
             now = time.monotonic()
             if until is not None and now >= until:
                 raise self._timed_out(timeout)
-            if self._starved and self._units and (due := min(self._units)) != self._hungry_for:
-                self._hungry_for = due
-                gc.collect()  # batches in cycles hold slots
-                self._life.channel.send("hungry", self._life.reader.returned(), due)
-            wait = PULSE if until is None else min(PULSE, until - now)
+            wait = self._feed(now)
+            if until is not None:
+                wait = min(wait, until - now)
             ready = self._poll_for(wait)
             if (frozen := time.monotonic() - now - wait) > FROZEN:
                 heard, asked, until = heard + frozen, asked + frozen, until and until + frozen
@@ -248,12 +269,30 @@ class ProcessBackend(Backend):
                 self._life.end_processes(kill=True)
                 self._lost_zygote(
                     f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of life "
-                    f"for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?"
+                    f"for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?",
+                    is_silent=True,
                 )
                 heard = time.monotonic()
             elif time.monotonic() - asked > PULSE:
                 asked = time.monotonic()
                 self._life.channel.send("pulse")
+
+    def _feed(self, now: float) -> float:
+        """Gives back what memory it can where the next unit waits for some; returns after how many seconds to go on."""
+        if self._starved_for is None:
+            return PULSE
+        due = min(self._units, default=-1)
+        if due < self._starved_for or due == self._hungry_for:
+            return PULSE
+        if freed := self._life.reader.returned():
+            self._gave_back = now
+            self._life.channel.send("freed", freed)
+        if now - self._gave_back < SERVED:
+            return SERVED
+        gc.collect()  # batches in cycles hold slots
+        self._hungry_for = due
+        self._life.channel.send("hungry", self._life.reader.returned(), due)
+        return PULSE
 
     def _check_owner(self) -> None:
         """A forked child shares the socket: what it sent would be taken for its parent's."""
@@ -293,10 +332,14 @@ class ProcessBackend(Backend):
                 f"want of memory (see `dmesg`), or by hand?{self._last_words}"
             )
 
-    def _lost_zygote(self, story: str) -> None:
-        """The zygote has ended, and its workers: another does the rest, unless they died too often, or at birth."""
-        pause = self._deaths.died(None, None, None, time.monotonic()).pause if self._ever_worked else None
-        if pause is None:
+    def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
+        """The zygote has ended, and its workers: another does the rest, unless they died too often.
+
+        Not where it was so long silent at its birth that the user has waited long enough.
+        """
+        unit, place = (None, None) if self._ever_worked else (_BIRTH, START)  # what it is sent may be to blame
+        pause, blamed = self._deaths.died(unit, place, self._life.status, time.monotonic())
+        if pause is None or blamed or (is_silent and not self._ever_worked):
             self._fatal = errors.WorkerDiedError(story)
             return
         self._tell("zygote_death", f"{story}\nAnother was born, and what was under way is done again.")
@@ -345,9 +388,9 @@ class ProcessBackend(Backend):
             self._life.workers = message[1]
             self._ever_worked = True
         elif name == "starved":
-            self._starved, self._hungry_for = True, None  # answered when there is nothing left to deliver
+            self._starved_for, self._hungry_for = message[1], None  # answered when there is nothing left to deliver
         elif name == "fed":
-            self._starved = False
+            self._starved_for = None
         elif name == "died":
             _, worker, pid, code, unit, mark, stack, count = message
             self._fatal = fates.died(worker, pid, code, self._where(unit, mark), count, stack)
@@ -364,6 +407,8 @@ class ProcessBackend(Backend):
             self._events.append(telling.retired(*message[1:]))
         elif name == "held_back":
             self._events.append(telling.held_back(*message[1:]))
+        elif name == "shares":
+            self._shares = True
         elif name == "sick":
             self._born_sick(message[1])
         elif name == "stacks":

@@ -8,7 +8,7 @@ import select
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from stoker import errors
@@ -17,6 +17,8 @@ from stoker._engine.process import kernel, settle
 from stoker._engine.process.channel import Channel, Message
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
+from stoker._transport.rows import Layout, MisfitError, RowWriter
+from stoker._transport.segments import Mapping
 from stoker._transport.writer import SlotWriter
 
 
@@ -28,6 +30,7 @@ class Worker(ABC):
         self._mark: Any = [IDLE] if mark is None else mark
         self._writer = SlotWriter(arena, self._ask)
         self._inbox: list[Message] = []
+        self._announced: set[int] = set()  # units in it that the job knows of
         self._unit = -1
         self._resume: bytes | None = None
 
@@ -39,6 +42,10 @@ class Worker(ABC):
     def receive(self) -> list[Message]:
         """Waits for messages. Leaves when there is nobody left to work for."""
 
+    @abstractmethod
+    def arrived(self) -> list[Message]:
+        """Messages that have arrived by now."""
+
     def run(self, recipe: Recipe) -> None:
         """Works until there is nobody left to work for."""
         where = f"in DataLoader worker process {self._number}"
@@ -47,10 +54,12 @@ class Worker(ABC):
         try:
             job = recipe(self._number)
             job.mark = self._mark
+            job.upcoming = self._upcoming
         except Exception as error:
             sick = Failure.of(error, where)
         while True:
-            _, self._unit, blob, slot, known = self._next("unit")
+            _, self._unit, blob, slot, known, part = self._next("unit")
+            self._announced.discard(self._unit)
             if job is not None and (resume := self._resume) is not None:
                 self._resume = None
                 job.resume(resume)
@@ -58,8 +67,10 @@ class Worker(ABC):
             self._writer.begin(None if slot is None else Slot(*slot))
             if job is None:
                 self._answer("error", dumps(sick), start, None)
-            else:
+            elif part is None:
                 self._do(job, blob, start, where, known)
+            else:
+                self._do_part(job, blob, start, where, *part)
             del blob
 
     def _do(self, job: Job, blob: bytes, start: float, where: str, known: Known) -> None:
@@ -76,6 +87,23 @@ class Worker(ABC):
             self._answer("error", dumps(Failure.of(error, at)), start, job)
         else:
             self._answer("batch", tuple(written), start, job)
+
+    def _do_part(
+        self, job: Job, blob: bytes, start: float, where: str, first: int, last: int, count: int, layout: Any
+    ) -> None:
+        """Rows of a batch that others make as well."""
+        settle.one_thread()
+        writer = RowWriter(first, last, count, None if layout is None else Layout(*layout), self._ask_for_rows)
+        try:
+            batch = job.run(pickle.loads(blob), writer.lend, rows=(first, last))
+            layout = writer.finish(batch)
+        except MisfitError as error:
+            self._answer("misfit", error.for_good, start, job)
+        except Exception as error:
+            at = located(where, job.failed_index())
+            self._answer("error", dumps(Failure.of(error, at)), start, job)
+        else:
+            self._answer("rows", tuple(layout), start, job)
 
     def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
         held = self._writer.slot
@@ -95,17 +123,40 @@ class Worker(ABC):
             raise errors.MemoryLimitError(given)
         return Slot(*given)
 
+    def _ask_for_rows(self, size: int) -> Mapping:
+        """The slot in which several workers write this unit."""
+        self.send("ask_for_rows", self._unit, size)
+        _, given = self._next("slot")
+        if given is None:
+            raise MisfitError("there is no memory for it now")
+        return self._writer.map(Slot(*given))
+
     def _next(self, name: str) -> Message:
         """The next message of this name; units that arrive meanwhile wait."""
         while True:
             for place, message in enumerate(self._inbox):
                 if message[0] == name:
                     return self._inbox.pop(place)
-            for message in self.receive():
-                if message[0] == "resume":
-                    self._resume = message[1]
-                else:
-                    self._inbox.append(message)
+            self._keep(self.receive())
+
+    def _keep(self, messages: list[Message]) -> None:
+        for message in messages:
+            if message[0] == "resume":
+                self._resume = message[1]
+            else:
+                self._inbox.append(message)
+
+    def _upcoming(self) -> Iterator[Any]:
+        """Whole units, up to one of which something is known: that is made when nothing else is."""
+        self._keep(self.arrived())
+        for name, *message in self._inbox:
+            if name == "unit":
+                unit, blob, _, known, part = message
+                if known or part is not None:
+                    return
+                if unit not in self._announced:
+                    self._announced.add(unit)
+                    yield pickle.loads(blob)
 
 
 class ZygotesWorker(Worker):
@@ -147,6 +198,10 @@ class ZygotesWorker(Worker):
         if self._channel.ended:
             settle.leave(0)
         return messages
+
+    def arrived(self) -> list[Message]:
+        """From the zygote. That it has ended is found out by whoever waits for it."""
+        return self._channel.receive()
 
     def _wait(self) -> None:
         """For the zygote; ends if the trainer has ended."""

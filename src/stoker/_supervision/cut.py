@@ -1,0 +1,73 @@
+"""How many rows of a unit one worker is handed: a pure policy, facts in, decisions out. No clock, process or I/O.
+
+See `docs/design/11-parts.md`.
+"""
+
+from __future__ import annotations
+
+import math
+
+WORTH = 0.01
+"""Seconds that a unit has to take to be shared among workers: each part costs some 0.2 ms of everybody's time."""
+
+SHORTEST = 0.005
+"""Seconds of work in a part, at least."""
+
+LONGEST = 0.05
+"""Seconds of work in a part, at most: what is left of a unit goes to whoever is free first."""
+
+AT_FIRST = 4
+"""Rows of a part while nobody knows what one costs. Where it turns out that the unit cannot be shared they were made in
+vain."""
+
+LARGE = 16
+"""Rows of a unit from which on it is shared before anybody knows what one costs."""
+
+PATIENCE = 3
+"""So many units may have to be made again as a whole before it matters whether most are."""
+
+
+class Cut:
+    """Learns what a row costs, and whether units can be shared at all.
+
+    Args:
+        workers: among whom a unit is shared; one shares nothing.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._seconds: float | None = None  # for a row
+        self._never = workers < 2
+        self._shared = 0
+        self._in_vain = 0
+
+    def learned(self, rows: int, seconds: float) -> None:
+        """A worker has made so many rows in this time."""
+        if rows:
+            cost = seconds / rows
+            self._seconds = cost if self._seconds is None else (self._seconds + cost) / 2
+
+    def share(self, rows: int, left: int) -> int:
+        """How many of the rows that are left of a unit of so many the next worker gets."""
+        if self._never or not rows:
+            return left
+        if self._seconds is None:
+            return min(left, AT_FIRST) if rows >= LARGE else left
+        if not self.is_worth_it(rows):
+            return left
+        most, least = LONGEST / self._seconds, math.ceil(SHORTEST / self._seconds)
+        share = max(1, least, math.floor(min(most, math.ceil(rows / self._workers))))
+        return left if left < share * 1.5 else share
+
+    def is_worth_it(self, rows: int) -> bool:
+        """Whether units of so many rows take long enough, as far as is known."""
+        return self._seconds is not None and self._seconds * rows >= WORTH
+
+    def shared(self) -> None:
+        """A unit was made by several workers."""
+        self._shared += 1
+
+    def in_vain(self, for_good: bool) -> None:
+        """A unit that was shared has to be made by one worker after all; `for_good`: as all others will have to."""
+        self._in_vain += 1
+        self._never = self._never or for_good or self._in_vain > max(PATIENCE, self._shared)

@@ -1,0 +1,63 @@
+"""A unit that several workers make, each some of its rows: what has come, and whether it fits together. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Share:
+    """The life of one shared unit.
+
+    Args:
+        rows: how many it has.
+
+    Attributes:
+        writers: parts that workers have in hand. Until there is none, the unit's memory is in use.
+        layout: how the rows lie in memory, as the first part said.
+        spoiled: whether the unit has to be made again as a whole, or is not wanted any more.
+        error: (row, answer) of the first part, in order of the rows, whose samples raised: it is the unit's answer.
+        is_told: whether that has been counted.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._missing = self.rows = rows
+        self._notes: list[str] = []
+        self.writers = 0
+        self.layout: Any = None
+        self.spoiled = False
+        self.is_told = False
+        self.error: tuple[int, Any] | None = None
+
+    def handed_out(self) -> None:
+        """A worker has a part of it."""
+        self.writers += 1
+
+    def made(self, rows: int, layout: Any, notes: list[str]) -> None:
+        """A worker has written so many rows. Parts that are laid out differently make no unit."""
+        self.writers -= 1
+        self._missing -= rows
+        self._notes += notes
+        if self.layout is None:
+            self.layout = layout
+        self.spoiled = self.spoiled or layout != self.layout
+
+    def raised(self, first: int, answer: Any) -> None:
+        """Samples of the part that begins with this row raised: those of the whole unit would have."""
+        self.writers -= 1
+        if self.error is None or first < self.error[0]:
+            self.error = first, answer
+
+    def failed(self) -> None:
+        """A worker could not make its part, or is gone."""
+        self.writers -= 1
+        self.spoiled = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody writes any more, and either all rows are written or the others are not wanted."""
+        return not self.writers and (not self._missing or self.spoiled or self.error is not None)
+
+    @property
+    def notes(self) -> list[str]:
+        """What its workers had to say."""
+        return self._notes

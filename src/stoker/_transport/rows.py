@@ -1,0 +1,130 @@
+"""Rows of a batch that several workers write into one slot: how they lie there, and a worker's side of it.
+
+A batch can be shared out by rows where all that it holds are leaves with rows of one size: what is left of its pickle
+is then the same for any run of its rows. Each leaf of the whole batch has its place in the slot, one behind the other;
+a worker writes its rows of each. See `docs/design/11-parts.md`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from stoker._transport import leaves
+from stoker._transport.leaves import Leaf
+from stoker._transport.segments import Mapping
+from stoker._transport.writer import IN_MESSAGE, Written, aligned, copy_to, describe
+
+
+class MisfitError(Exception):
+    """These samples cannot be written as rows of a shared batch: it has to be made as a whole.
+
+    Args:
+        why: in words.
+        for_good: whether no batch of theirs can be shared.
+    """
+
+    def __init__(self, why: str, for_good: bool = False) -> None:
+        super().__init__(why)
+        self.for_good = for_good
+
+
+class Rows(NamedTuple):
+    """The rows of one leaf: bytes in one, and what it is."""
+
+    size: int
+    tensor: bool
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """The leaves of a batch, and the pickle from which they were taken out."""
+
+    rows: tuple[Rows, ...]
+    pickle: bytes
+
+    def offsets(self, count: int) -> list[int]:
+        """Where the leaves of a batch of so many rows begin; the last is where they end."""
+        found = [0]
+        for rows in self.rows:
+            found.append(found[-1] + aligned(rows.size * count))
+        return found
+
+    def written(self, slot: int, count: int) -> Written:
+        """The whole batch."""
+        *begins, end = self.offsets(count)
+        whole = [
+            Leaf(at, rows.size * count, rows.tensor, rows.dtype, (count, *rows.shape), None, False)
+            for at, rows in zip(begins, self.rows, strict=True)
+        ]
+        return Written(slot, end, whole, self.pickle)
+
+
+class RowWriter:
+    """Writes a run of the rows of one batch.
+
+    Args:
+        first: the first row.
+        last: behind the last row.
+        count: rows of the whole batch.
+        layout: how they lie, where that is known already.
+        ask: gives the batch's memory, of at least so many bytes.
+    """
+
+    def __init__(self, first: int, last: int, count: int, layout: Layout | None, ask: Callable[[int], Mapping]) -> None:
+        self._first = first
+        self._rows = last - first
+        self._count = count
+        self._layout = layout
+        self._ask = ask
+        self._mapping: Mapping | None = None
+        self._offsets: list[int] = []
+        self._lent = 0
+
+    def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
+        """Memory for the next leaf, where it is the one that is expected: collators ask in the order of the leaves."""
+        if self._layout is None or self._lent == len(self._layout.rows):
+            return None
+        if self._layout.rows[self._lent].size * self._rows != size:
+            return None
+        self._lent += 1
+        return self._place(self._layout, self._lent - 1)
+
+    def finish(self, batch: Any) -> Layout:
+        """Writes what lies elsewhere, and says how the rows are laid out.
+
+        Raises:
+            MisfitError: they are no rows, or not laid out as was known.
+        """
+        found: list[tuple[Any, int, Rows]] = []
+
+        def place(thing: Any) -> int:
+            source = describe(thing, smallest=1)
+            if source is None:
+                raise MisfitError("a leaf without memory of its own")
+            what, address, leaf = source
+            if leaf.strides is not None or leaf.requires_grad or leaf.shape[:1] != (self._rows,):
+                raise MisfitError("a leaf whose first dimension is not the batch")
+            rows = Rows(leaf.size // self._rows, leaf.tensor, leaf.dtype, tuple(leaf.shape[1:]))
+            found.append((what, address, rows))
+            return len(found) - 1
+
+        pickle = leaves.dumps(batch, place)
+        layout = Layout(tuple(rows for _, _, rows in found), pickle)
+        if not found or len(pickle) >= IN_MESSAGE or (self._layout is not None and layout != self._layout):
+            raise MisfitError("other leaves than those of the samples before")
+        for number, (what, address, rows) in enumerate(found):
+            target = self._place(layout, number)
+            if ctypes.addressof(target) != address:
+                copy_to(target, what, rows.size * self._rows)
+        return layout
+
+    def _place(self, layout: Layout, number: int) -> ctypes.Array[ctypes.c_char]:
+        """The memory of this worker's rows of a leaf."""
+        if self._mapping is None:
+            self._offsets = layout.offsets(self._count)
+            self._mapping = self._ask(self._offsets[-1])
+        size = layout.rows[number].size
+        return self._mapping.part(self._offsets[number] + self._first * size, size * self._rows)

@@ -1,0 +1,33 @@
+"""Whether several workers may make one batch, each some of its rows. See `docs/design/11-parts.md`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stoker import collate
+from stoker.datasets.gather import gatherer
+
+if TYPE_CHECKING:
+    from stoker.loader.dataloader import DataLoader
+
+
+def may_share(loader: DataLoader[Any]) -> bool:
+    """Whether a batch may be made in parts: samples are fetched one by one, and collated by rows.
+
+    Not with a function of the user's that has to see a whole batch (`collate_fn`, `__getitems__`), where a worker has a
+    state of its own (`worker_init_fn`, `seeding="worker"`), where a bad sample may be left out or replaced
+    (`on_error`), where a worker's threads make several batches at once, or where batches are gathered, which is cheap.
+    """
+    return (
+        loader._method == "process"
+        and loader.num_workers > 1
+        and loader._threads == 1
+        and loader._auto_collation
+        and not loader._is_stream
+        and loader.worker_init_fn is None
+        and loader.seeding != "worker"
+        and loader.on_error == "raise"
+        and collate.is_default(collate.for_output(loader.collate_fn, loader.output))
+        and not callable(getattr(loader.dataset, "__getitems__", None))
+        and gatherer(loader.dataset) is None
+    )

@@ -1,0 +1,284 @@
+"""Units that several workers make: none is lost or doubled, and no memory is used again that somebody still writes.
+
+Workers and the trainer are played; `Dispatch`, `Lending` and `Sharing` are asked in the order in which the zygote asks
+them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stoker._engine.base import Said
+from stoker._engine.process.lending import Lending
+from stoker._engine.process.sharing import Sharing
+from stoker._supervision.cut import Cut
+from stoker._supervision.dispatch import SLOW_UNIT, Dispatch, Run
+from stoker._transport.arena import Slot
+from stoker._transport.rows import Layout
+from stoker.errors import MemoryLimitError
+
+ROWS = 32
+SIZE = 100
+ALIKE, OTHERWISE = Layout((), b"alike"), Layout((), b"otherwise")
+
+
+class Memory:
+    """An arena of so many slots. One that is put back twice is an error."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.taken: dict[int, Slot] = {}
+        self._given = 0
+
+    def can_give(self, count: int, size: int) -> bool:
+        return self.capacity - len(self.taken) >= count
+
+    def take_free(self, size: int) -> Slot | None:
+        return self.take(size) if self.can_give(1, size) else None
+
+    def take(self, size: int) -> Slot:
+        if not self.can_give(1, size):
+            raise MemoryLimitError("full")
+        self._given += 1
+        self.taken[self._given] = Slot(self._given, 0, size)
+        return self.taken[self._given]
+
+    def slot(self, number: int) -> Slot:
+        return self.taken[number]
+
+    def put_back(self, number: int) -> None:
+        del self.taken[number]
+
+    def trim(self, keep: int) -> None:
+        pass
+
+
+class Shares(RuleBasedStateMachine):
+    """A zygote, its workers and its trainer, one step at a time."""
+
+    @initialize(workers=st.integers(2, 4), capacity=st.integers(1, 4))
+    def begin(self, workers: int, capacity: int) -> None:
+        self.memory = Memory(capacity)
+        self.cut = Cut(workers)
+        self.cut.learned(1, 1.0)
+        self.dispatch = Dispatch(workers, self.cut)
+        self.lending = Lending(self.memory, self.dispatch)  # type: ignore[arg-type]
+        self.sharing = Sharing(self.cut, self.dispatch, self.lending)
+        self.workers = range(workers)
+        self.alive = set(self.workers)
+        self.held: dict[int, list[Run]] = {worker: [] for worker in self.workers}
+        self.writes: dict[int, Slot] = {}  # worker → the shared slot that it writes
+        self.waits: set[int] = set()  # workers, for memory, with a whole unit
+        self.whole: dict[int, Slot] = {}  # worker → the slot of its whole unit
+        self.raised: dict[int, list[int]] = {}  # unit → first rows of parts that raised
+        self.rows: dict[int, set[int]] = {}  # unit → rows that were written since it was last begun
+        self.next = self.delivered = self.dropped_below = 0
+        self.answers: dict[int, Slot | None] = {}
+        for worker in self.workers:
+            self.dispatch.joined(worker)
+
+    # The trainer
+
+    @precondition(lambda self: self.next - self.delivered < 6)
+    @rule(may_share=st.sampled_from([True, True, False]))
+    def submit(self, may_share: bool) -> None:
+        self.dispatch.submitted(self.next, None, ROWS if may_share else 0)
+        self.next += 1
+        self.hand_out()
+
+    @precondition(lambda self: self.delivered in self.answers)
+    @rule()
+    def deliver(self) -> None:
+        slot = self.answers.pop(self.delivered)
+        self.delivered += 1
+        if slot is not None:
+            self.lending.put_back([slot.number])
+        self.grant()
+
+    @precondition(lambda self: self.next - self.delivered > 4)
+    @rule()
+    def drop(self) -> None:
+        self.dropped_below = self.delivered = self.next
+        for slot in self.answers.values():
+            if slot is not None:
+                self.lending.put_back([slot.number])
+        self.answers.clear()
+        self.forget()
+        self.grant()
+
+    def forget(self) -> None:
+        for unit in (*self.dispatch.dropped(self.dropped_below), *self.sharing.dropped(self.dropped_below)):
+            self.dispatch.done(unit)
+
+    # The zygote
+
+    def hand_out(self) -> None:
+        for worker, run in self.dispatch.hand_out():
+            assert worker in self.alive
+            self.held[worker].append(run)
+            if run.is_part:
+                first, last, count, _ = self.sharing.handed_out(run)
+                assert 0 <= first < last <= count == ROWS
+                begun = self.rows.setdefault(run.unit, set())
+                assert not begun & set(range(first, last)), "no row is made twice"
+                begun.update(range(first, last))
+            else:
+                self.rows.pop(run.unit, None)
+                slot = self.lending.offer(run.unit)
+                if slot is not None:
+                    self.whole[worker] = slot
+
+    def grant(self) -> None:
+        starving = self.lending.is_asked and self.delivered not in self.answers
+        hungry = min(self.dispatch.outstanding, default=0) if starving else None
+        for worker, reply in self.lending.grant(hungry):
+            self.waits.discard(worker)
+            if isinstance(reply, Slot):
+                self.whole[worker] = reply
+
+    def conclude(self, unit: int) -> None:
+        if not self.sharing.is_over(unit):
+            return
+        assert not any(run.unit == unit for held in self.held.values() for run in held), "somebody still writes it"
+        result = self.sharing.result(unit)
+        begun = self.rows.pop(unit)
+        if result is not None:
+            kind, value, said = result
+            assert said.samples == ROWS
+            self.dispatch.done(unit)
+            if kind == "batch":
+                assert begun == set(range(ROWS)) and unit not in self.raised
+                self.answered(unit, self.lending.answered(unit, "batch", (value[0], SIZE), None))
+            else:
+                assert value == min(self.raised.pop(unit)), "of the first, in order of the rows"
+                self.answered(unit, None)
+        elif unit < self.dropped_below:
+            self.dispatch.done(unit)
+        else:
+            self.dispatch.requeued([unit])
+
+    def answered(self, unit: int, slot: Slot | None) -> None:
+        if unit < self.dropped_below:
+            self.lending.put_back([] if slot is None else [slot.number])
+        else:
+            assert unit not in self.answers and unit >= self.delivered
+            self.answers[unit] = slot
+
+    # The workers
+
+    @property
+    def busy(self) -> list[int]:
+        return [worker for worker in self.workers if self.held[worker] and worker not in self.waits]
+
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data(), outcome=st.sampled_from(["rows", "rows", "rows", "rows", "otherwise", "misfit", "error"]))
+    def work(self, data: st.DataObject, outcome: str) -> None:
+        self.one_step(data.draw(st.sampled_from(self.busy)), outcome)
+
+    def one_step(self, worker: int, outcome: str = "rows") -> None:
+        run = self.held[worker][0]
+        if run.is_part:
+            self.one_part(worker, run, outcome)
+        elif worker not in self.whole:
+            self.lending.asked(worker, run.unit, SIZE, None)
+            self.waits.add(worker)
+        else:
+            slot = self.whole.pop(worker)
+            self.held[worker].pop(0)
+            self.dispatch.answered(worker, run, SLOW_UNIT * 2)
+            self.answered(run.unit, self.lending.answered(run.unit, "batch", (slot.number, SIZE), slot.number))
+        self.grant()
+        self.hand_out()
+
+    def one_part(self, worker: int, run: Run, outcome: str) -> None:
+        if worker not in self.writes and outcome in ("rows", "otherwise"):
+            slot = self.lending.share(run.unit, SIZE)
+            if slot is not None:
+                self.writes[worker] = slot
+                return
+            outcome = "misfit"
+        self.writes.pop(worker, None)
+        self.held[worker].pop(0)
+        self.dispatch.answered(worker, run, SLOW_UNIT * 2)
+        if outcome == "misfit":
+            self.sharing.answered(run, "misfit", False, Said())
+        elif outcome == "error":
+            self.raised.setdefault(run.unit, []).append(run.first)
+            self.sharing.answered(run, "error", run.first, Said())
+        else:
+            layout = ALIKE if outcome == "rows" else OTHERWISE
+            self.sharing.answered(run, "rows", tuple(layout), Said([], None, [], run.last - run.first))
+        self.conclude(run.unit)
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from([worker for worker in self.workers if self.held[worker]]))
+        runs = self.dispatch.died(worker)
+        assert runs == self.held[worker]
+        lost = [run.unit for run in runs if not run.is_part]
+        self.lending.lost(worker, lost)
+        self.alive.discard(worker)
+        self.held[worker] = []
+        for kept in (self.writes, self.whole):
+            kept.pop(worker, None)
+        self.waits.discard(worker)
+        self.dispatch.requeued(lost)
+        for run in runs:
+            if run.is_part:
+                self.sharing.lost(run)
+                self.conclude(run.unit)
+        self.forget()
+        self.grant()
+        self.hand_out()
+
+    @precondition(lambda self: len(self.alive) < len(self.workers))
+    @rule()
+    def replace(self) -> None:
+        for worker in set(self.workers) - self.alive:
+            self.dispatch.joined(worker)
+            self.alive.add(worker)
+        self.hand_out()
+
+    # What always holds
+
+    @invariant()
+    def what_is_written_is_nobody_elses(self) -> None:
+        for worker, slot in self.writes.items():
+            assert self.memory.taken[slot.number] == slot
+            assert slot not in self.answers.values() and slot not in self.whole.values()
+            unit = self.held[worker][0].unit
+            others = [self.held[other][0].unit for other, written in self.writes.items() if written == slot]
+            assert set(others) == {unit}
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        wanted = set(range(self.delivered, self.next))
+        assert wanted == set(self.answers) | {unit for unit in self.dispatch.outstanding if unit >= self.dropped_below}
+
+    def teardown(self) -> None:
+        """Everything comes to an end, and no memory is taken."""
+        if not hasattr(self, "memory"):
+            return
+        self.replace()
+        for _ in range(10_000):
+            if self.busy:
+                self.one_step(self.busy[0])
+            elif self.delivered in self.answers:
+                self.deliver()
+            else:
+                break
+            self.grant()
+        assert self.delivered == self.next and self.dispatch.outstanding == [] and not self.memory.taken
+
+
+class TestShares(Shares.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.long
+class TestSharesAtLength(Shares.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=1500, stateful_step_count=70, deadline=None)

@@ -1,0 +1,99 @@
+"""What a worker tells its job of the units that come next."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from stoker._engine.base import IDLE, SEVERAL, Said
+from stoker._engine.process.channel import Message
+from stoker._engine.process.worker import Worker
+
+
+class OverError(Exception):
+    """There is nobody left to work for."""
+
+
+class Scripted(Worker):
+    """Gets these messages, some each time that it asks, and keeps what it sends."""
+
+    def __init__(self, *arrivals: list[Message]) -> None:
+        super().__init__(0, -1)
+        self._arrivals = list(arrivals)
+        self.sent: list[Message] = []
+
+    def send(self, *message: Any) -> None:
+        self.sent.append(message)
+
+    def receive(self) -> list[Message]:
+        if not self._arrivals:
+            raise OverError
+        return self._arrivals.pop(0)
+
+    def arrived(self) -> list[Message]:
+        return self._arrivals.pop(0) if self._arrivals else []
+
+
+class Curious:
+    """A job that asks, at each unit, what comes next."""
+
+    mark: Any = (IDLE,)
+    upcoming: Callable[[], Iterable[Any]] = tuple
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, list[Any]]] = []
+
+    def run(self, work: Any, lend: Any = None, known: Any = (), rows: Any = None) -> Any:
+        self.seen.append((work, list(self.upcoming())))
+        return work
+
+    def said(self) -> Said:
+        return Said()
+
+    def failed_index(self) -> Any:
+        return None
+
+    def resume(self, state: bytes) -> None:
+        raise AssertionError
+
+
+def unit(number: int, known: Any = ()) -> Message:
+    return ("unit", number, pickle.dumps(f"unit {number}"), None, known, None)
+
+
+def seen(*arrivals: list[Message]) -> list[tuple[Any, list[Any]]]:
+    job = Curious()
+    with pytest.raises(OverError):
+        Scripted(*arrivals).run(lambda number: job)
+    return job.seen
+
+
+def test_units_that_have_arrived_are_told_of_once() -> None:
+    assert seen([unit(0), unit(1)], [unit(2)], [unit(3)]) == [
+        ("unit 0", ["unit 1", "unit 2"]),
+        ("unit 1", ["unit 3"]),
+        ("unit 2", []),
+        ("unit 3", []),
+    ]
+
+
+def test_one_that_comes_back_is_told_of_again() -> None:
+    assert seen([unit(0), unit(1)], [], [], [unit(2), unit(1)]) == [
+        ("unit 0", ["unit 1"]),
+        ("unit 1", []),
+        ("unit 2", ["unit 1"]),
+        ("unit 1", []),
+    ]
+
+
+def test_not_of_one_that_is_known_to_kill_nor_of_those_behind_it() -> None:
+    known = [(SEVERAL, {"kind": "death", "message": "", "stack": ""})]
+    assert seen([unit(0), unit(1), unit(2, known), unit(3)]) == [
+        ("unit 0", ["unit 1"]),
+        ("unit 1", []),
+        ("unit 2", ["unit 3"]),
+        ("unit 3", []),
+    ]

@@ -1,0 +1,45 @@
+"""A unit that several workers make."""
+
+from __future__ import annotations
+
+from stoker._supervision.share import Share
+
+
+def test_it_is_over_when_all_rows_are_written() -> None:
+    share = Share(4)
+    share.handed_out()
+    share.handed_out()
+    share.made(2, "layout", ["a"])
+    assert not share.is_over
+    share.made(2, "layout", ["b"])
+    assert share.is_over and not share.spoiled and share.notes == ["a", "b"]
+
+
+def test_parts_that_are_laid_out_differently_spoil_it() -> None:
+    share = Share(4)
+    share.handed_out()
+    share.handed_out()
+    share.made(2, "layout", [])
+    share.made(2, "another", [])
+    assert share.spoiled and share.is_over
+
+
+def test_what_is_spoiled_is_over_when_nobody_writes_any_more() -> None:
+    share = Share(64)
+    share.handed_out()
+    share.handed_out()
+    share.failed()
+    assert share.spoiled and not share.is_over
+    share.made(2, "layout", [])
+    assert share.is_over
+
+
+def test_the_error_of_the_first_rows_counts() -> None:
+    share = Share(64)
+    for _ in range(3):
+        share.handed_out()
+    share.raised(20, "late")
+    share.raised(10, "early")
+    assert not share.is_over
+    share.raised(30, "later")
+    assert share.is_over and share.error == (10, "early")

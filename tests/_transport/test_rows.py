@@ -1,0 +1,197 @@
+"""Runs of rows that are written apart are the rows of the batch that is made at once, or are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker import collate
+from stoker._transport import segments
+from stoker._transport.arena import Arena
+from stoker._transport.leaves import SMALL
+from stoker._transport.reader import Reader
+from stoker._transport.rows import Layout, MisfitError, RowWriter
+from stoker._transport.writer import SlotWriter
+from stoker.collate import memory
+
+
+class Hall:
+    """An arena, its reader, and any number of workers that write one batch."""
+
+    def __init__(self) -> None:
+        self.descriptor = segments.create()
+        self.arena = Arena(self.descriptor)
+        self.reader = Reader(self.descriptor, 1 << 30)
+        self.mappings = SlotWriter(self.descriptor, self.arena.take)
+        self.slot: Any = None
+        self.copied = 0
+
+    def ask(self, size: int) -> Any:
+        if self.slot is None:
+            self.slot = self.arena.take(size)
+        assert size <= self.slot.capacity
+        return self.mappings.map(self.slot)
+
+    def write(self, samples: Sequence[Any], first: int, last: int, layout: Layout | None) -> Layout:
+        writer = RowWriter(first, last, len(samples), layout, self.ask)
+        collated = collate.compiling(collate.numpy_collate)
+        with memory.lent_by(writer.lend):
+            batch = collated(samples[first:last])
+        if not collated.is_by_rows:  # type: ignore[attr-defined]
+            raise MisfitError("no rows")
+        return writer.finish(batch)
+
+    def made(self, samples: Sequence[Any], cuts: Sequence[int], known: Layout | None = None) -> Any:
+        """The batch of parts that begin at these rows; the first worker knows no layout unless it is given."""
+        layouts = []
+        for first, last in zip([0, *cuts], [*cuts, len(samples)], strict=True):
+            layouts.append(self.write(samples, first, last, known))
+            known = known if len(layouts) % 2 else layouts[0]
+        if any(layout != layouts[0] for layout in layouts):
+            raise MisfitError("parts that are laid out differently")
+        written = layouts[0].written(self.slot.number, len(samples))
+        assert written.used <= self.slot.capacity
+        slot, self.slot = self.slot, None
+        return self.reader.read(slot, written)
+
+    def close(self) -> None:
+        self.reader.close()
+        os.close(self.descriptor)
+        self.mappings._mappings.clear()
+
+
+@pytest.fixture
+def hall() -> Iterator[Hall]:
+    hall = Hall()
+    yield hall
+    hall.close()
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Record:
+    image: Any
+    label: Any
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two batches are of the same structure, types and bytes."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Record):
+        return same(vars(one), vars(other))
+    return bool(one == other)
+
+
+numbers = st.one_of(
+    st.booleans(), st.integers(-100, 100), st.floats(allow_nan=False, width=32), st.integers(0, 9).map(np.int32)
+)
+arrays = st.tuples(st.sampled_from(["f4", "u1", "i8"]), st.sampled_from([(1,), (3,), (2, 2)]), st.integers(0, 200)).map(
+    lambda kind: np.full(kind[1], kind[2], kind[0])
+)
+texts = st.text(max_size=3)
+leaves = st.one_of(numbers, numbers, arrays, arrays, texts)
+alike = st.sampled_from(
+    [
+        lambda draw: draw(st.integers(-5, 5)),
+        lambda draw: {"x": np.full((2, 3), draw(st.integers(0, 99)), np.float32), "y": draw(st.integers(0, 9))},
+        lambda draw: Pair(np.arange(4) * draw(st.integers(0, 9)), draw(st.floats(0, 1))),
+        lambda draw: [Record(np.full(5, draw(st.integers(0, 9)), np.int16), draw(st.booleans())), (np.ones(2),)],
+    ]
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Any]:
+    """Samples that are mostly alike; at times one of them has another leaf somewhere."""
+    count = draw(st.integers(1, 8))
+    make = draw(alike)
+    samples = [make(draw) for _ in range(count)]
+    if draw(st.integers(0, 2)) == 0:
+        samples[draw(st.integers(0, count - 1))] = draw(leaves)
+    return samples
+
+
+@settings(max_examples=150, deadline=None)
+@given(samples=batches(), data=st.data())
+def test_parts_make_the_batch_or_are_no_parts(samples: list[Any], data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(samples) - 1)), max_size=3)) - {len(samples)})
+    hall = Hall()
+    try:
+        made = hall.made(samples, cuts)
+    except Exception:
+        return  # then the whole batch is made by one worker, and is right, or says what is wrong
+    finally:
+        hall.close()
+    assert same(made, collate.numpy_collate(samples))
+
+
+@pytest.mark.parametrize("make", [lambda i: i, lambda i: {"x": np.full((3, 4), i, np.float32), "y": i, "z": i / 2}])
+def test_samples_that_are_alike_are_shared(hall: Hall, make: Any) -> None:
+    samples = [make(i) for i in range(10)]
+    assert same(hall.made(samples, [3, 4]), collate.numpy_collate(samples))
+
+
+def test_a_known_layout_is_written_where_it_lies(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [{"x": np.full(SMALL, i, np.uint8), "y": i} for i in range(4)]
+    layout = hall.write(samples, 0, 2, None)
+    monkeypatch.setattr("stoker._transport.rows.copy_to", lambda *_: pytest.fail("it was copied"))
+    assert hall.write(samples, 2, 4, layout) == layout
+    written = layout.written(hall.slot.number, 4)
+    assert same(hall.reader.read(hall.slot, written), collate.numpy_collate(samples))
+
+
+def test_labels_that_are_kept_keep_no_images(hall: Hall) -> None:
+    samples = [{"x": np.full(SMALL, i, np.uint8), "y": i} for i in range(4)]
+    batch = hall.made(samples, [2])
+    assert hall.reader.returned() == []
+    labels = batch["y"]
+    del batch
+    assert len(hall.reader.returned()) == 1
+    assert labels.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [["a", "a"], [{"x": 1, "s": "a"}] * 2, [np.zeros(0)] * 2, [(1, None)] * 2, [np.array("a", object)] * 2],
+    ids=["texts", "a text in it", "nothing", "None", "objects"],
+)
+def test_what_has_no_rows_is_a_misfit(hall: Hall, samples: list[Any]) -> None:
+    with pytest.raises((MisfitError, TypeError)):
+        hall.made(samples, [1])
+
+
+def test_other_rows_than_those_that_are_known_are_a_misfit(hall: Hall) -> None:
+    layout = hall.write([np.zeros(4), np.ones(4)], 0, 1, None)
+    for other in (np.zeros(5), np.zeros(4, np.float32), 1.0, (np.zeros(4),)):
+        with pytest.raises(MisfitError, match="other leaves"):
+            hall.write([other, other], 1, 2, layout)
+
+
+def test_tensors_too(hall: Hall) -> None:
+    torch = pytest.importorskip("torch")
+    samples = [(torch.full((3,), i), i) for i in range(6)]
+    writer = [RowWriter(first, first + 3, 6, None, hall.ask) for first in (0, 3)]
+    layouts = [
+        part.finish(collate.deferred_collate(samples[at : at + 3])) for part, at in zip(writer, (0, 3), strict=True)
+    ]
+    assert layouts[0] == layouts[1]
+    x, y = hall.reader.read(hall.slot, layouts[0].written(hall.slot.number, 6))
+    assert torch.equal(x, torch.stack([sample[0] for sample in samples])) and torch.equal(y, torch.arange(6))

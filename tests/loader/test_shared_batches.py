@@ -1,0 +1,217 @@
+"""Batches that several workers make: who shares, and that nobody can tell by what is delivered.
+
+The whole conformance suite runs on shared batches as well (`tests/conformance`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import DataLoader, Dataset, SkipSample, StokerWarning, TensorDataset
+from stoker._supervision import cut
+from stoker.loader.sharing import may_share
+
+pytestmark = [
+    pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this platform does not fork"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+N = 64
+
+
+class Images(Dataset[Any]):
+    """Large and small leaves, and random numbers."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": np.full((50, 50), index, np.float32), "y": index, "random": np.random.rand(), "pid": os.getpid()}
+
+
+class Together(Images):
+    """Two samples that wait for each other, so two workers have to make them."""
+
+    def __init__(self, pipes: list[tuple[int, int]]) -> None:
+        self._pipes = pipes
+
+    def __getitem__(self, index: int) -> Any:
+        if index in (0, cut.AT_FIRST):
+            ours, theirs = self._pipes if index else self._pipes[::-1]
+            os.write(theirs[1], b"!")
+            assert select.select([ours[0]], [], [], 30)[0], "the other sample is not made meanwhile"
+        return super().__getitem__(index)
+
+
+class Named(Images):
+    def __getitem__(self, index: int) -> Any:
+        return {**super().__getitem__(index), "name": f"{index}.jpg"}
+
+
+class Failing(Images):
+    """Samples that raise once in all: a file for each tells the other processes."""
+
+    def __init__(self, folder: Path, kind: type[Exception], *bad: int) -> None:
+        self._folder, self._kind, self._bad = folder, kind, bad
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self._bad:
+            try:
+                os.close(os.open(self._folder / str(index), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                raise self._kind(f"number {index}")
+        return super().__getitem__(index)
+
+
+class Deadly(Failing):
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are shared whatever they cost, a row at a time."""
+    for name, value in {"WORTH": 0.0, "SHORTEST": 0.0, "LONGEST": 1e-9, "LARGE": 2, "AT_FIRST": 1}.items():
+        monkeypatch.setattr(cut, name, value)
+
+
+def loader(dataset: Any, **settings: Any) -> DataLoader[Any]:
+    given = {"num_workers": 2, "multiprocessing_context": "fork", "batch_size": 16, "output": "numpy", "seed": 7}
+    return DataLoader(dataset, **{**given, **settings})
+
+
+def plain(batches: Any) -> list[Any]:
+    """Batches as lists, without what tells workers apart."""
+    return [{name: leaf.tolist() for name, leaf in batch.items() if name != "pid"} for batch in batches]
+
+
+def serial(dataset: Any) -> list[Any]:
+    return plain(loader(dataset, num_workers=0, multiprocessing_context=None))
+
+
+def test_the_first_batch_is_made_by_several_workers() -> None:
+    pipes = [os.pipe(), os.pipe()]
+    try:
+        with iter(loader(Together(pipes))) as batches:
+            first = next(batches)
+    finally:
+        for descriptor in (*pipes[0], *pipes[1]):
+            os.close(descriptor)
+    assert first["y"].tolist() == list(range(16))
+    assert len(set(first["pid"].tolist())) == 2
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_batches_are_those_of_one_worker() -> None:
+    assert plain(loader(Images())) == serial(Images())
+    assert plain(loader(Images(), num_workers=5, drop_last=True, batch_size=10)) == plain(
+        loader(Images(), num_workers=1, drop_last=True, batch_size=10)
+    )
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_texts_are_delivered_as_ever() -> None:
+    batches = list(loader(Named()))
+    assert [name for batch in batches for name in batch["name"]] == [f"{index}.jpg" for index in range(N)]
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_an_error_that_comes_once_is_raised_and_not_hidden_by_a_second_try(tmp_path: Path) -> None:
+    made = loader(Failing(tmp_path, OSError, 20, 22))
+    with iter(made) as batches:
+        next(batches)
+        with pytest.raises(OSError, match=r"(?s)at sample 2[02].*number 2[02]") as caught:
+            next(batches)
+        assert "in DataLoader worker process" in str(caught.value)
+        assert next(batches)["y"].tolist() == list(range(32, 48))
+    assert made.report().as_dict()["epoch"]["raised"] == 16
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_a_sample_that_asks_to_be_left_out_is_asked_again(tmp_path: Path) -> None:
+    class Choosy(Images):
+        def __getitem__(self, index: int) -> Any:
+            if index == 20:
+                raise SkipSample("blurred")
+            return super().__getitem__(index)
+
+    batches = list(loader(Choosy()))
+    assert [label for batch in batches for label in batch["y"].tolist()] == [i for i in range(N) if i != 20]
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_a_death_in_the_midst_of_a_shared_batch_changes_no_batch(tmp_path: Path) -> None:
+    with pytest.warns(StokerWarning, match="is killed by signal"):
+        batches = plain(loader(Deadly(tmp_path, OSError, 5, 40)))
+    assert batches == serial(Images())
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_an_epoch_that_is_left_in_the_midst_leaves_nothing_in_the_next() -> None:
+    made = loader(Images(), persistent_workers=True)
+    for _ in range(3):
+        next(iter(made))
+    assert [batch["y"] for batch in plain(made)] == [batch["y"] for batch in serial(Images())]
+    made.close()
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_where_there_is_no_memory_for_a_shared_batch_it_is_made_whole() -> None:
+    kept = []
+    for batch in loader(Images(), memory_budget=4 << 20, batch_size=8):
+        kept.append(batch)
+    assert [label for batch in kept for label in batch["y"].tolist()] == list(range(N))
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_fewer_batches_are_under_way_where_they_are_shared() -> None:
+    made = loader(Images(), num_workers=8, batch_size=4)
+    with iter(made) as batches:
+        for _ in range(4):
+            next(batches)
+        assert batches._backend.shares  # type: ignore[union-attr]
+        assert batches._most(batches._backend) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_workers": 1},
+        {"num_workers": 0, "multiprocessing_context": None},
+        {"worker_method": "thread", "multiprocessing_context": None},
+        {"worker_init_fn": print},
+        {"seeding": "worker"},
+        {"collate_fn": list},
+        {"batch_size": None},
+        {"on_error": "skip"},
+        {"threads_per_worker": 2},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_who_does_not_share(settings: dict[str, Any]) -> None:
+    assert not may_share(loader(Images(), **settings))
+
+
+def test_who_shares() -> None:
+    assert may_share(loader(Images()))
+
+    class AtOnce(Images):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self[index] for index in indices]
+
+    assert not may_share(loader(AtOnce()))
+    torch = pytest.importorskip("torch")
+    assert not may_share(loader(TensorDataset(torch.arange(3))))  # gathered at once
