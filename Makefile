@@ -20,13 +20,14 @@ SECONDS := 1800
 SOAK_ARGS ?=
 # Most tests wait for processes of theirs, so as many run at once as there are CPUs, up to a few.
 TOGETHER := -n auto --maxprocesses 4 --dist worksteal
-BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged
-BENCHMARKS += chaos recovery supervision
+BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged auto
+BENCHMARKS += latency chaos recovery supervision
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 bench_images := --data $(PHOTOS)
 bench_order_cost := --data $(PHOTOS)
 bench_supervision := --data $(PHOTOS)
+bench_auto := --data $(PHOTOS)
 bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 
 help:

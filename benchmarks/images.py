@@ -2,8 +2,14 @@
 
 The dataset, the network and the training step are those of `examples/train_images.py`, on the photographs that
 `make demo` builds (`--data`). Two workers make batches of 64 in shuffled order: once the trainer trains on them,
-once it only counts them. Counting begins after some batches, so that the start is left out; it is told apart as the
-time to the first batch. The processor time is that of all processes from start to end.
+once it only reads a byte of every page. Counting begins after some batches, so that the start is left out; it is told
+apart as the time to the first batch. The processor time is that of all processes from start to end.
+
+Without the step all that a user could pick is beside it, each with the same dataset, which decodes by Pillow: torch's
+loader; torchdata's nodes with processes and with threads; Grain's processes; SPDL's threads and processes, in order of
+completion, which is its default. tf.data runs where `--tensorflow` names an interpreter that has it, with decoder and
+resizing of its own, which do less: it is shown, and no goal. DALI is made for GPUs, and is not measured. The limit is
+the faster of two bare threads and two bare processes: nobody collates, hands over or keeps an order.
 
 The memory is that of all processes together (PSS, and batches on their way), the largest at five batches after the
 counting. The trainer's allocator gives back what is free before each look: how much of a training step it still holds
@@ -16,7 +22,9 @@ import argparse
 import ctypes
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import method
 from method import Case, Figures, Goal
@@ -24,62 +32,69 @@ from method import Case, Figures, Goal
 EXAMPLES = Path(__file__).parents[1] / "examples"
 WORKERS = 2
 BATCH = 64
+SIDE = 128  # of the images, for tf.data, which runs where the example does not
 WARM_UP = 4  # batches
 SAMPLES = 5  # batches at which the memory is looked at
-RATE, FIRST, CPU, MEMORY = "images/s", "seconds to the first batch", "CPU-ms per image", "MB, all processes"
+RATE, FIRST, CPU, MEMORY = "images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"
+LIMITS = ("bare threads", "bare processes")
+OTHERS = ("nodes, processes", "nodes, threads", "Grain", "SPDL, threads", "SPDL, processes")
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
     if not options.data.is_dir():
         raise SystemExit(f"no photographs in {options.data}: `python examples/make_photos.py --data {options.data}`")
-    batches = 6 if options.quick else 36
-    goals = [Goal(RATE, "torch", at_least=1), *(Goal(name, "torch", at_most=1) for name in (FIRST, CPU, MEMORY))]
+
+    def rivals(*names: str, train: bool) -> dict[str, dict[str, Any]]:
+        batches = 6 if options.quick else 36
+        return {name: {"rival": name, "data": str(options.data), "train": train, "batches": batches} for name in names}
+
+    beside_torch = [Goal(RATE, "torch", at_least=1), *(Goal(name, "torch", at_most=1) for name in (FIRST, CPU, MEMORY))]
+    if options.quick:
+        others, beside_others = {}, []
+    else:
+        others = rivals("stoker, threads", *OTHERS, "tf.data", "DALI", train=False)
+        if options.tensorflow:
+            others["tf.data"]["python"] = options.tensorflow
+        beside_others = [
+            Goal(name, other, headline=name == RATE, **({"at_least": 1} if name == RATE else {"at_most": 1}))
+            for other in OTHERS
+            for name in (RATE, CPU, MEMORY)
+        ]
     return [
+        Case("photographs, with the training step", rivals("stoker", "torch", train=True), beside_torch),
         Case(
-            name,
-            {
-                rival: {"rival": rival, "data": str(options.data), "train": train, "batches": batches}
-                for rival in ("stoker", "torch")
-            },
-            goals,
-        )
-        for name, train in (("photographs, with the training step", True), ("photographs, no step", False))
+            "photographs, no step",
+            {**rivals("stoker", "torch", *LIMITS, train=False), **others},
+            [*beside_torch, *(Goal(RATE, limit, at_least=0.95) for limit in LIMITS), *beside_others],
+        ),
     ]
 
 
 def measure(rival: str, data: str, train: bool, batches: int) -> Figures:
-    sys.path.insert(0, str(EXAMPLES))
-    import torch
-    from torch.nn.functional import cross_entropy
-    from train_images import Backend, Loader, Photos, make_loaders, make_network, threads_left
-
-    torch.manual_seed(0)
-    torch.set_num_threads(threads_left(Backend.process, WORKERS))
-    photos = Photos(Path(data), "train")
-    epochs = 2 + (batches + SAMPLES) * BATCH // len(photos)
-    photos.paths, photos.labels = photos.paths * epochs, photos.labels * epochs  # so that it goes on till the end
-    loader, _ = make_loaders(Loader(rival), photos, photos, BATCH, Backend.process, WORKERS)
-    network = make_network(1 + max(photos.labels))
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    used, began = method.cpu_seconds(), time.perf_counter()
-    iterator = iter(loader)
-    images, labels = next(iterator)
+    if rival == "DALI":
+        return dict.fromkeys((RATE, FIRST, CPU, MEMORY), "needs a GPU")
+    try:
+        step = Step(Path(data)) if train else Look()
+        loader = tf_data(Path(data)) if rival == "tf.data" else loaded(rival, Path(data), 1 + batches + SAMPLES)
+        used, began = method.cpu_seconds(), time.perf_counter()
+        iterator = iter(loader)
+        batch = next(iterator)
+    except ImportError:
+        return dict.fromkeys((RATE, FIRST, CPU, MEMORY), "not installed")
     first = time.perf_counter() - began
     for count in range(batches):
         if count == WARM_UP:
             began = time.perf_counter()
-        if train:
-            loss = cross_entropy(network(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        images, labels = next(iterator)
+        step(batch)
+        batch = next(iterator)
     seconds = time.perf_counter() - began
     memory = 0
     for _ in range(SAMPLES):
         ctypes.CDLL(None).malloc_trim(0)
         memory = max(memory, method.memory_of_all())
         next(iterator)
+    if hasattr(iterator, "close"):
+        iterator.close()
     del iterator
     return {
         RATE: (batches - WARM_UP) * BATCH / seconds,
@@ -89,7 +104,97 @@ def measure(rival: str, data: str, train: bool, batches: int) -> Figures:
     }
 
 
+# What the trainer does with a batch
+
+
+class Look:
+    """Reads a byte of every page."""
+
+    def __call__(self, batch: Any) -> None:
+        import numpy as np
+
+        np.asarray(batch if isinstance(batch, np.ndarray) else batch[0]).reshape(-1)[::4096].max()
+
+
+class Step:
+    """Trains the example's network."""
+
+    def __init__(self, data: Path) -> None:
+        train_images = example()
+        import torch
+
+        torch.manual_seed(0)
+        self.network = train_images.make_network(1 + max(train_images.Photos(data, "train").labels))
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=3e-3)
+
+    def __call__(self, batch: Any) -> None:
+        from torch.nn.functional import cross_entropy
+
+        images, labels = batch
+        loss = cross_entropy(self.network(images), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+# The rivals
+
+
+def loaded(rival: str, data: Path, count: int) -> Any:
+    """Batches of a loader: `count` of them at least, from one epoch."""
+    train_images = example()
+    import torch
+
+    import bare
+    import rivals
+
+    torch.set_num_threads(train_images.threads_left(train_images.Backend.process, WORKERS))
+    photos = train_images.Photos(data, "train")
+    epochs = 2 + count * BATCH // len(photos)
+    photos.paths, photos.labels = photos.paths * epochs, photos.labels * epochs  # so that it goes on till the end
+    if rival in LIMITS:
+        return bare.batches(photos, BATCH, count, WORKERS, processes=rival == "bare processes")
+    if rival.startswith("nodes"):
+        return rivals.nodes(photos, BATCH, WORKERS, "process" if rival == "nodes, processes" else "thread")
+    if rival == "Grain":
+        return rivals.grain(Arrays(photos), BATCH, WORKERS)
+    if rival.startswith("SPDL"):
+        of_spdl = rivals.spdl_threads if rival == "SPDL, threads" else rivals.spdl_processes
+        return of_spdl(photos, BATCH, WORKERS)
+    name, _, backend = rival.partition(", ")
+    kind = train_images.Backend.thread if backend else train_images.Backend.process
+    return train_images.make_loaders(train_images.Loader(name), photos, photos, BATCH, kind, WORKERS)[0]
+
+
+class Arrays:
+    """The photographs as NumPy arrays, as Grain wants them."""
+
+    def __init__(self, photos: Any) -> None:
+        self.photos = photos
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.photos[index]
+        return image.numpy(), label
+
+
+def example() -> Any:
+    sys.path.insert(0, str(EXAMPLES))
+    import train_images
+
+    return train_images
+
+
+def tf_data(data: Path) -> Iterator[Any]:
+    import tf_data as tensorflows
+
+    return tensorflows.batches(data, BATCH, WORKERS, SIDE)
+
+
 if __name__ == "__main__":
-    arguments = method.parser(__doc__, rounds=3)
+    arguments = method.parser(__doc__, rounds=5)
     arguments.add_argument("--data", type=Path, default=Path("build/photos"), help="the photographs")
+    arguments.add_argument("--tensorflow", help="another interpreter, which has TensorFlow, for tf.data")
     method.main(arguments, cases, measure)

@@ -5,6 +5,8 @@ in a fresh process that prints its figures as JSON and ends. A round measures ev
 directly after the other; the next round takes them in the opposite order, so that none always runs on the warmer
 machine. A ratio is that of two measurements of the same round, which saw the same machine. Shown are medians, and in
 brackets the smallest and the largest.
+
+The other loaders that a user could pick are in rivals.py, and the limits are in bare.py or beside what they limit.
 """
 
 from __future__ import annotations
@@ -37,12 +39,16 @@ LONGEST = 180.0
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure of the first rival has to reach: itself, or its ratio to that of the rival `against`."""
+    """What a figure of the first rival has to reach: itself, or its ratio to that of the rival `against`.
+
+    One that is no headline is on the page of all figures, and not in the README.
+    """
 
     figure: str
     against: str | None = None
     at_least: float | None = None
     at_most: float | None = None
+    headline: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,10 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
 
 
 def summary(case: Case, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
-    """Medians and spread of the figures, and of their ratios within the same round; which goals are met."""
+    """Medians and spread of the figures, and of their ratios within the same round; which goals are met.
+
+    That a rival was not measured, and said so by a text in the place of its figure, is neither met nor missed.
+    """
     first, *others = case.rivals
     names = list(dict.fromkeys(name for a_round in rounds for figures in a_round.values() for name in figures))
     figures = {name: {rival: _spread([r[rival].get(name) for r in rounds]) for rival in case.rivals} for name in names}
@@ -140,7 +149,10 @@ def summary(case: Case, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
     goals = []
     for goal in case.goals:
         spread = ratios[goal.figure][goal.against] if goal.against else figures[goal.figure][first]
-        goals.append({**asdict(goal), "met": spread is not None and _met(goal, spread["median"])})
+        theirs = figures[goal.figure][goal.against] if goal.against else None
+        unknown = theirs is not None and isinstance(theirs["median"], str)
+        met = None if unknown else spread is not None and _met(goal, spread["median"])
+        goals.append({**asdict(goal), "met": met})
     return {"name": case.name, "rivals": list(case.rivals), "figures": figures, "ratios": ratios, "goals": goals}
 
 
@@ -227,7 +239,7 @@ def environment() -> dict[str, Any]:
         "kernel": platform.release(),
         "Python": platform.python_version(),
         **{package: _version(package) for package in ("stoker", "torch", "numpy", "pillow")},
-        **{package: _version(package) for package in ("torchdata", "grain") if find_spec(package)},
+        **{package: _version(package) for package in ("torchdata", "grain", "spdl") if find_spec(package)},
         "load average before": load_average(),
     }
 

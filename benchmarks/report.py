@@ -20,7 +20,8 @@ PAGE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 ORDER = (
     *("transport", "overhead", "start", "memory", "small_shm", "images"),
-    *("rows", "tokens", "dicts", "ragged"),
+    *("rows", "tokens", "dicts", "ragged", "auto"),
+    "latency",
     *("order", "resume", "order_cost"),
     *("chaos", "recovery", "supervision"),
 )
@@ -83,7 +84,7 @@ def readme(results: list[dict[str, Any]]) -> str:
     rows = [["", "Stoker", "torch", "ratio", "goal"]]
     for result in results:
         for case in result["cases"]:
-            rows += [_row(case, goal) for goal in case["goals"]]
+            rows += [_row(case, goal) for goal in case["goals"] if goal.get("headline", True)]
     if len(rows) == 1:
         return ""
     computer = results[0]["environment"]["CPUs"]

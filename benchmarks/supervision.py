@@ -1,15 +1,22 @@
 """What does it cost that somebody watches?
 
-The workloads of transport.py and images.py, and batches of 64 samples of some 2 us, in two workers: once as the engine
-is, once without what supervises it. That other engine exists only here: `WITHOUT` names the words that are taken out of
-the product's methods, in this process, before it forks. Gone are the marks that a worker leaves for each sample, the
-error policy's questions, the zygote's clocks and counts of stalls, deaths and memory, and what the trainer accounts for
-when it delivers a batch.
+The workloads of transport.py and images.py, and batches of 64 samples of some 2 us, in two workers: once by the engine
+as it is, once by one without what supervises it. That other engine exists only here: `WITHOUT` names the words that are
+taken out of the product's methods, before its processes are forked. Gone are the marks that a worker leaves for each
+sample, the error policy's questions, the zygote's clocks and counts of stalls, deaths and memory, and what the trainer
+accounts for when it delivers a batch.
 
-The two run in turns in one process, in pairs, each pair in the opposite order of the last. A ratio is that of the two
-of a pair. Shown is by how much more the engine as it is takes: the median of the pairs' ratios, and the ends of its
-interval (95 %, by bootstrap: 2,000 times as many ratios are drawn from those that were measured). The goal is for the
-upper end. A machine on which something else runs makes the interval wide; the processor time then says more.
+Both engines are alive at once, and give the same batches. They take turns, some 40 ms each: a *block* begins and ends
+when all batches ahead are made, so that who has no turn rests, and what a block takes is that of its batches. Two
+blocks beside each other are a pair, each in the opposite order of the last. So both see the same machine, also where
+its speed changes all the time. After some pairs both engines end, and others are born: how their memory lies is luck
+that lasts as long as a process.
+
+A ratio is that of the two blocks of a pair. Shown is by how much more the engine as it is takes: the mean of the ratios
+without the highest and the lowest quarter, and the ends of its interval (95 %, by bootstrap: engines are drawn, then
+pairs of theirs). The goal is for the upper end. The processor time is that of all processes, by the scheduler's
+account. In the last case both engines are the same, as they are: so much is chance. What happens once a second (a look
+at who stalls, some 20 us) is in few blocks, and does not show.
 """
 
 from __future__ import annotations
@@ -17,9 +24,12 @@ import __future__
 
 import argparse
 import contextlib
+import functools
 import inspect
+import math
 import random
 import statistics
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +42,8 @@ import transport
 from method import Case, Figures, Goal
 
 method.LONGEST = 900.0
+WORKERS = 2
+BLOCK = 0.04  # seconds
 DRAWN = 2000
 MOST = 2  # per cent
 TIME, CPU = "% more time", "% more processor time"
@@ -50,7 +62,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     },
     "loader.job:LoaderJob.said": {"self._faults.met": "[]"},
     "loader.map_source:MapSource.samples": {"if self._faults.has_met_any:": "if False:"},
-    "loader.map_source:MapSource._all": {
+    "loader.map_source:MapSource._in_turn": {
         "if not (self._skips or self._faults.is_lenient or self._faults.knows_any):": "if True:",
     },
     # Zygote
@@ -60,19 +72,14 @@ WITHOUT: dict[str, dict[str, str]] = {
         "self._look_for_stalls()": "",
     },
     "_engine.process.zygote:Zygote._next_look": {
-        "now = time.monotonic()": "",
-        "[max(0.0, due - now) for due in (*self._due.values(), *(until for _, until in self._leaving.values()))]": "[]",
-        "if self._stalls.tick is not None and any(self._dispatch.held(number) for number in self._children):": (
-            "if False:"
-        ),
+        "now = time.monotonic()": "now = 0.0",
+        "if self._stalls.tick is not None:": "if False:",
+        "if self._due:": "if False:",
+        "if self._leaving:": "if False:",
     },
-    "_engine.process.zygote:Zygote._take_answer": {
-        "self._restarts.answered(unit)": "",
-        "self._stalls.answered(unit)": "",
-        "self._known.pop(unit, None)": "",
-        "self._care_for(number, made)": "",
-    },
-    "_engine.process.zygote:Zygote._hand_out": {"self._known.get(unit, ())": "()"},
+    "_engine.process.zygote:Zygote._take_answer": {"self._care_for(number, made)": ""},
+    "_engine.process.zygote:Zygote._deliver": {"if self._troubled:": "if False:"},
+    "_engine.process.zygote:Zygote._hand_out": {"self._known.get(run.unit, ())": "()"},
     # Trainer
     "loader.iterator:LoaderIterator.__next__": {
         "asked = time.perf_counter()": "asked = 0.0",
@@ -85,77 +92,163 @@ WITHOUT: dict[str, dict[str, str]] = {
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    pairs, seconds, batches = (2, 0.2, 6) if options.quick else (24, 1.0, 24)
+    lives, pairs = (2, 4) if options.quick else (40, 12)
     goals = [Goal(f"{name}, upper end", at_most=MOST) for name in (TIME, CPU)]
     workloads: dict[str, dict[str, Any]] = {
-        f"transport, batches of {name}, read": {"shape": shape, "samples": samples, "seconds": seconds}
+        f"transport, batches of {name}, read": {"workload": "transport", "shape": shape, "samples": samples}
         for name, shape, samples, _ in transport.SIZES
     }
-    workloads["64 samples of 2 us"] = {"seconds": seconds}
+    workloads["64 samples of 2 us"] = {"workload": "cheap"}
     if options.data.is_dir():
-        workloads["photographs, no step"] = {"data": str(options.data), "batches": batches}
-    return [
-        Case(name, {"supervised / not": {"pairs": pairs if "data" not in how else max(2, pairs // 2), **how}}, goals)
+        workloads["photographs, no step"] = {"workload": "photographs", "data": str(options.data)}
+    found = [
+        Case(name, {"supervised / not": {"lives": lives, "pairs": pairs, **how}}, goals)
         for name, how in workloads.items()
     ]
+    alike = {"workload": "cheap", "lives": lives, "pairs": pairs, "alike": True}
+    return [*found, Case("the same engine twice", {"supervised / supervised": alike})]
 
 
-def measure(pairs: int, **how: Any) -> Figures:
-    workload = photographs if "data" in how else from_memory if "shape" in how else cheap
-    times: list[float] = []
-    cpu: list[float] = []
-    workload(**how)  # once for what only the first run pays
-    for pair in range(pairs):
-        measured = {}
-        for supervised in (True, False) if pair % 2 else (False, True):
-            with contextlib.nullcontext() if supervised else unsupervised():
-                measured[supervised] = workload(**how)
-        for ratios, ours, theirs in zip((times, cpu), measured[True], measured[False], strict=True):
-            ratios.append(ours / theirs)
+def measure(workload: str, lives: int, pairs: int, alike: bool = False, **how: Any) -> Figures:
+    begin, take = WORKLOADS[workload](**how)
+    if workload == "photographs":
+        pairs = max(1, pairs // 4)  # a block is a batch of each worker, for 0.4 s
+    times: list[list[float]] = []
+    cpu: list[list[float]] = []
+    for life in range(lives):
+        first, second = (True, False) if life % 2 else (False, True)
+        with Engine(begin, take, first or alike) as one, Engine(begin, take, second or alike) as other:
+            engines = {first: one, second: other}
+            ratios = list(_ratios(engines[True], engines[False], pairs))
+        times.append([ratio for ratio, _ in ratios])
+        cpu.append([ratio for _, ratio in ratios])
     figures: Figures = {}
-    for name, ratios in ((TIME, times), (CPU, cpu)):
-        low, high = interval(ratios)
-        figures |= {name: per_cent(statistics.median(ratios)), f"{name}, lower end": per_cent(low)}
+    for name, found in ((TIME, times), (CPU, cpu)):
+        low, high = interval(found)
+        figures |= {
+            name: per_cent(middle([ratio for life in found for ratio in life])),
+            f"{name}, lower end": per_cent(low),
+        }
         figures[f"{name}, upper end"] = per_cent(high)
-    return {**figures, "pairs": pairs}
+    return {**figures, "pairs": lives * pairs}
+
+
+def _ratios(ours: Engine, theirs: Engine, pairs: int) -> Iterator[tuple[float, float]]:
+    """Of the times, and of the processor times, of each pair."""
+    for engine in (ours, theirs):
+        engine.block(transport.WARM_UP)
+    seconds = [engine.block(WORKERS)[0] / WORKERS for engine in (ours, theirs)]
+    batches = max(WORKERS, math.ceil(BLOCK / min(seconds)))
+    for pair in range(pairs):
+        found = {engine: engine.block(batches) for engine in ((ours, theirs) if pair % 2 else (theirs, ours))}
+        yield found[ours][0] / found[theirs][0], found[ours][1] / found[theirs][1]
 
 
 def per_cent(ratio: float) -> float:
     return 100 * (ratio - 1)
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """The ends of the median's interval."""
+def middle(ratios: list[float]) -> float:
+    """The mean of the middle half."""
+    ratios = sorted(ratios)
+    cut = len(ratios) // 4
+    return statistics.fmean(ratios[cut : len(ratios) - cut])
+
+
+def interval(lives: list[list[float]]) -> tuple[float, float]:
+    """The ends of the middle's interval. Pairs of the same engines share their luck."""
     chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(DRAWN))
-    return medians[DRAWN // 40], medians[-DRAWN // 40]
+    drawn = []
+    for _ in range(DRAWN):
+        chosen = chance.choices(lives, k=len(lives))
+        drawn.append(middle([ratio for life in chosen for ratio in chance.choices(life, k=len(life))]))
+    drawn.sort()
+    return drawn[DRAWN // 40], drawn[-DRAWN // 40]
 
 
-# Workloads: each gives seconds, and processor seconds, for a batch
+class Engine:
+    """Workers that make batches, and rest between two blocks.
+
+    Args:
+        begin: makes an iterator of a loader of `WORKERS` workers.
+        take: what is done with each batch.
+        supervised: whether it is the engine as it is.
+    """
+
+    def __init__(self, begin: Callable[[], Any], take: Callable[[Any], None], supervised: bool) -> None:
+        with contextlib.nullcontext() if supervised else unsupervised():
+            self._iterator = begin()
+        edited = {} if supervised else trainers()
+        kind: Any = type(self._iterator)
+        self._iterator.__class__ = type(kind.__name__, (kind,), edited)
+        self._take = take
+
+    def block(self, batches: int) -> tuple[float, float]:
+        """Seconds, and processor seconds, for so many batches."""
+        iterator, take = self._iterator, self._take
+        used, began = self._used(), time.perf_counter()
+        for _ in range(batches):
+            take(next(iterator))
+        self._rest()
+        return time.perf_counter() - began, self._used() - used
+
+    def _rest(self) -> None:
+        """Until all is made that is under way."""
+        backend = self._iterator._backend
+        while backend.ready < self._iterator._outstanding:
+            backend._poll_for(1.0)
+            backend._listen()
+
+    def _used(self) -> float:
+        used = time.thread_time_ns()
+        for pid in self._iterator._backend.pids:
+            used += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+        return used / 1e9
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._iterator.close()
 
 
-def from_memory(shape: list[int], samples: int, seconds: float) -> tuple[float, float]:
-    figures = transport.measure("stoker", shape, samples, True, seconds)
-    return 1 / figures["batches/s"], figures["CPU-ms per batch"] / 1e3
+# Workloads: each gives what makes an iterator, and what takes its batches
 
 
-def photographs(data: str, batches: int) -> tuple[float, float]:
-    figures = images.measure("stoker", data, False, batches)
-    return images.BATCH / figures[images.RATE], figures[images.CPU] * images.BATCH / 1e3
+def from_memory(shape: list[int], samples: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    import numpy as np
+    import torch
+
+    dataset = transport.Tensors(torch.rand(samples, *shape).unbind())
+
+    def read(batch: Any) -> None:
+        batch.numpy().reshape(-1).view(np.uint8)[::4096].max()
+
+    return lambda: _iterator(dataset, transport.BATCH), read
 
 
-def cheap(seconds: float) -> tuple[float, float]:
-    used = method.cpu_seconds()
-    iterator = iter(method.data_loader("stoker")(Cheap(), batch_size=64, num_workers=2))
-    for _ in range(transport.WARM_UP):
-        next(iterator)
-    began, count = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
-        next(iterator)
-        count += 1
-    passed = time.perf_counter() - began
-    del iterator
-    return passed / count, (method.cpu_seconds() - used) / (count + transport.WARM_UP)
+def photographs(data: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    sys.path.insert(0, str(images.EXAMPLES))
+    import torch
+    from train_images import Photos
+
+    torch.set_num_threads(1)
+    photos = Photos(Path(data), "train")
+    photos.paths, photos.labels = photos.paths * 100, photos.labels * 100  # so that it goes on till the end
+    return lambda: _iterator(photos, images.BATCH, shuffle=True), lambda batch: None
+
+
+def cheap() -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    return lambda: _iterator(Cheap(), 64), lambda batch: None
+
+
+def _iterator(dataset: Any, batch: int, **settings: Any) -> Any:
+    import stoker
+
+    return iter(stoker.DataLoader(dataset, batch, num_workers=WORKERS, seed=0, **settings))
+
+
+WORKLOADS: dict[str, Callable[..., Any]] = {"transport": from_memory, "photographs": photographs, "cheap": cheap}
 
 
 class Cheap:
@@ -173,25 +266,37 @@ class Cheap:
 
 @contextlib.contextmanager
 def unsupervised() -> Iterator[None]:
-    """Within it, this process and those that it forks have an engine without supervision."""
+    """Within it, processes that are forked have an engine without supervision."""
     kept: list[tuple[Any, str, Callable[..., Any]]] = []
     try:
-        for place, edits in WITHOUT.items():
-            module, _, names = place.partition(":")
-            owner_name, _, name = names.partition(".")
-            owner = getattr(__import__(f"stoker.{module}", fromlist=["*"]), owner_name)
+        for place in WITHOUT:
+            owner, name = _method(place)
             kept.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, edited(place, kept[-1][2], edits))
+            setattr(owner, name, edited(place))
         yield
     finally:
         for owner, name, function in kept:
             setattr(owner, name, function)
 
 
-def edited(place: str, function: Callable[..., Any], edits: dict[str, str]) -> Callable[..., Any]:
+def trainers() -> dict[str, Callable[..., Any]]:
+    """The methods of an iterator without supervision."""
+    return {_method(place)[1]: edited(place) for place in WITHOUT if place.startswith("loader.iterator:")}
+
+
+def _method(place: str) -> tuple[Any, str]:
+    module, _, names = place.partition(":")
+    owner, _, name = names.partition(".")
+    return getattr(__import__(f"stoker.{module}", fromlist=["*"]), owner), name
+
+
+@functools.cache
+def edited(place: str) -> Callable[..., Any]:
     """The function with some of its words replaced. Ends the program where they are not there any more."""
+    owner, name = _method(place)
+    function = getattr(owner, name)
     source = textwrap.dedent(inspect.getsource(function))
-    for what, instead in edits.items():
+    for what, instead in WITHOUT[place].items():
         if what not in source:
             raise SystemExit(f"{place} has changed, and WITHOUT must follow: there is no {what!r} in it")
         source = source.replace(what, instead)

@@ -8,6 +8,8 @@ from typing import Any
 Rows = list[list[str]]
 WIDTH = 120
 """Characters that a table may take, also on a narrower terminal."""
+MANY = 3
+"""Others than the first rival, above which each has a row."""
 
 
 def show(results: dict[str, Any]) -> None:
@@ -31,14 +33,37 @@ def show(results: dict[str, Any]) -> None:
 
 
 def rows_of(case: dict[str, Any]) -> Rows:
-    """A row for each figure of a case, a column for each rival and each ratio, and one for the goals."""
+    """A row for each figure of a case, a column for each rival and each ratio, and one for the goals.
+
+    Many rivals would make it too wide: then it is a row for each of them.
+    """
     first, *others = case["rivals"]
+    if len(others) > MANY:
+        return _standing(case)
     rows = [["", *case["rivals"], *(f"{first} / {other}" for other in others), "goal"]]
     for figure, by_rival in case["figures"].items():
         cells = [spread(by_rival[rival]) for rival in case["rivals"]]
         cells += [spread(case["ratios"][figure][other]) for other in others]
         goals = [goal_text(goal, len(others)) for goal in case["goals"] if goal["figure"] == figure]
         rows.append([figure, *cells, "; ".join(goals)])
+    return _filled(rows)
+
+
+def _standing(case: dict[str, Any]) -> Rows:
+    """A row for each rival: its figures, each with the first rival's ratio to it, and the goals against it."""
+    first, *others = case["rivals"]
+    rows = [["", *(name for figure in case["figures"] for name in (figure, f"{first} / it")), "goals"]]
+    for rival in case["rivals"]:
+        row = [rival]
+        for figure, by_rival in case["figures"].items():
+            row += [spread(by_rival[rival]), spread(case["ratios"][figure].get(rival))]
+        goals = [goal for goal in case["goals"] if (goal["against"] or first) == rival]
+        rows.append([*row, "; ".join(f"{goal['figure']} {goal_text(goal, 1)}" for goal in goals)])
+    return _filled(rows)
+
+
+def _filled(rows: Rows) -> Rows:
+    """Without the columns that hold nothing but their name."""
     used = [place for place in range(len(rows[0])) if any(row[place] for row in rows[1:])]
     return [[row[place] for place in used] for row in rows]
 
@@ -47,7 +72,8 @@ def goal_text(goal: dict[str, Any], others: int) -> str:
     """The goal, and whether it is met; against whom, where there are several others."""
     bound = f">= {number(goal['at_least'])}" if goal["at_least"] is not None else f"<= {number(goal['at_most'])}"
     against = f" x {goal['against']}" if goal["against"] and others > 1 else ""
-    return f"{bound}{against}: {'met' if goal['met'] else 'MISSED'}"
+    came = "not measured" if goal["met"] is None else "met" if goal["met"] else "MISSED"
+    return f"{bound}{against}: {came}"
 
 
 def spread(value: dict[str, Any] | None) -> str:

@@ -171,6 +171,24 @@ def test_two_that_stall_are_told_each_and_the_time_runs_out_meanwhile() -> None:
     backend.close()
 
 
+def test_a_listener_that_raises_hears_of_the_other_stalls_as_well() -> None:
+    class Raises(Gates):
+        def tell(self, event: Event) -> None:
+            super().tell(event)
+            raise ZeroDivisionError
+
+    gates = Raises(2)
+    backend = ThreadBackend(Square, 2, Rules(stall_warning=1e-9), gates)
+    for unit in range(2):
+        backend.submit(unit, gates.a_sample_that_waits, None)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            backend.receive(30)
+    assert sorted(event.details["unit"] for event in gates.events) == [0, 1]
+    assert sorted(backend.receive(30).unit for _ in range(2)) == [0, 1]
+    backend.close()
+
+
 def test_a_stall_may_be_an_error(threads: Make, told: Told) -> None:
     gate = threading.Event()
     backend = threads(1, stall_warning=0.05, stall_action="raise")

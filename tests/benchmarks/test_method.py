@@ -60,6 +60,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("small_shm", "", ["stoker", "torch"]),
         ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
         ("resume", "which both walk", ["stoker", "torchdata"]),
+        ("latency", "uneven", ["stoker", "torch", "bare"]),
     ],
 )
 def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Path) -> None:

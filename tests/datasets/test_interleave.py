@@ -16,6 +16,9 @@ from stoker.testing.streams import SOURCES, Numbers, StreamSuite, through_json
 TENS = [range(0, 6), range(10, 11), range(20, 20), range(30, 34), range(40, 47), range(50, 52)]
 
 
+skipping = functools.partial(InterleaveDataset, empty="skip")
+
+
 def tens() -> list[Any]:
     return [Numbers(numbers.start, numbers.stop) for numbers in TENS]
 
@@ -25,7 +28,7 @@ def tens() -> list[Any]:
 class TestResume(StreamSuite):
     @pytest.fixture
     def make(self, open_at_once: int, block: int, seed: int | None) -> Any:
-        return lambda: InterleaveDataset(tens(), open_at_once, block, seed)
+        return lambda: skipping(tens(), open_at_once, block, seed)
 
 
 class TestResumeOfEverySource(StreamSuite):
@@ -37,23 +40,23 @@ class TestResumeOfEverySource(StreamSuite):
 class TestResumeBelowAShuffle(StreamSuite):
     @pytest.fixture
     def make(self) -> Any:
-        return lambda: ShuffleDataset(InterleaveDataset(tens(), 2), 4)
+        return lambda: ShuffleDataset(skipping(tens(), 2), 4)
 
 
 def test_streams_take_turns_and_one_that_ends_makes_room() -> None:
-    assert list(InterleaveDataset(tens(), 2)) == [
+    assert list(skipping(tens(), 2)) == [
         *(0, 10, 1, 30, 2, 31, 3, 32, 4, 33, 5, 40, 50, 41, 51, 42, 43, 44, 45, 46),
     ]
-    assert list(InterleaveDataset(tens(), 2, block=2)) == [
+    assert list(skipping(tens(), 2, block=2)) == [
         *(0, 1, 10, 30, 31, 2, 3, 32, 33, 4, 5, 40, 41, 50, 51, 42, 43, 44, 45, 46),
     ]
-    assert list(InterleaveDataset(tens(), 1)) == list(itertools.chain.from_iterable(TENS))
+    assert list(skipping(tens(), 1)) == list(itertools.chain.from_iterable(TENS))
     assert list(InterleaveDataset([range(3), "ab"], 9)) == [0, "a", 1, "b", 2]
 
 
 def test_streams_without_samples_are_passed_over() -> None:
-    assert list(InterleaveDataset([Numbers(0), Numbers(0)], 1)) == []
-    assert list(InterleaveDataset([Numbers(0), Numbers(2), Numbers(0)], 3)) == [0, 1]
+    assert list(skipping([Numbers(0), Numbers(0)], 1)) == []
+    assert list(skipping([Numbers(0), Numbers(2), Numbers(0)], 3)) == [0, 1]
 
 
 def test_the_seeds_order_is_pinned_and_another_in_each_epoch() -> None:
@@ -76,12 +79,12 @@ GOLDEN = [
 
 
 def test_a_state_has_its_epoch() -> None:
-    dataset = InterleaveDataset(tens(), 3, seed=0)
+    dataset = skipping(tens(), 3, seed=0)
     dataset.set_epoch(5)
     expected = list(dataset)
-    assert expected != list(InterleaveDataset(tens(), 3, seed=0))
+    assert expected != list(skipping(tens(), 3, seed=0))
     list(itertools.islice(iter(dataset), 4))
-    other = InterleaveDataset(tens(), 3, seed=0)
+    other = skipping(tens(), 3, seed=0)
     other.load_state_dict(through_json(dataset.state_dict()))
     assert list(other) == expected[4:]
 
@@ -123,7 +126,7 @@ class TestResumeOfFunctions(StreamSuite):
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 2), (2, 4)])
 def test_a_state_goes_on_with_any_other_number_of_shares(before: int, after: int) -> None:
     def make(number: int, index: int, seed: int | None) -> Any:
-        dataset = MapDataset(InterleaveDataset(tens(), 2, seed=seed), str)
+        dataset = MapDataset(skipping(tens(), 2, seed=seed), str)
         return dataset.shard(number, index) if number > 1 else dataset
 
     for step, seed in itertools.product(range(9), (None, 3)):
@@ -140,7 +143,7 @@ def test_a_state_goes_on_with_any_other_number_of_shares(before: int, after: int
 
 
 def test_shares_may_change_again_before_all_have_begun() -> None:
-    dataset = InterleaveDataset(tens(), 2)
+    dataset = skipping(tens(), 2)
 
     def taken(number: int, index: int, state: Any, step: int) -> tuple[list[Any], Any]:
         share = dataset.shard(number, index) if number > 1 else dataset
@@ -166,12 +169,12 @@ def test_shares_may_change_again_before_all_have_begun() -> None:
 def test_streams_that_others_began_are_opened_first_and_states_among_them_resume() -> None:
     shares = {}
     for index in reversed(range(3)):
-        share = InterleaveDataset(tens(), 2).shard(3, index)
+        share = skipping(tens(), 2).shard(3, index)
         next(iter(share))
         shares |= share.state_dict()["shards"]
 
     def make() -> Any:
-        dataset = InterleaveDataset(tens(), 2)
+        dataset = skipping(tens(), 2)
         dataset.load_state_dict({"shards": shares})
         return dataset
 
@@ -180,7 +183,7 @@ def test_streams_that_others_began_are_opened_first_and_states_among_them_resume
     for step in range(len(expected)):
         dataset = make()
         list(itertools.islice(dataset, step))
-        again = InterleaveDataset(tens(), 2)
+        again = skipping(tens(), 2)
         again.load_state_dict(through_json(dataset.state_dict()))
         assert list(again) == expected[step:]
 
@@ -220,24 +223,24 @@ def test_a_stream_that_cannot_be_opened_is_an_error_and_the_next_follows() -> No
 
 
 def test_states_of_another_order_are_refused() -> None:
-    dataset = InterleaveDataset(tens(), 2, seed=1)
+    dataset = skipping(tens(), 2, seed=1)
     next(iter(dataset))
     state = dataset.state_dict()
     for other in (
-        InterleaveDataset(tens(), 3, seed=1),
-        InterleaveDataset(tens(), 2),
-        InterleaveDataset(tens(), 2, 2, 1),
+        skipping(tens(), 3, seed=1),
+        skipping(tens(), 2),
+        skipping(tens(), 2, 2, 1),
     ):
         other.load_state_dict(state)
         with pytest.raises(StateMismatchError, match=r"the state is of another order, .*'open_at_once': 2"):
             iter(other)
-    dataset = InterleaveDataset(tens()[:-1], 2, seed=1)
+    dataset = skipping(tens()[:-1], 2, seed=1)
     dataset.load_state_dict(state)
     with pytest.raises(StateMismatchError, match="the state is of 6 shards, and there are 5 now"):
         iter(dataset)
     entry = state["shards"]["0/1"]
     for broken in ({"turn": 2}, {"given": 1}, {"epoch": "x"}, {"done": "x"}, {"begun": [[1]]}):
-        dataset = InterleaveDataset(tens(), 2, seed=1)
+        dataset = skipping(tens(), 2, seed=1)
         dataset.load_state_dict({"shards": {"0/1": entry | broken}})
         with pytest.raises(StateFormatError):
             iter(dataset)
@@ -263,3 +266,25 @@ def test_bad_arguments_are_refused_at_once() -> None:
     for number, index in [(3, 0), (2, 2), (2, -1), (0, 0)]:
         with pytest.raises(ValueError, match=f"no share {index} of {number} shares of 2 shards"):
             dataset.shard(number, index)
+
+
+def test_a_stream_without_samples_is_named() -> None:
+    with pytest.raises(ValueError, match=r"stream 1 of the interleave .* has no samples"):
+        InterleaveDataset([[1], []], 2)
+    samples = iter(InterleaveDataset([Numbers(2), lambda: Numbers(0), Numbers(4, 6)], 2))
+    given: list[Any] = []
+    with pytest.raises(ValueError, match=r"stream 1 of the interleave .* empty='skip'"):
+        given.extend(samples)
+    assert next(samples) == 4  # the next takes its place
+    assert list(samples) == [1, 5]
+    with pytest.raises(ValueError, match="empty is 'never', expected 'error' or 'skip'"):
+        InterleaveDataset([[1]], 1, empty="never")  # type: ignore[arg-type]
+
+
+def test_a_stream_that_was_read_to_its_end_is_not_without_samples() -> None:
+    dataset = InterleaveDataset([Numbers(2), Numbers(5, 8)], 1)
+    samples = iter(dataset)
+    assert [next(samples), next(samples)] == [0, 1]
+    again = InterleaveDataset([Numbers(2), Numbers(5, 8)], 1)
+    again.load_state_dict(through_json(dataset.state_dict()))
+    assert list(again) == [5, 6, 7]

@@ -97,3 +97,11 @@ def test_a_stream_that_has_lost_samples_is_told() -> None:
 def test_what_can_be_walked_only_once_is_refused() -> None:
     with pytest.raises(TypeError, match=r"a generator, which cannot be called.*from_iterable\(f, x\)"):
         from_iterable(countdown(3))  # type: ignore[arg-type]
+
+
+def test_a_factory_that_returns_nothing_is_named() -> None:
+    def forgetful() -> Any:
+        return None
+
+    with pytest.raises(TypeError, match="forgetful returned None, which cannot be iterated over"):
+        next(iter(from_iterable(forgetful)))

@@ -46,6 +46,13 @@ def test_what_the_dataset_says_about_a_sample(backend: str | None, tmp_path: Pat
     assert "sample 2 (photos/0002.jpg)" in str(made.report())
 
 
+@pytest.mark.parametrize("backend", EVERYWHERE[1:])
+def test_what_the_dataset_says_about_a_sample_that_is_raised(backend: str) -> None:
+    iterator = iter(loader(Described({2: raises(OSError)}), **settings_of(backend)))
+    with pytest.raises(OSError, match=r"worker (process|thread) \d+, at sample 2 \(photos/0002.jpg\)"):
+        next(iterator)
+
+
 class Records:
     """A policy that looks at what it is given, and writes it down."""
 

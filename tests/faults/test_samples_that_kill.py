@@ -93,9 +93,9 @@ class Described(Samples):
 
 @pytest.mark.parametrize("backend", PROCESSES)
 def test_it_is_raised_in_its_place(backend: str) -> None:
-    iterator = iter(loader(Samples({5: crashes}), **BACKENDS[backend]))
+    iterator = iter(loader(Described({5: crashes}), **BACKENDS[backend]))
     assert plain(next(iterator))[0] == [0, 1, 2, 3]
-    with pytest.raises(WorkerDiedError, match="at sample 5") as caught:
+    with pytest.raises(WorkerDiedError, match=r"at sample 5 \(photos/0005.jpg\)") as caught:
         next(iterator)
     story = str(caught.value)
     assert "is killed by signal: Segmentation fault" in story and "on_error='skip'" in story

@@ -375,8 +375,10 @@ def test_an_order_that_is_walked_has_its_own_end(settings: dict[str, Any], told:
 
 
 def test_a_stream_has_its_own_end() -> None:
-    with pytest.raises(SamplerError, match="a stream can only be walked"):
+    with pytest.raises(SamplerError, match=r"ToldStream is a stream, .* itertools\.islice"):
         loader(ToldStream(), batches_per_epoch=4)
+    with pytest.raises(SamplerError, match=r"ToldStream is a stream, .* dataset\.shard"):
+        loader(ToldStream(), distributed="pad")
 
 
 def test_whole_batches_are_not_cut() -> None:

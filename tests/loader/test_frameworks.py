@@ -89,6 +89,7 @@ SETTINGS: list[dict[str, Any]] = [
     {},
     {"batch_size": 3, "drop_last": True, "seed": 1, "shuffle": True},
     {"batch_size": None},
+    {"num_workers": 1, "threads_per_worker": 3, "multiprocessing_context": "fork"},
     {"num_workers": 1, "prefetch_factor": 4, "multiprocessing_context": "fork", "worker_init_fn": print},
     {"num_workers": 1, "worker_method": "thread", "seeding": "sample", "output": "numpy", "timeout": 9},
 ]
@@ -322,7 +323,7 @@ def test_accelerates_own_preparing() -> None:
     assert epoch(skip_first_batches(stoker.DataLoader(range(6), 2), 1)) == [2, 3, 4, 5]
 
 
-# What the guide on resuming tells their users to do
+# What the guide on resuming says of them
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "resuming.md"
 STEPS = 5  # in an epoch of `Noisy`, of which there are two
@@ -339,17 +340,27 @@ class Noisy(stoker.Dataset[Any]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def noisy_loader(workers: int) -> stoker.DataLoader[Any]:
-    return stoker.DataLoader(Noisy(), 4, shuffle=True, seed=3, num_workers=workers)
+class Plain(Noisy):
+    """Not augmented."""
+
+    def __getitem__(self, index: int) -> Any:
+        tokens = torch.full((8,), index)
+        return {"input_ids": tokens, "labels": tokens}
 
 
-def of_the_guide(base: str, **modules: Any) -> Any:
-    """The guide's callback, with the function that it calls."""
+def noisy_loader(workers: int, form: str = "shuffle", augmented: bool = True) -> stoker.DataLoader[Any]:
+    dataset, how = Noisy() if augmented else Plain(), {"seed": 3, "num_workers": workers}
+    if form == "batch sampler":
+        batches = stoker.BucketBatchSampler(list(range(1, len(dataset) + 1)), batch_size=4)
+        return stoker.DataLoader(dataset, batch_sampler=batches, **how)
+    return stoker.DataLoader(dataset, 4, shuffle=True, distributed="pad" if form == "ranks" else None, **how)
+
+
+def callback_of_the_guide(transformers: Any) -> Any:
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    (function,) = (block.split("\n\n\n")[0] for block in blocks if block.startswith("def go_on("))
-    (callback,) = (block for block in blocks if block.startswith(f"class KeepsLoader({base})"))
-    names = {"torch": torch, **modules}
-    exec(function + "\n\n" + callback, names)
+    (callback,) = (block for block in blocks if block.startswith("class KeepsLoader("))
+    names = {"torch": torch, "transformers": transformers}
+    exec(callback, names)
     return names["KeepsLoader"]
 
 
@@ -364,11 +375,11 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("one_thread")
-def test_the_trainer_goes_on_from_any_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", ["shuffle", "batch sampler", "ranks", "callback"])
+def test_the_trainer_goes_on_from_any_checkpoint(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # else a thread of it stays
-    keeps_loader = of_the_guide("transformers.TrainerCallback", transformers=transformers)
 
     class Trainer(transformers.Trainer):  # type: ignore[misc, name-defined]
         def get_train_dataloader(self) -> Any:
@@ -383,10 +394,11 @@ def test_the_trainer_goes_on_from_any_checkpoint(tmp_path: Path, monkeypatch: py
         transformers.set_seed(1)  # of the weights, and of the dropout
         shape = {"vocab_size": 4 * STEPS, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
-        settings = {"ignore_data_skip": True, "use_cpu": True, "report_to": [], "disable_tqdm": True, **how}
+        loader = noisy_loader(workers, form, augmented=form == "callback")
+        callbacks = [callback_of_the_guide(transformers)(loader)] if form == "callback" else []
+        settings = {"ignore_data_skip": bool(callbacks), "use_cpu": True, "report_to": [], "disable_tqdm": True, **how}
         arguments = transformers.TrainingArguments(str(tmp_path), num_train_epochs=2, **settings)
-        loader = noisy_loader(workers)
-        trainer = Trainer(model, arguments, train_dataset=Noisy(), callbacks=[keeps_loader(loader)])
+        trainer = Trainer(model, arguments, train_dataset=loader.dataset, callbacks=callbacks)
         trainer.loader, trainer.seen = loader, []
         trainer.train(resume_from_checkpoint=how.get("resume_from_checkpoint"))
         return trainer.seen  # type: ignore[no-any-return]
@@ -399,10 +411,9 @@ def test_the_trainer_goes_on_from_any_checkpoint(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_lightning_goes_on_from_any_checkpoint(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning")
+@pytest.mark.parametrize("form", ["shuffle", "batch sampler"])
+def test_lightning_goes_on_from_any_checkpoint(form: str, tmp_path: Path) -> None:
     pl = pytest.importorskip("lightning.pytorch")
-    keeps_loader = of_the_guide("lightning.pytorch.Callback", lightning=lightning)
 
     class Network(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -418,12 +429,11 @@ def test_lightning_goes_on_from_any_checkpoint(tmp_path: Path) -> None:
             return torch.optim.SGD(self.parameters(), 0.01)
 
     def fit(callbacks: list[Any], workers: int, **checkpoint: Any) -> list[Any]:
-        loader, network = noisy_loader(workers), Network()
+        network = Network()
         quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         quiet |= {"enable_checkpointing": bool(callbacks)}
-        callbacks = [*callbacks, keeps_loader(loader)]
         pl.Trainer(accelerator="cpu", devices=1, max_epochs=2, callbacks=callbacks, **quiet).fit(
-            network, loader, **checkpoint
+            network, noisy_loader(workers, form), **checkpoint
         )
         return network.seen
 
@@ -438,3 +448,49 @@ def test_lightning_goes_on_from_any_checkpoint(tmp_path: Path) -> None:
     for name, step in (("", 2), ("", STEPS), ("", STEPS + 2), ("end-", STEPS)):
         path = tmp_path / f"{name}step={step}.ckpt"
         assert fit([], workers=0, ckpt_path=path) == undisturbed[step:], path.name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_accelerate_walks_the_loaders_epochs(ranks: int) -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.data_loader import prepare_data_loader, skip_first_batches
+
+    def made() -> stoker.DataLoader[Any]:
+        return stoker.DataLoader(range(24), 2, shuffle=True, seed=4)
+
+    def lists(batches: Any) -> list[list[int]]:
+        return [batch.tolist() for batch in batches]
+
+    loader = made()
+    epochs = [lists(loader) for _ in range(3)]
+    loader = made()
+    loader.set_epoch(1)
+    assert lists(skip_first_batches(loader, 5)) == epochs[1][5:]
+    for rank in range(ranks):
+        how = {"num_processes": ranks, "process_index": rank, "put_on_device": False}
+        prepared = prepare_data_loader(made(), **how)
+        assert [lists(prepared) for _ in range(3)] == [numbers[rank::ranks] for numbers in epochs]
+        prepared = prepare_data_loader(made(), **how)
+        prepared.set_epoch(2)
+        assert lists(skip_first_batches(prepared, 2)) == epochs[2][rank::ranks][2:]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fabric_goes_on_where_the_state_says() -> None:
+    """It tells the sampler 0 at the first epoch of a run, whatever was loaded."""
+    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
+
+    def made() -> stoker.DataLoader[Any]:
+        return stoker.DataLoader(range(24), 4, shuffle=True, seed=4)
+
+    loader = made()
+    epochs = [epoch(loader) for _ in range(4)]
+    loader = made()
+    loader.set_epoch(2)
+    batches = iter(loader)
+    next(batches)
+    again = made()
+    wrapped = fabric.setup_dataloaders(again)
+    again.load_state_dict(loader.state_dict())
+    assert [epoch(wrapped), epoch(wrapped)] == [epochs[2][4:], epochs[3]]

@@ -54,6 +54,23 @@ def test_a_step_does_not_depend_on_the_way_to_it(n: int, batch_size: int, key: i
         assert fresh.step(k) == (steps[k] if k < len(steps) else None)
 
 
+@given(n=sizes, batch_size=batches, drop_last=st.booleans())
+def test_arrays_of_indices_are_the_lists(n: int, batch_size: int, drop_last: bool) -> None:
+    share = Share(n, 0, World(0, 1), "exact")
+    lists = walked(ComputedPlan(Permutation(n, 7), share, batch_size, drop_last))
+    arrays = walked(ComputedPlan(Permutation(n, 7), share, batch_size, drop_last, arrays=True))
+    assert [step._replace(indices=step.indices.tolist()) for step in arrays] == lists
+
+
+def test_who_writes_into_an_array_of_indices_changes_no_other() -> None:
+    plan = ComputedPlan(Permutation(100, 7), Share(100, 0, World(0, 1), "exact"), 10, False, arrays=True)
+    before = plan.step(0)
+    assert before is not None
+    before.indices[:] = -1
+    again = plan.step(0)
+    assert again is not None and -1 not in again.indices.tolist()
+
+
 def test_a_step_of_ten_billion_samples_costs_what_one_of_a_thousand_does() -> None:
     plan = computed(10**10, 64, False, 7, None)
     tracemalloc.start()

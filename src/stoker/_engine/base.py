@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -27,6 +27,9 @@ class NothingLeft(Exception):
 IDLE, START, WHOLE, COLLATE, WRITE = -1, -2, -3, -4, -5
 """Marks: what a worker does that is no single sample: nothing, the user's start, a whole batch at once, collating,
 handing over. A sample's mark is its place in the unit, from 0."""
+
+SEVERAL = -6
+"""A mark of `SEVERAL - place`: the sample at this place is waited for, and others are made at the same time."""
 
 Known = Sequence[tuple[int, dict[str, Any]]]
 """What a unit is known to do, as (mark, story): at this mark it has ended its workers. A story has `kind` ("death" or
@@ -66,15 +69,21 @@ class Job(Protocol):
 
     Attributes:
         mark: where the job leaves, at [0], what it is doing: somebody else reads it if the worker dies or stalls.
+        upcoming: gives the units that have arrived since it was last asked. They may be begun: they will be run next,
+            in this order.
     """
 
     mark: Any
+    upcoming: Callable[[], Iterable[Any]]
 
-    def run(self, work: Any, lend: Lender | None = None, known: Known = ()) -> Any:
+    def run(
+        self, work: Any, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None
+    ) -> Any:
         """Makes the batch of a unit; raises what the user's code raises, StreamEnd, or NothingLeft.
 
         `lend` gives memory in which a collator may write (`stoker.collate.memory`). What is `known` of the unit is to
-        be treated as an error there, and not done again.
+        be treated as an error there, and not done again. Of a unit that is shared only the `rows` from the first to
+        before the second are made; whatever fails there is found again when the unit is made as a whole.
         """
 
     def said(self) -> Said:
@@ -196,16 +205,24 @@ class Backend(ABC):
     """
 
     @abstractmethod
-    def submit(self, unit: int, work: Any, worker: int | None) -> None:
-        """Queues a unit, for `worker` if it is bound to one. Does not block. Begun at the latest with `receive`."""
+    def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
+        """Queues a unit, for `worker` if it is bound to one. Does not block. Begun at the latest with `receive`.
+
+        Workers may share a unit of so many `rows`; one of 0 is done by one of them.
+        """
 
     def flush(self) -> None:  # noqa: B027 - most begin at once
         """What was submitted is begun now."""
 
     @property
     def ready(self) -> int:
-        """Answers that have arrived and were not yet received, as far as that is known without asking the kernel."""
+        """Answers that have arrived and were not yet received."""
         return 0
+
+    @property
+    def shares(self) -> bool:
+        """Whether workers share units by now: then fewer of these need to be under way."""
+        return False
 
     @abstractmethod
     def receive(self, timeout: float | None) -> Answer:

@@ -15,7 +15,7 @@ class SerialBackend(Backend):
         self._job = recipe(0)
         self._waiting: deque[tuple[int, Any]] = deque()
 
-    def submit(self, unit: int, work: Any, worker: int | None) -> None:
+    def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._waiting.append((unit, work))
 
     def receive(self, timeout: float | None) -> Answer:

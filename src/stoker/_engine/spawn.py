@@ -25,8 +25,8 @@ from typing import Any
 
 from stoker import errors
 from stoker._engine import ending, spawned
-from stoker._engine.base import IDLE, Answer, Backend, Said, Witness
-from stoker._engine.process import fates, telling
+from stoker._engine.base import IDLE, SEVERAL, Answer, Backend, Said, Witness
+from stoker._engine.process import fates, marks, telling
 from stoker._engine.process.birth import Assemble, Parts
 from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, PATIENCE, PULSE, REAP
 from stoker._engine.process.lending import Lending
@@ -34,7 +34,7 @@ from stoker._engine.process.shipment import Shipment
 from stoker._engine.process.telling import Death
 from stoker._engine.process.trainer import held_bytes
 from stoker._events import Event
-from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.dispatch import Dispatch, Run
 from stoker._supervision.restarts import Restarts, Verdict
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
@@ -96,7 +96,7 @@ class _Life:
         self._marked = segments.create()
         self._shipment: Shipment | None = None
         try:
-            os.ftruncate(self._marked, workers * spawned.MARK)
+            os.ftruncate(self._marked, workers * marks.SIZE)
             self.marks = spawned.SharedMarks(self._marked, workers)
             self._shipment = Shipment(parts)  # kept: who takes a worker's place gets what that one got
             for number in range(workers):
@@ -162,7 +162,7 @@ class SpawnBackend(Backend):
         self._witness = witness
         self._life = _Life({**parts, "assemble": assemble}, workers, rules)
         self._finalizer = weakref.finalize(self, self._life.end)
-        self._dispatch = Dispatch(workers)
+        self._dispatch = Dispatch(workers, at_once=rules.units_at_once)
         self._lending = Lending(self._life.arena, self._dispatch)
         self._restarts = Restarts(rules.max_restarts)
         self._stalls = Stalls(rules.stall_warning)
@@ -180,7 +180,7 @@ class SpawnBackend(Backend):
         self._dropped_below = 0
         self._fatal: BaseException | None = None
 
-    def submit(self, unit: int, work: Any, worker: int | None) -> None:
+    def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._work[unit] = leaves.dumps(work, lambda leaf: None)
         self._dispatch.submitted(unit, worker)
         self._hand_out()
@@ -246,14 +246,14 @@ class SpawnBackend(Backend):
         """Slots that came back go to workers that wait for them, units to those that are free."""
         self._lending.put_back(self._life.reader.returned())
         self._grant()
-        for worker, unit in self._dispatch.hand_out():
+        for worker, (unit, *_) in self._dispatch.hand_out():
             self._unsent[worker].append(unit)
         for worker, units in enumerate(self._unsent):
             held = self._dispatch.held(worker)
             while units and (len(units) == len(held) or self._fits(units[0])):
                 unit = units.popleft()
                 known = self._known.get(unit, ())
-                self._send(worker, "unit", unit, self._work[unit], self._lending.offer(unit), known)
+                self._send(worker, "unit", unit, self._work[unit], self._lending.offer(unit), known, None)
 
     def _fits(self, unit: int) -> bool:
         return len(self._work[unit]) <= FITS and unit not in self._known
@@ -318,7 +318,7 @@ class SpawnBackend(Backend):
         self, number: int, unit: int, kind: Any, value: Any, held: int | None, seconds: float, said: tuple[Any, ...]
     ) -> None:
         made = Said(*said)
-        self._dispatch.answered(number, unit, seconds)
+        self._dispatch.answered(number, Run(unit), seconds)
         self._restarts.answered(unit)
         self._stalls.answered(unit)
         del self._work[unit]
@@ -353,7 +353,7 @@ class SpawnBackend(Backend):
         child = self._life.children.pop(number)
         code = child.bury()
         self._unsent[number].clear()
-        lost = self._dispatch.died(number)
+        lost = [run.unit for run in self._dispatch.died(number)]
         self._lending.lost(number, lost)
         now = time.monotonic()
         self._stalls.works_on(number, None, now)
@@ -362,7 +362,10 @@ class SpawnBackend(Backend):
             return
         unit, mark = (lost[0] if lost else None), self._life.marks.read(number)
         where = None if unit is None else self._witness.locate(unit, mark)
-        verdict = self._judge(child, unit, mark, code, now)
+        if self._rules.units_at_once > 1 and lost and lost[0] not in self._known:
+            verdict = self._doubt(lost, now)
+        else:
+            verdict = self._judge(child, unit, mark, code, now)
         if verdict.pause is None or not self._was_ready:
             self._fatal = self._fatal or fates.died(number, child.pid, code, where, self._restarts.count)
             return
@@ -388,6 +391,13 @@ class SpawnBackend(Backend):
         if verdict.blamed and unit is not None:
             self._known.setdefault(unit, []).append((mark, story))
         return verdict
+
+    def _doubt(self, lost: list[int], now: float) -> Verdict:
+        """What follows from the death of a worker that made several samples at once: they are made one by one."""
+        for unit in lost:
+            self._known.setdefault(unit, []).append((SEVERAL, fates.doubted()))
+            self._stalls.ended(unit, None)
+        return self._restarts.died_among(lost, now)
 
     def _replace(self) -> None:
         """Starts those who are to take a worker's place, when it is time. Where none can be, a little later."""
@@ -425,7 +435,7 @@ class SpawnBackend(Backend):
         for number in self._life.children:
             held = self._dispatch.held(number)
             waits_for_memory = self._lending.waits(number)
-            self._stalls.works_on(number, held[0] if held and not waits_for_memory else None, now)
+            self._stalls.works_on(number, held[0].unit if held and not waits_for_memory else None, now)
         for stall in self._stalls.due(now):
             number, unit, seconds = stall
             child, mark = self._life.children[number], self._life.marks.read(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import multiprocessing
 import os
@@ -13,20 +14,17 @@ from stoker import _nominal
 from stoker._engine.base import Failure
 from stoker._engine.process import settle
 from stoker._engine.process.channel import Message
-from stoker._engine.process.marks import Marks
+from stoker._engine.process.marks import SIZE, Marks
 from stoker._engine.process.parcel import Head, Parcel
 from stoker._engine.process.worker import Worker, dumps, live
 from stoker._transport.segments import Sent
 
-MARK = 8
-"""Bytes of a worker's mark."""
-
 
 class SharedMarks(Marks):
-    """Marks of workers that are not forked: in a file of `MARK` bytes for each, which they are sent."""
+    """Marks of workers that are not forked: in a file of `SIZE` bytes for each, which they are sent."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
-        self._view = memoryview(mmap.mmap(descriptor, MARK * workers)).cast("q")
+        self._view = memoryview(mmap.mmap(descriptor, SIZE * workers)).cast("q")
 
 
 class SpawnedWorker(Worker):
@@ -55,6 +53,14 @@ class SpawnedWorker(Worker):
         except (EOFError, OSError):
             pass
         settle.leave(0)
+
+    def arrived(self) -> list[Message]:
+        """From the trainer. That it has ended is found out by whoever waits for it."""
+        messages = []
+        with contextlib.suppress(EOFError, OSError):
+            while self._pipe.poll():
+                messages.append(self._pipe.recv())
+        return messages
 
     def open(self, parcel: Parcel) -> None:
         """Opens what was sent, and works from then on."""

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from stoker import errors
 from stoker._engine.base import IDLE, Answer, Backend, Failure, Job, NothingLeft, Recipe, StreamEnd, Witness, located
 from stoker._events import Event
-from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.dispatch import Dispatch, Run
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stalls
 
@@ -43,6 +44,7 @@ class ThreadBackend(Backend):
         self._work: dict[int, Any] = {}
         self._dispatch = Dispatch(workers)
         self._dropped_below = 0
+        self._events: deque[Event] = deque()  # not told yet
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
@@ -54,23 +56,25 @@ class ThreadBackend(Backend):
         self._threads = threads
         self.close = weakref.finalize(self, _stop, closed, self._queues, threads)  # type: ignore[method-assign]
 
-    def submit(self, unit: int, work: Any, worker: int | None) -> None:
+    def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._work[unit] = work
         self._dispatch.submitted(unit, worker)
         self._hand_out()
 
     def _hand_out(self) -> None:
-        for worker, unit in self._dispatch.hand_out():
+        for worker, (unit, *_) in self._dispatch.hand_out():
             self._queues[worker].put((unit, self._work.pop(unit)))
             self._note_work(worker)
 
     def _note_work(self, worker: int) -> None:
         held = self._dispatch.held(worker)
-        self._stalls.works_on(worker, held[0] if held else None, time.monotonic())
+        self._stalls.works_on(worker, held[0].unit if held else None, time.monotonic())
 
     def receive(self, timeout: float | None) -> Answer:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
+            while self._events:  # what is left when the user's listener raises is told with the next batch
+                self._witness.tell(self._events.popleft())
             now = time.monotonic()
             left = None if until is None else max(0.0, until - now)
             look = self._stalls.next_look(now)
@@ -85,7 +89,7 @@ class ThreadBackend(Backend):
                     ) from None
                 self._look_for_stalls()
                 continue
-            self._dispatch.answered(answer.worker, answer.unit, seconds)
+            self._dispatch.answered(answer.worker, Run(answer.unit), seconds)
             self._stalls.answered(answer.unit)
             self._note_work(answer.worker)
             self._hand_out()
@@ -96,13 +100,13 @@ class ThreadBackend(Backend):
         """Only while somebody waits for a batch: else there is nobody here to look."""
         for worker, unit, seconds in self._stalls.due(time.monotonic()):
             where = self._witness.locate(unit, self._marks[worker][0])
-            story = f"worker {worker} has been at {where} for {seconds:.0f} s."
+            story = f"worker {worker} has been at {where} for {seconds:.3g} s."
             stack = _stack_of(self._threads[worker])
             if self._rules.stall_action == "raise":
                 raise errors.StalledError(f"{story} Raise stall_warning, or see where it is:\n{stack}")
             told = f"{story} It goes on (stall_action='warn'). This is where it is:\n{stack}"
             details = {"unit": unit, "mark": self._marks[worker][0], "seconds": seconds}
-            self._witness.tell(Event("stall", told, worker=worker, details=details))
+            self._events.append(Event("stall", told, worker=worker, details=details))
 
     def stacks(self) -> str:
         return "\n".join(f"Worker {number}:\n{_stack_of(thread)}" for number, thread in enumerate(self._threads))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 PERIOD = 600.0
@@ -52,6 +53,7 @@ class Restarts:
         self._deaths: deque[tuple[float, int | None]] = deque()  # (when, the unit)
         self._kills: dict[int, list[tuple[int, bool]]] = {}  # unit → (place, whether by its own doing)
         self._on_trial: dict[int, float] = {}  # unit → when it ended a worker by its own doing, once so far
+        self._suspects: list[tuple[float, set[int]]] = []  # deaths of which one of several units may be guilty
         self._blamed: set[tuple[int, int]] = set()
         self._in_a_row = 0
 
@@ -68,7 +70,6 @@ class Restarts:
         if not self._most:
             return Verdict(None)
         self._in_a_row += 1
-        self._deaths = deque(death for death in self._deaths if now - death[0] <= PERIOD)
         if unit is not None and place is not None:
             if self._guilty(unit, place, code):
                 self._blamed.add((unit, place))
@@ -81,11 +82,24 @@ class Restarts:
             if unit in self._on_trial:
                 self._deaths.append((self._on_trial.pop(unit), unit))
         self._deaths.append((now, unit))
-        count = len(self._deaths)
-        if count > self._most:
+        return self._goes_on(now)
+
+    def _goes_on(self, now: float) -> Verdict:
+        """After which pause, unless these were too many."""
+        self._deaths = deque(death for death in self._deaths if now - death[0] <= PERIOD)
+        if len(self._deaths) > self._most:
             return Verdict(None)
         again = min(self._in_a_row - 2, 20)
         return Verdict(0.0 if again < 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2**again))
+
+    def died_among(self, units: Collection[int], now: float) -> Verdict:
+        """Somebody died who worked on all these units at once. Each is to be done again sample by sample: then one is
+        proven guilty and forgiven, or all are answered, and the death counts."""
+        if not self._most:
+            return Verdict(None)
+        self._in_a_row += 1
+        self._suspects.append((now, set(units)))
+        return self._goes_on(now)
 
     def _guilty(self, unit: int, place: int, code: int | None) -> bool:
         kills = self._kills.setdefault(unit, [])
@@ -100,6 +114,7 @@ class Restarts:
         self._deaths = deque(death for death in self._deaths if death[1] != unit)
         self._kills.pop(unit, None)
         self._on_trial.pop(unit, None)
+        self._suspects = [(when, units) for when, units in self._suspects if unit not in units]
         self._in_a_row = 0
 
     def answered(self, unit: int) -> None:
@@ -108,6 +123,12 @@ class Restarts:
         self._kills.pop(unit, None)
         if unit in self._on_trial:
             self._deaths.append((self._on_trial.pop(unit), unit))  # it was chance
+        if self._suspects:
+            for when, units in self._suspects:
+                units.discard(unit)
+                if not units:
+                    self._deaths.append((when, unit))
+            self._suspects = [(when, units) for when, units in self._suspects if units]
         if self._blamed:
             self._blamed = {(other, place) for other, place in self._blamed if other != unit}
 

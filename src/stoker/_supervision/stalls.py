@@ -29,18 +29,17 @@ class Stalls:
 
     Args:
         after: seconds from which on a unit stalls; None or 0 for never.
+
+    Attributes:
+        tick: seconds between two looks at all workers; None where there is nothing to look for.
     """
 
     def __init__(self, after: float | None) -> None:
         self._after = after or None
+        self.tick = min(LONGEST, after / LOOKS) if after else None
         self._since: dict[int, tuple[int, float]] = {}  # worker → (unit, since when)
         self._told: set[int] = set()  # units
         self._places: dict[int, list[int]] = {}  # unit → where it stalled and was ended
-
-    @property
-    def tick(self) -> float | None:
-        """Seconds between two looks at all workers; None where there is nothing to look for."""
-        return None if self._after is None else min(LONGEST, self._after / LOOKS)
 
     def works_on(self, worker: int, unit: int | None, now: float) -> None:
         """Seen at a look: the worker works on this unit; on none, or waits for somebody else: None."""

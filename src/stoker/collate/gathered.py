@@ -145,7 +145,7 @@ class Gathered:
         """The first, the middle and the last row, with the samples there."""
         gathered = list(_flat(batch))
         for row in sorted({0, len(indices) // 2, len(indices) - 1}):
-            sample = default.collated_by([operator.getitem(self._dataset, indices[row])], fn_map)
+            sample = default.collated_by([operator.getitem(self._dataset, operator.index(indices[row]))], fn_map)
             expected = list(_flat(sample))
             paths = [[path for path, _ in leaves] for leaves in (gathered, expected)]
             if paths[0] != paths[1]:
@@ -166,8 +166,10 @@ class Gathered:
         )
 
 
-def _as_integers(indices: Sequence[Any]) -> Any:
+def _as_integers(indices: Any) -> Any:
     """The indices as int64, or None where they are anything else, or none."""
+    if type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1:
+        return indices if len(indices) else None
     try:
         if type(indices) is list and indices and type(indices[0]) is int:
             return np.frombuffer(array("q", indices), np.int64)  # takes integers alone, a third of `asarray`'s time

@@ -6,9 +6,10 @@ import copy
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from stoker._hashing import bits
+from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, positive
 from stoker.datasets.shards import Progress, share_of
 from stoker.datasets.stream import State, Stream, StreamIterator, count, resume
@@ -21,7 +22,7 @@ class InterleaveDataset(Stream[T_co]):
     """A block of samples of one stream, then of the next, around those that are open; one that ends makes room.
 
     The order follows from the arguments and the epoch alone. Each worker gets streams of its own (`shard`), and opens
-    `open_at_once` of them. A stream without samples is passed over.
+    `open_at_once` of them.
 
     The state holds those of the open streams and a bit for each of the others. It can be loaded with any other number
     of workers: streams that were open are then opened first.
@@ -32,10 +33,13 @@ class InterleaveDataset(Stream[T_co]):
         open_at_once: of how many streams samples are taken in turn.
         block: how many samples are taken from a stream before the next has its turn.
         seed: any integer: the streams are opened in an order that follows from it and the epoch. None: in their order.
+        empty: "skip" passes over a stream without samples; by default it is an error, since a file that was not filled
+            looks the same.
 
     Raises:
         TypeError: something in `streams` is neither a dataset nor a function, or a number is no integer.
-        ValueError: there are no streams, or a number is less than 1.
+        ValueError: there are no streams, a number is less than 1, or a stream has no samples: where that is known at
+            once, else in its turn, and then the next sample is another stream's.
     """
 
     def __init__(
@@ -44,18 +48,24 @@ class InterleaveDataset(Stream[T_co]):
         open_at_once: int,
         block: int = 1,
         seed: int | None = None,
+        empty: Literal["error", "skip"] = "error",
     ) -> None:
         self.streams = list(streams)
         self.open_at_once = positive(open_at_once, "open_at_once")
         self.block = positive(block, "block")
         self.seed = None if seed is None else operator.index(seed)
+        self.empty = empty
         self.epoch = 0
         self._numbers = range(len(self.streams))
+        if empty not in ("error", "skip"):
+            raise ValueError(f"empty is {empty!r}, expected 'error' or 'skip'")
         if not self.streams:
             raise ValueError("InterleaveDataset needs at least one stream, and got none. Did a pattern match no file?")
         for number, stream in enumerate(self.streams):
             if not callable(stream) or _is_dataset(stream):
-                checked(stream, f"InterleaveDataset (streams[{number}])")
+                stream = checked(stream, f"InterleaveDataset (streams[{number}])")
+                if empty == "error" and not is_stream(stream) and not len(stream):
+                    raise _without_samples(number, stream)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration, here and in the streams it opens. A loaded state has its own."""
@@ -83,6 +93,8 @@ class InterleaveDataset(Stream[T_co]):
 class _Interleaved(StreamIterator[T_co]):
     def __init__(self, dataset: InterleaveDataset[T_co], progress: Progress) -> None:
         self._streams, self._block = dataset.streams, dataset.block
+        self._skips_empty = dataset.empty == "skip"
+        self._new: set[int] = set()  # opened at their start, and have given nothing yet
         self._progress = progress
         self._order = {name: getattr(dataset, name) for name in ("open_at_once", "block", "seed")}
         saved = progress.saved
@@ -106,7 +118,10 @@ class _Interleaved(StreamIterator[T_co]):
                 sample = next(stream)
             except StopIteration:
                 self._replace(number)
+                if number in self._new and not self._skips_empty:
+                    raise _without_samples(number, self._streams[number]) from None
                 continue
+            self._new.discard(number)
             self._given += 1
             if self._given == self._block:
                 self._given, self._turn = 0, (self._turn + 1) % len(self._open)
@@ -136,7 +151,17 @@ class _Interleaved(StreamIterator[T_co]):
         if not _is_dataset(stream):
             stream = checked(stream(), f"InterleaveDataset (from streams[{number}])")
         pass_epoch(stream, self._epoch)
+        if state is None:
+            self._new.add(number)
         return number, resume(stream, state)
+
+
+def _without_samples(number: int, stream: Any) -> ValueError:
+    named = type(stream).__name__ if _is_dataset(stream) or is_stream(stream) else repr(stream)
+    return ValueError(
+        f"stream {number} of the interleave ({named:.100}) has no samples. Look at where its data comes from; if that "
+        "may be, pass empty='skip'."
+    )
 
 
 def _is_dataset(stream: Any) -> bool:

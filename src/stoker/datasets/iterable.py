@@ -44,6 +44,12 @@ class _FromIterable(Stream[T_co]):
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
         made = self.factory(*self.args, **self.kwargs)
+        if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+            name = getattr(self.factory, "__qualname__", type(self.factory).__name__)
+            raise TypeError(
+                f"from_iterable({name}): {name} returned {made!r:.100}, which cannot be iterated over. Has it "
+                "forgotten to return its iterable, or to yield?"
+            )
         if isinstance(made, Sequence) or hasattr(made, "state_dict") or not hasattr(made, "__iter__"):
             return resume(made, state)
         return Counted(iter(made), state)  # never by index: the items of a dict, for instance, are others

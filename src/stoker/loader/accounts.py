@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from stoker import errors
 from stoker._engine.base import Answer
 from stoker._events import Event
@@ -66,11 +68,15 @@ class Accounts:
             EmptyBatchError: nothing is left of the batch, and other ranks count on one.
         """
         said = answer.said
+        if answer.kind == "batch" and not said.faults:  # nearly every one
+            self._budget.add(said.samples, errors=0)
+            self._ledger.delivered(said.samples, ())
+            return
         faults = [{**fault, "epoch": self._epoch, "batch": step.number, "rank": self._rank} for fault in said.faults]
         for fault in faults:
             self._note(fault)
         if answer.kind == "error":
-            count = len(step.indices) if isinstance(step.indices, list) else said.samples
+            count = len(step.indices) if isinstance(step.indices, (list, np.ndarray)) else said.samples
             self._ledger.raised(count, faults)
             return
         samples = 0 if answer.kind == "empty" else said.samples

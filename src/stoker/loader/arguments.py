@@ -84,6 +84,24 @@ def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persiste
         raise ValueError("persistent_workers option needs num_workers > 0")
 
 
+def check_threads(threads: Any, num_workers: int, worker_method: str, iterable: bool) -> int:
+    """How many threads make samples in each worker."""
+    number = count("threads_per_worker", threads)
+    if number < 1:
+        raise ValueError(f"threads_per_worker should be a positive integer, but got threads_per_worker={threads!r}")
+    if number > 1 and worker_method == "thread":
+        raise ValueError(
+            f"threads_per_worker={number} is for process workers, but with worker_method='thread' each worker is a "
+            f"thread: use num_workers={max(1, num_workers) * number}, or worker_method='process'."
+        )
+    if number > 1 and iterable:
+        raise ValueError(
+            f"threads_per_worker={number} needs a dataset with indices: a stream is read by one thread, sample by "
+            "sample. Use more workers, or a map-style dataset."
+        )
+    return number
+
+
 def check_ranks(distributed: Any, num_replicas: Any, rank: Any, batches_per_epoch: Any) -> None:
     """How an epoch is shared out, and cut off."""
     check_choice("distributed", distributed, DISTRIBUTED)

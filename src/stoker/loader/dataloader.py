@@ -21,18 +21,24 @@ from stoker._engine.serial import SerialBackend
 from stoker._engine.spawn import SpawnBackend
 from stoker._engine.thread import ThreadBackend
 from stoker._events import Listener
-from stoker._machine import cpus, memory
+from stoker._machine import cpus
 from stoker._supervision import restarts, stalls
 from stoker._supervision.rules import Rules, StallAction
 from stoker.datasets import IterableDataset
 from stoker.loader import arguments, budget, epoch, state
+from stoker.loader.automatic import Automatic
 from stoker.loader.faults import OnError
+from stoker.loader.hint import Hint
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.job import Settings, assemble
 from stoker.loader.ledger import Ledger
+from stoker.loader.numbering import Epochs
+from stoker.loader.passes import lend_to_samplers
 from stoker.loader.progress import Progress
 from stoker.loader.report import Report
 from stoker.loader.state import Place
+from stoker.loader.threads import units_at_once
+from stoker.loader.watched import WatchedBackend
 from stoker.loader.witness import Witness, users_level
 from stoker.samplers import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
@@ -42,9 +48,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T_co = TypeVar("T_co", covariant=True)
-
-MEMORY_OF_A_WORKER = 512 << 20
-"""Bytes that `num_workers="auto"` reckons with for each worker: an interpreter with torch, and its batches."""
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
@@ -67,8 +70,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         shuffle: a new order each epoch, by a keyed permutation: constant time and memory for any number of samples.
         sampler: any iterable of indices. An explicit one is walked: `RandomSampler(generator=g)` gives torch's order.
         batch_sampler: any iterable of lists of indices.
-        num_workers: workers beside the trainer; 0 fetches in the trainer itself. `"auto"` takes what affinity, cgroup
-            and memory allow, and the attribute is then that number.
+        num_workers: workers beside the trainer; 0 fetches in the trainer itself. `"auto"` begins with what affinity,
+            cgroup and memory allow, measures during the first batches how many are best, and the attribute is then
+            that number. The batches do not depend on it.
         collate_fn: makes a batch of a list of samples, in the worker. The default and `PadCollator` write straight into
             the memory in which the batch travels; what any other returns is copied once.
         pin_memory: batches in page-locked memory. Costs a copy in the trainer's thread.
@@ -79,12 +83,17 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         multiprocessing_context: a start method or context. "fork" forks; "spawn" and "forkserver" start a clean
             interpreter, which is sent the dataset once. None takes multiprocessing's default.
         generator: where the epoch's seed is drawn from (`torch.Generator`, or `numpy.random.Generator`).
-        prefetch_factor: batches ahead for each worker (default 2). Each costs its memory.
+        prefetch_factor: batches ahead for each worker (default 2, or as many as its threads need). Each costs its
+            memory.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         pin_memory_device: deprecated by torch, and ignored.
         in_order: False delivers batches as they come.
         worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One
             copy of the dataset, no transport; randomness comes from `get_worker_info().rng`.
+        threads_per_worker: threads that call `dataset[index]` in each worker process, for samples whose work releases
+            the GIL or waits: files, networks, decoding. The dataset must bear being called by several at once, and
+            random numbers come from `get_worker_info().rng`. Datasets that fetch a whole batch at once
+            (`__getitems__`, `gather`) do so in one thread; with `num_workers=0` there is no worker, and no thread.
         seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample,
             from the epoch's seed and the sample's position, some 10 us; "auto" does so only for those who draw;
             "worker" seeds once for each worker, as torch does, and results then depend on the number of workers.
@@ -169,6 +178,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         pin_memory_device: str = "",
         in_order: bool = True,
         worker_method: Literal["process", "thread"] = "process",
+        threads_per_worker: int = 1,
         seeding: Literal["auto", "sample", "worker"] = "auto",
         shard: Literal["auto", "none"] = "auto",
         seed: int | None = None,
@@ -188,12 +198,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         max_samples_per_worker: int | None = None,
         on_event: Listener | None = None,
     ) -> None:
-        number = (
-            _automatic_workers() if num_workers == "auto" else arguments.integer("num_workers", num_workers, "'auto'")
-        )
+        auto = Automatic() if num_workers == "auto" else None
+        number = auto.most if auto is not None else arguments.integer("num_workers", num_workers, "'auto'")
         arguments.check_workers(number, timeout, prefetch_factor, persistent_workers)
-        if number > 0 and prefetch_factor is None:
-            prefetch_factor = 2
+        threads = arguments.check_threads(threads_per_worker, number, worker_method, _is_iterable(dataset))
         if output is None:
             output = "torch" if _nominal.torch_is_wanted() else "numpy"
         arguments.check_generator(generator)
@@ -211,6 +219,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.multiprocessing_context = multiprocessing_context
         self.in_order = in_order
         self.worker_method = worker_method
+        self.threads_per_worker = threads
         self.seeding = seeding
         self.shard = shard
         self.seed = None if seed is None else arguments.integer("seed", seed, "None")
@@ -250,6 +259,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.drop_last = drop_last
         self.sampler = sampler
         self.batch_sampler = batch_sampler
+        if number > 0 and prefetch_factor is None:
+            self.prefetch_factor = max(2, self._units_at_once)
         self.generator = generator
         if collate_fn is None:
             collate_fn = collate.default_collate if self._auto_collation else collate.default_convert
@@ -258,13 +269,16 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self._IterableDataset_len_called: int | None = None
         self._iterator: LoaderIterator | None = None
         self._latest: weakref.ref[LoaderIterator] | None = None
-        self._epochs = epoch.Epochs()
+        self._epochs = Epochs()
         self._progress = Progress()
         self._resumed: Place | None = None
         self._told: set[str] = set()
         self._ledger = Ledger()
+        self._auto = auto
+        self._hint = Hint() if number == 0 else None
         epoch.check_shares(self)
-        epoch.check_weights(self)
+        epoch.check_samplers(self)
+        lend_to_samplers(self)
         self.__initialized = True
         self.check_worker_number_rationality()
 
@@ -314,6 +328,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
         Iterators are independent of each other. With `persistent_workers` there is one, started anew by each call.
         """
+        self._obey_set_epoch()
+        if (auto := self._automatic) is not None and not auto.fits(self):
+            self.close()
         if self.persistent_workers and self.num_workers > 0:
             if self._is_stream and self._resumed is not None:
                 self.close()  # their copies of a dataset with a state of its own stand where the last epoch left them
@@ -347,11 +364,29 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     ) -> None:
         self.close()
 
+    def set_epoch(self, epoch: int) -> None:
+        """Makes this epoch the next one, counted from 0. Without it they follow each other.
+
+        If it is the one in which a loaded state stands, the next `iter()` goes on there; if it is another, that begins
+        at its start.
+        """
+        self._epochs.set_epoch(epoch)
+        self._obey_set_epoch()
+
+    def _obey_set_epoch(self) -> None:
+        if self._epochs.moved and self._resumed is not None:
+            self._resumed, self._progress = None, Progress()
+
     def __getstate__(self) -> dict[str, Any]:
         # Another process goes its own way from here
-        own = {"_epochs": copy.copy(self._epochs), "_progress": Progress(self._resumed or state.START)}
-        own["_ledger"] = Ledger()
+        own = {"_progress": Progress(self._resumed or state.START), "_ledger": Ledger()}
+        own["_auto"] = None if self._auto is None else self._auto.copy()
         return {**self.__dict__, "_iterator": None, "_latest": None, **own}
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__getstate__(), _epochs=copy.copy(self._epochs))
+        return other
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest epoch stands for the user: what was received of it, not what was made ahead.
@@ -363,6 +398,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         Raises:
             StateError: a stream's own `state_dict` raised.
         """
+        self._obey_set_epoch()
         streams = max(1, self.num_workers) if self._is_stream else 0
         number, place = self._progress.place(self._epochs.begun, streams)
         if place is state.START:
@@ -424,7 +460,16 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     def _dataset_kind(self) -> int:
         return int(self._is_stream)
 
+    @property
+    def _automatic(self) -> Automatic | None:
+        """Who finds the number of workers, unless somebody has set one meanwhile."""
+        if self._auto is not None and not self._auto.obeyed(self):
+            self._auto = None
+        return self._auto
+
     def _get_iterator(self) -> LoaderIterator:
+        if (auto := self._automatic) is not None:
+            auto.prepare(self)
         iterator = LoaderIterator(self)
         self._latest = weakref.ref(iterator)
         return iterator
@@ -459,6 +504,17 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     def _method(self) -> Literal["serial", "thread", "process"]:
         return self.worker_method if self.num_workers else "serial"
 
+    @property
+    def _threads(self) -> int:
+        """How many threads make samples in each worker."""
+        whole = self._auto_collation and callable(getattr(self.dataset, "__getitems__", None))
+        return 1 if self._is_stream or whole or self._method != "process" else self.threads_per_worker
+
+    @property
+    def _units_at_once(self) -> int:
+        """Units that a worker holds, so that its threads have the next ones to go on with."""
+        return units_at_once(self._threads, self.batch_sampler if self._auto_collation else None)
+
     def _settings(self, own_collate: bool) -> Settings:
         return Settings(
             iterable=self._is_stream,
@@ -470,9 +526,14 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             seeding=self.seeding,
             own_collate=own_collate,
             shard=self.shard,
+            threads=self._threads,
         )
 
     def _new_backend(self, witness: Witness) -> Backend:
+        backend = self._plain_backend(witness)
+        return backend if self._auto is None else self._auto.wrapped(backend, self, witness)
+
+    def _plain_backend(self, witness: Witness) -> Backend:
         # A process worker leaves it to the trainer to make tensors: it may do without torch
         output = "deferred" if self._method == "process" and self.output == "torch" else self.output
         collate_fn = collate.for_output(self.collate_fn, output)
@@ -486,7 +547,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         if self._method == "serial":
             if self.timeout != 0:
                 raise AssertionError("a timeout needs workers: num_workers=0 requires timeout == 0")
-            return SerialBackend(assemble(parts))
+            hint = self._hint
+            return SerialBackend(assemble(parts)) if hint is None else WatchedBackend(assemble(parts), hint, witness)
         if self._method == "thread":
             return ThreadBackend(assemble(parts), self.num_workers, self._rules, witness)
         birth = choose(self.multiprocessing_context)
@@ -496,7 +558,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
     @property
     def _rules(self) -> Rules:
-        return Rules(**{name: getattr(self, name) for name in Rules._fields})
+        limits = {name: getattr(self, name) for name in Rules._fields if name != "units_at_once"}
+        return Rules(**limits, units_at_once=self._units_at_once)
 
 
 _SEEN_BY_ITERATORS = (
@@ -527,8 +590,3 @@ def _order_of(loader: Any) -> dict[str, Any]:
     if plain and sampler.generator is loader.generator and sampler.data_source is loader.dataset:
         return {"shuffle": True}
     return {"sampler": sampler}
-
-
-def _automatic_workers() -> int:
-    """As many workers as there are CPUs for this process, if the memory holds them."""
-    return max(1, min(cpus.cpus().number, memory.available().bytes // MEMORY_OF_A_WORKER))

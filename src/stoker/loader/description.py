@@ -9,6 +9,7 @@ from stoker import collate
 from stoker._machine import cpus, memory
 from stoker.datasets.gather import gatherer
 from stoker.loader import epoch
+from stoker.loader.sharing import may_share
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
@@ -30,6 +31,10 @@ def _rows(loader: DataLoader[Any]) -> Iterator[tuple[str, str]]:
         yield "ranks", f"this is rank {here.rank} of {here.size} ({here.source}), distributed={loader.distributed!r}"
     yield "batches", _batches(loader)
     yield "workers", _workers(loader)
+    if loader.threads_per_worker > 1:
+        yield "threads", _threads(loader)
+    if (auto := loader._automatic) is not None:
+        yield "auto", auto.text(loader)
     yield "ahead", _ahead(loader)
     yield "collation", _collation(loader)
     yield "randomness", _randomness(loader)
@@ -106,6 +111,16 @@ def _workers(loader: DataLoader[Any]) -> str:
     return f"{loader.num_workers} processes, {kind} ({birth.why}){lives}{bound}"
 
 
+def _threads(loader: DataLoader[Any]) -> str:
+    if loader._method == "serial":
+        return "none: without workers, samples are fetched one by one (threads_per_worker is for workers)"
+    if loader._threads == 1:
+        return "1 in each worker: a whole batch is fetched at once"
+    if loader._auto_collation and _gathers(loader):
+        return "1 in each worker: batches are gathered"
+    return f"{loader._threads} in each worker make samples; a worker begins up to {loader._units_at_once} batches"
+
+
 def _ahead(loader: DataLoader[Any]) -> str:
     if loader._method == "serial":
         return "nothing"
@@ -114,7 +129,8 @@ def _ahead(loader: DataLoader[Any]) -> str:
     if loader._method == "thread":
         return f"up to {count} batches, {order}"
     kept = "in anonymous shared memory (no /dev/shm) that is reserved before it is written"
-    return f"up to {count} batches, {order}, {kept}"
+    shared = "; one that takes over 10 ms is made by all workers together" if may_share(loader) else ""
+    return f"up to {count} batches, {order}, {kept}{shared}"
 
 
 def _collation(loader: DataLoader[Any]) -> str:
@@ -150,6 +166,8 @@ def _faults(loader: DataLoader[Any]) -> str:
 def _randomness(loader: DataLoader[Any]) -> str:
     if loader._method == "thread":
         return "get_worker_info().rng is seeded for each sample; global generators are left alone"
+    if loader._threads > 1 and loader.seeding != "worker":
+        return "get_worker_info().rng is seeded for each sample; other generators are shared by a worker's threads"
     return {
         "auto": "generators that samples draw from are seeded for each sample, by its position in the epoch",
         "sample": "all generators are seeded for each sample, by its position in the epoch",

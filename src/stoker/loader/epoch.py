@@ -4,92 +4,26 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from stoker import errors
-from stoker.loader import world
+from stoker.loader import arguments, world
 from stoker.loader.generators import mix
 from stoker.loader.plan import BatchesPlan, ComputedPlan, Endless, Plan, StreamedPlan, TurnPlan
 from stoker.loader.sharding import read_again, reshared
-from stoker.loader.shares import Share
+from stoker.loader.shares import Mode, Share
+from stoker.loader.sharing import may_gather
 from stoker.loader.state import START, Place
 from stoker.loader.walk import Walk, at_rest
 from stoker.samplers import BatchSampler
 from stoker.samplers.order import Order
+from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import FORMAT_VERSION as ORDER_VERSION
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
-
-
-class Epochs:
-    """Numbers the epochs of a loader, across its iterators. Those without an end are one order, cut into pieces.
-
-    Attributes:
-        begun: how many have begun: the number of the next.
-        seed: of the order without an end, once it is decided.
-    """
-
-    def __init__(self) -> None:
-        self.begun = 0
-        self.seed: int | None = None
-        self._origin = (0, 0)  # (number, position) from which on all pieces have one length
-        self._left: dict[str, int | None] = {}  # what has a set_epoch → the epoch that we left there
-        self._ahead: dict[str, int] = {}  # by how much somebody else has set it ahead of our number
-
-    def piece(self, number: int, length: int) -> Place:
-        """Where a piece of the endless order begins, if all pieces have this length."""
-        return Place(seed=self.seed, position=self._origin[1] + (number - self._origin[0]) * length)
-
-    def announce(self, loader: DataLoader[Any]) -> int | None:
-        """Calls `set_epoch` where the dataset or a sampler has it; returns what the dataset was told, if anything.
-
-        Whoever calls it himself is obeyed: an epoch that is not the one we left there is his, and we count on from it.
-        """
-        batches, value = loader.batch_sampler, None
-        named = {"sampler": loader.sampler, "batch_sampler": batches, "in it": getattr(batches, "sampler", None)}
-        named = {"in it": named["in it"], **named, "dataset": loader.dataset}
-        for name, holder in {id(holder): (name, holder) for name, holder in named.items()}.values():
-            if not callable(getattr(type(holder), "set_epoch", None)):
-                continue
-            now, left = _epoch_of(holder), self._left.get(name, 0)
-            if now is not None and (now != left or type(now) is not type(left)):
-                self._ahead = {**self._ahead, name: now - self.begun}
-            value = _Told(self.begun + self._ahead.get(name, 0))
-            holder.set_epoch(value)
-            self._left = {**self._left, name: _epoch_of(holder)}
-        return value if callable(getattr(type(loader.dataset), "set_epoch", None)) else None
-
-    @property
-    def told(self) -> tuple[tuple[str, int], ...]:
-        """Who was told another number than ours, and by how much it is ahead."""
-        return tuple((name, ahead) for name, ahead in self._ahead.items() if ahead)
-
-    def resume(self, number: int, place: Place, end: int | None) -> None:
-        """The next epoch has this number; the piece that follows it begins at `end`."""
-        self.begun, self._ahead = number, dict(place.told)
-        if end is not None:
-            self.seed, self._origin = place.seed, (number + 1, end)
-
-
-class _Told(int):
-    """An epoch's number as we tell it: one that is equal and not of this class was set by somebody else."""
-
-    def __reduce__(self) -> Any:
-        return int, (int(self),)
-
-
-def _epoch_of(holder: Any) -> int | None:
-    """The epoch that was set last, under the names that torch's samplers and Hugging Face's streams give it."""
-    for name in ("epoch", "_epoch"):
-        value: Any = getattr(holder, name, None)
-        if isinstance(value, int):
-            return value
-        if hasattr(value, "__index__"):  # a tensor that workers share
-            return operator.index(value)
-    return None
 
 
 class Epoch(NamedTuple):
@@ -154,9 +88,11 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
     seed = place.seed
     if seed is None:
         # Ranks need one order, and their generators may differ
-        seed = draw_seed(loader) if loader.seed is None and loader.distributed is None else seed_of(loader, number)
+        seed = seed_of(loader, number) if is_fixed(loader) else draw_seed(loader)
     if pieces is not None:
         loader._epochs.seed = seed
+    if walk is None:
+        loader._epochs.passed(number)
     bound_to = loader.num_workers if loader.worker_init_fn is not None and loader.num_workers else None
     if loader._is_stream:
         active, turn, starts = place.streams(max(1, loader.num_workers))
@@ -174,11 +110,12 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
         share = Share(len(known), place.position, here, mode)
         by_number = BatchesPlan(known, share, first=place.batches, bound_to=bound_to)
         return Epoch(number, seed, by_number, place, share)
-    order = order_of(loader, seed)
+    order = order_of(sampler_of_indices(loader), seed, endless=pieces is not None)
     share = Share(len(order), place.position, here, mode)
     size, drop_last = (None, False) if batches is None else (batches.batch_size, batches.drop_last)
     limit = None if pieces is None else max(0, pieces - place.batches)
-    computed = ComputedPlan(order, share, size, drop_last, first=place.batches, bound_to=bound_to, limit=limit)
+    first, arrays = place.batches, may_gather(loader)
+    computed = ComputedPlan(order, share, size, drop_last, first=first, bound_to=bound_to, limit=limit, arrays=arrays)
     return Epoch(number, seed, computed, place, share, size or 1, pieces)
 
 
@@ -187,17 +124,16 @@ def _positions_in_piece(loader: DataLoader[Any], batches: int) -> int:
     return batches * (getattr(loader.batch_sampler, "batch_size", None) or 1) * world_of(loader).size
 
 
-def order_of(loader: DataLoader[Any], seed: int) -> Order:
+def order_of(sampler: Any, seed: int, *, endless: bool) -> Order:
     """All indices of an epoch with this seed, by position: of all ranks, and of all epochs where there is no end."""
     key = mix(seed)
-    if loader.batches_per_epoch is None:
-        return _pass(loader, key)
-    n = len(sampler_of_indices(loader))
-    return Endless(n, lambda number: _pass(loader, mix(key, number)))
+    if endless:
+        return Endless(len(sampler), lambda number: _order(sampler, mix(key, number)))
+    return _order(sampler, key)
 
 
-def _pass(loader: DataLoader[Any], key: int) -> Order:
-    order: Order = sampler_of_indices(loader).order(key)
+def _order(sampler: Any, key: int) -> Order:
+    order: Order = sampler.order(key)
     return order
 
 
@@ -225,7 +161,9 @@ def is_computed(loader: DataLoader[Any]) -> bool:
         return True
     sampler = sampler_of_indices(loader)
     if sampler is not None and sampler is loader._own_sampler:
-        return loader.sampler is sampler and getattr(sampler, "generator", loader.generator) is loader.generator
+        # Accelerate gives our sampler a generator: it is obeyed, unless the order follows from seed= anyway
+        told = is_fixed(loader) or getattr(sampler, "generator", loader.generator) is loader.generator
+        return loader.sampler is sampler and told
     return has_function(sampler, "order")
 
 
@@ -238,7 +176,22 @@ def has_function(sampler: Any, name: str) -> bool:
     return name in vars(homes[0])
 
 
-def world_of(loader: DataLoader[Any]) -> world.World:
+class Settings(Protocol):
+    """What says whose epoch it is: of a loader, and of the passes that it lends."""
+
+    seed: int | None
+    distributed: Mode | None
+    num_replicas: int | None
+    rank: int | None
+    batches_per_epoch: int | None
+
+
+def is_fixed(loader: Settings) -> bool:
+    """Whether the epochs' seeds follow from numbers, and not from a generator."""
+    return loader.seed is not None or loader.distributed is not None
+
+
+def world_of(loader: Settings) -> world.World:
     """The ranks that share the epoch: only this one, unless `distributed=` was asked for."""
     if loader.distributed is None:
         return world.World(0, 1)
@@ -247,7 +200,7 @@ def world_of(loader: DataLoader[Any]) -> world.World:
     return world.find()
 
 
-def seed_of(loader: DataLoader[Any], number: int) -> int:
+def seed_of(loader: Settings, number: int) -> int:
     """The seed of an epoch that follows from `seed=`, or from 0; without an end all epochs are one."""
     return mix(loader.seed or 0, 0 if loader.batches_per_epoch is not None else number) >> 1
 
@@ -355,20 +308,29 @@ def resumed(loader: DataLoader[Any], number: int, place: Place) -> Place:
             raise errors.StateFormatError(
                 f"the state is damaged: it stands at position {place.position} of an order of {length}."
             )
+        if place.position < place.batches:
+            raise errors.StateFormatError(
+                f"the state is damaged: it stands at position {place.position} behind {place.batches} batches."
+            )
     loader._epochs.resume(number, place, end)
     return place
 
 
-def check_weights(loader: DataLoader[Any]) -> None:
-    """Refuses weights that were made for a larger dataset, before one of them is drawn."""
+def check_samplers(loader: DataLoader[Any]) -> None:
+    """Refuses a sampler that was made for a larger dataset, and generators of another device, before they are used."""
     if loader._is_stream:
         return
-    weights, samples = getattr(knower(loader), "weights", None), _length(loader.dataset)
-    if weights is not None and samples is not None and len(weights) > samples:
-        raise errors.SamplerError(
-            f"the sampler has {len(weights)} weights, but the dataset has {samples} samples: one weight is needed for "
-            "each. Were they made for another split?"
-        )
+    known, samples = knower(loader), _length(loader.dataset)
+    if isinstance(known, WalkedInEpochs):
+        arguments.check_generator(getattr(known, "generator", None))
+    for name in ("weights", "lengths", "labels"):
+        count = _length(getattr(known, name, None))
+        if count is None or samples is None or count == samples:
+            continue
+        told = f"the {type(known).__name__} has {count} {name}, but the dataset has {samples} samples"
+        if count > samples:
+            raise errors.SamplerError(f"{told}: one is needed for each. Were they made for another split?")
+        loader._tell_once(f"{told}: those from {count} on are never drawn. One is needed for each.")
 
 
 def check_shares(loader: DataLoader[Any]) -> None:
@@ -379,7 +341,18 @@ def check_shares(loader: DataLoader[Any]) -> None:
         return
     told = ", ".join(f"{name}={value!r}" for name, value in asked.items())
     if not is_computed(loader):
-        what = "a stream" if loader._is_stream else f"the {type(loader._index_sampler).__name__}"
+        if loader._is_stream:
+            way = "keep one iterator, from which each epoch takes itertools.islice(batches, n)"
+            if loader.distributed is not None:
+                way = (
+                    "give each rank a part of the data: dataset.shard(num_shards=ranks, index=rank) where the dataset "
+                    "has that method, else other files or every n-th sample (see the guide on several GPUs)"
+                )
+            raise errors.SamplerError(
+                f"{told} needs an order that is known by position, but {type(loader.dataset).__name__} is a stream, "
+                f"which can only be walked. Leave it out, and {way}."
+            )
+        what = f"the {type(loader._index_sampler).__name__}"
         raise errors.SamplerError(
             f"{told} needs an order that is known by position, but {what} can only be walked. Leave it out and let "
             "that give each rank its share, or give the sampler a method order(key) (a batch sampler: batches(key))."

@@ -106,6 +106,11 @@ class Faults:
         """Whether it is decided what becomes of this sample."""
         return place in self._met
 
+    def named(self, place: int, index: Any) -> Any:
+        """The index of a sample that failed, for a message: with what the dataset says of it."""
+        description = self._met[place]["description"] if place in self._met else None
+        return index if description is None else _Described(f"{index!r} ({description})")
+
     def raise_known(self, mark: int) -> None:
         """Raises, in a worker's stead, what this mark of the unit is known to do."""
         if mark in self._known:
@@ -196,6 +201,13 @@ def candidates(place: int, indices: Sequence[Any], spares: Sequence[Any], key: i
     order = sorted(others, key=lambda other: mix(key, other))
     yield from (indices[other] for other in order)
     yield from spares
+
+
+class _Described(str):
+    """An index with its description, which prints as it is where Python asks for its repr."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _as_exception(story: dict[str, Any]) -> Exception:

@@ -10,7 +10,7 @@ from stoker import errors
 from stoker._engine import ending
 from stoker._engine.base import Answer, Backend, Failure
 from stoker.device import pinning
-from stoker.loader import epoch
+from stoker.loader import epoch, sharing
 from stoker.loader.accounts import Accounts
 from stoker.loader.job import Work
 from stoker.loader.plan import Step
@@ -38,6 +38,11 @@ _ENDINGS = (
 """What is raised when the epoch cannot go on."""
 
 
+AT_ONCE = 2
+"""Units that workers share at a time: while the last rows of one are made, those who are free begin the next. So many
+times `prefetch_factor` are under way then, however many workers there are."""
+
+
 class LoaderIterator:
     """Iterates over one epoch of a loader; made by `iter(loader)`.
 
@@ -51,6 +56,8 @@ class LoaderIterator:
         self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device)
         self._timeout = loader.timeout or None
         self._ahead = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
+        self._ahead_if_shared = min(self._ahead, AT_ONCE * (loader.prefetch_factor or 1))
+        self._shares = sharing.may_share(loader)
         self._in_order = loader.in_order or not loader.num_workers
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
         self._answers: dict[int, Answer] = {}
@@ -140,6 +147,9 @@ class LoaderIterator:
     def _begin(self, asked: float) -> None:
         """The epoch is decided at its first `next()`, as in torch, also what is drawn for it from a generator."""
         epochs = self._loader._epochs
+        if epochs.moved:  # by a `set_epoch` since `iter()`, as Lightning calls it
+            self._set_epoch = epochs.announce(self._loader)
+            self._place = self._place if self._walk is not None else START
         self._epoch = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
         epochs.begun += 1
         self._progress.begin(self._epoch)
@@ -231,15 +241,19 @@ class LoaderIterator:
     def _has_room(self, backend: Backend) -> bool:
         """Whether more is to be submitted now. To wake the workers costs the trainer more than all else that it does
         for a batch: while all that is under way lies ready, it is done for several batches at once."""
-        under_way = self._outstanding + len(self._answers)
-        idle = backend.ready + len(self._answers) == under_way
-        several = self._ahead // 2 if idle and under_way * 2 > self._ahead else 1
-        return under_way + max(1, several) <= self._ahead
+        under_way, most = self._outstanding + len(self._answers), self._most(backend)
+        if under_way >= most:
+            return False
+        return under_way * 2 <= most or backend.ready + len(self._answers) < under_way
+
+    def _most(self, backend: Backend) -> int:
+        """Units that may be under way. Where workers share each, more of them need not be."""
+        return self._ahead_if_shared if backend.shares else self._ahead
 
     def _plan(self, backend: Backend) -> None:
         assert self._epoch is not None
-        plan, seed = self._epoch.plan, self._epoch.seed
-        while self._outstanding + len(self._answers) < self._ahead:
+        plan, seed, most = self._epoch.plan, self._epoch.seed, self._most(backend)
+        while self._outstanding + len(self._answers) < most:
             try:
                 step = plan.next()
             except Exception as error:
@@ -269,7 +283,8 @@ class LoaderIterator:
                 spares,
             )
             self._witness.steps[self._submitted] = step
-            backend.submit(self._submitted, work, step.worker)
+            rows = len(step.indices) if self._shares else 0
+            backend.submit(self._submitted, work, step.worker, rows)
             self._submitted += 1
             self._outstanding += 1
 

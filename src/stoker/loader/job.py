@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from stoker import collate
 from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Known, Lender, Recipe, Said
+from stoker._transport.rows import MisfitError
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
+from stoker.datasets.copies import own_copy
 from stoker.datasets.gather import gatherer
+from stoker.errors import SkipSample
 from stoker.loader import torch_bridge
 from stoker.loader.faults import Faults
 from stoker.loader.map_source import MapSource
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.seeding import SampleSeeding, Seeding
 from stoker.loader.stream_source import StreamSource
+from stoker.loader.threads import Threads
 from stoker.loader.worker_seeding import run_init_fn
 
 Method = Literal["serial", "thread", "process"]
@@ -52,6 +57,7 @@ class Settings:
     seeding: Seeding
     own_collate: bool
     shard: Literal["auto", "none"]
+    threads: int = 1  # that make samples, in each worker
 
 
 def assemble(parts: dict[str, Any]) -> Recipe:
@@ -69,13 +75,14 @@ class LoaderJob:
 
     def __init__(self, parts: dict[str, Any], number: int) -> None:
         self.mark: Any = [IDLE]
+        self.upcoming: Callable[[], Iterable[Any]] = tuple
         self._settings: Settings = parts["settings"]
         self._number = number
         self._dataset = parts["dataset"]
         self._init_fn = parts["worker_init_fn"]
         # Each thread walks, and may configure, its own stream
         copied = self._settings.method == "thread" and self._settings.iterable
-        self._dataset = copy.copy(self._dataset) if copied else self._dataset
+        self._dataset = own_copy(self._dataset) if copied else self._dataset
         self._is_told = copied or self._settings.method == "process"  # of an epoch: others share the trainer's dataset
         if self._settings.method != "serial":
             torch_bridge.connect()
@@ -88,14 +95,17 @@ class LoaderJob:
         self._sick: Exception | None = None
         self._run: int | None = None
         self._map: MapSource | None = None
+        self._threads: Threads | None = None
         self._stream: StreamSource | None = None
         self._resumed: bytes | None = None
         self._samples = 0
         self._notes: list[str] = []
         self._failed: Any = None
 
-    def run(self, work: Work, lend: Lender | None = None, known: Known = ()) -> Any:
-        """Makes the batch of a unit, in memory that `lend` gives where it does."""
+    def run(
+        self, work: Work, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None
+    ) -> Any:
+        """Makes the batch of a unit, or `rows` of it, in memory that `lend` gives where it does."""
         work = Work(*work)
         outside = current.info
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
@@ -105,6 +115,8 @@ class LoaderJob:
             if self._settings.method == "process":
                 collate.write_in_place()  # torch may have been imported by the last unit
             with contextlib.nullcontext() if lend is None else memory.lent_by(lend):
+                if rows is not None:
+                    return self._rows(work, seeds, *rows)
                 return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds)
         finally:
             if self._settings.method == "serial":
@@ -122,7 +134,7 @@ class LoaderJob:
 
     def failed_index(self) -> Any:
         """Index of the sample at which the last unit failed, those of its batch if it was the batch, or None."""
-        return self._failed
+        return self._failed.tolist() if isinstance(self._failed, np.ndarray) else self._failed
 
     def resume(self, state: bytes) -> None:
         """This worker replaces one whose stream stood there: what that one said of it."""
@@ -148,7 +160,7 @@ class LoaderJob:
             source = gatherer(self._dataset)
             if source is not None:
                 self._gathered = collate.gathering(self._collate_fn, self._dataset, source)
-        return seeds
+        return seeds if self._threads is None else self._threads.seeds
 
     def _start(self, seed: int) -> SampleSeeding:
         """The first unit brings the epoch's seed; the user's init function runs now, in the worker."""
@@ -174,12 +186,51 @@ class LoaderJob:
         except Exception as error:
             self._sick = error
         held = self._dataset if settings.own_collate else (self._dataset, self._collate_fn)
+        if settings.threads > 1:
+            self._threads = Threads(settings.threads, self._info, mode, self.mark, self._begin_ahead, self._tell)
+            held = self._collate_fn  # generators that the dataset holds are for the threads to share
         self._seeding = SampleSeeding(mode, dataset=held, threads=threads, restore=serial, rng=rng, mark=self.mark)
         return self._seeding
 
-    def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:
+    def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:
+        """A run of a batch's rows. Samples raise what they raise; all else that is wrong is for the whole batch."""
+        source = self._source
+        self._samples = last - first
+        try:
+            samples = source.run(work, seeds, first, last)
+        except SkipSample as wish:
+            raise MisfitError("a sample to be left out") from wish
+        except Exception:
+            self._failed = source.failed_index if seeds.failed_at is not None else work.indices
+            raise
+        self.mark[0] = COLLATE
+        try:
+            batch = self._collate(samples)
+        except Exception as error:
+            raise MisfitError("samples that do not go together") from error
+        if not isinstance(self._collate, collate.Compiled) or not self._collate.is_by_rows:
+            raise MisfitError("samples with strings, or other things that have no rows of one size", for_good=True)
+        self.mark[0] = WRITE
+        return batch
+
+    def _begin_ahead(self) -> None:
+        """Threads have time for what comes next, as far as it is of this epoch: the dataset stands there."""
+        for upcoming in self.upcoming():
+            work = Work(*upcoming)
+            if work.run == self._run and self._gathered is None:
+                self._source.begin(work)
+
+    def _tell(self, note: str) -> None:
+        self._notes.append(note)
+
+    @property
+    def _source(self) -> MapSource:
         if self._map is None:
-            self._map = MapSource(self._dataset, self._settings.batched, self._faults, self.mark)
+            self._map = MapSource(self._dataset, self._settings.batched, self._faults, self.mark, self._threads)
+        return self._map
+
+    def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:
+        source = self._source
         self._failed = work.indices
         if self._gathered is not None and not self._faults.knows_any:
             self.mark[0] = WHOLE
@@ -187,10 +238,13 @@ class LoaderJob:
             if batch is not collate.NOT_GATHERED:
                 self.mark[0] = WRITE
                 return batch
+        if isinstance(work.indices, np.ndarray):  # those who fetch samples get integers of Python's
+            self._failed = work.indices.tolist()
+            work = work._replace(indices=self._failed)
         try:
-            batch = self._collated(work.seed, work.position, self._map.samples(work, seeds))
+            batch = self._collated(work.seed, work.position, source.samples(work, seeds))
         except Exception:
-            self._failed = self._map.failed_index if seeds.failed_at is not None else work.indices
+            self._failed = source.failed_index if seeds.failed_at is not None else work.indices
             raise
         if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
             self._gathered.trouble = None

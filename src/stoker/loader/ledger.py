@@ -98,6 +98,16 @@ class Counts:
     spent: float = 0.0
     faults: dict[str, Like] = field(default_factory=dict)
 
+    def plus(self, other: Counts) -> Counts:
+        """Both together."""
+        known = self.planned is not None and other.planned is not None
+        both = Counts((self.planned or 0) + (other.planned or 0) if known else None)
+        for name in _NUMBERS:
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        for like in (*self.faults.values(), *other.faults.values()):
+            both._keep(like.name, like.first, like.count)
+        return both
+
     @property
     def requested(self) -> int:
         """Samples that have met their fate."""
@@ -126,19 +136,25 @@ class Counts:
         self.skipped += skipped
         self.quarantined += len(left_out) - skipped
         self.batches += samples > 0
-        self._keep(faults)
+        self._keep_all(faults)
 
     def add_raised(self, samples: int, faults: Sequence[Fault]) -> None:
         """A batch of so many planned samples that was an error: none of them was delivered."""
         self.raised += samples
-        self._keep(faults)
+        self._keep_all(faults)
 
-    def _keep(self, faults: Sequence[Fault]) -> None:
+    def _keep_all(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
-            name = class_of(fault)
-            if name not in self.faults and len(self.faults) >= KEPT:
-                name = "others"
-            self.faults.setdefault(name, Like(name, fault)).count += 1
+            self._keep(class_of(fault), fault, 1)
+
+    def _keep(self, name: str, first: Fault, count: int) -> None:
+        if name not in self.faults and len(self.faults) >= KEPT:
+            name = "others"
+        self.faults.setdefault(name, Like(name, first)).count += count
+
+
+_NUMBERS = ("delivered", "replaced", "skipped", "quarantined", "raised", "batches", "waited", "spent")
+"""What of the counts is added up."""
 
 
 @dataclass
@@ -154,7 +170,6 @@ class Ledger:
 
     Attributes:
         epoch: counts of the latest epoch.
-        total: counts of all epochs since the loader was made.
         epoch_number: number of the latest epoch, or None before the first.
         epochs: how many have begun.
         events: by kind, since the loader was made.
@@ -162,18 +177,22 @@ class Ledger:
 
     def __init__(self) -> None:
         self.epoch = Counts()
-        self.total = Counts(planned=0)
+        self._before = Counts(planned=0)
         self.epoch_number: int | None = None
         self.epochs = 0
         self.events: dict[str, Happened] = {}
 
+    @property
+    def total(self) -> Counts:
+        """Counts of all epochs since the loader was made, as they are now."""
+        return self._before.plus(self.epoch) if self.epochs else self._before.copy()
+
     def begin(self, epoch_number: int, planned: int | None) -> None:
         """An epoch begins, of so many samples: those that are still to come, where it is resumed."""
+        self._before = self.total
         self.epoch = Counts(planned)
         self.epoch_number = epoch_number
         self.epochs += 1
-        known = self.total.planned is not None and planned is not None
-        self.total.planned = (self.total.planned or 0) + (planned or 0) if known else None
 
     def delivered(self, samples: int, faults: Sequence[Fault]) -> None:
         """A batch is delivered.
@@ -182,8 +201,7 @@ class Ledger:
             samples: how many are in it, those that stand in for others included.
             faults: of the samples that failed or were not wanted.
         """
-        for counts in (self.epoch, self.total):
-            counts.add_delivered(samples, faults)
+        self.epoch.add_delivered(samples, faults)
 
     def raised(self, samples: int, faults: Sequence[Fault]) -> None:
         """A batch's error is raised.
@@ -192,19 +210,15 @@ class Ledger:
             samples: how many were planned for the batch, the innocent included.
             faults: of the samples that failed.
         """
-        for counts in (self.epoch, self.total):
-            counts.add_raised(samples, faults)
+        self.epoch.add_raised(samples, faults)
 
     def waited(self, seconds: float) -> None:
         """The training loop has waited so long for this batch."""
-        for counts in (self.epoch, self.total):
-            counts.waited += seconds
+        self.epoch.waited += seconds
 
     def spent(self, seconds: float) -> None:
         """So much time has gone by since the epoch's first `next()`."""
-        seconds = max(seconds, self.epoch.waited)  # the first wait may have begun before the epoch did
-        self.total.spent += seconds - self.epoch.spent
-        self.epoch.spent = seconds
+        self.epoch.spent = max(seconds, self.epoch.waited)  # the first wait may have begun before the epoch did
 
     def event(self, event: Event) -> None:
         """Something happened beside the batches."""

@@ -16,6 +16,7 @@ from stoker.loader.generators import mix
 if TYPE_CHECKING:
     from stoker.loader.job import Work
     from stoker.loader.seeding import SampleSeeding
+    from stoker.loader.threads import Made, Threads
 
 
 class MapSource:
@@ -26,16 +27,19 @@ class MapSource:
         batched: whether a unit's indices are a list.
         faults: what is done about samples that fail.
         mark: where what is being done is left.
+        threads: make the samples, where there is more than one of them.
 
     Attributes:
         failed_index: index of the sample that raised, after `samples` has; all of the unit's, if it was the batch.
     """
 
-    def __init__(self, dataset: Any, batched: bool, faults: Faults, mark: Any) -> None:
+    def __init__(self, dataset: Any, batched: bool, faults: Faults, mark: Any, threads: Threads | None = None) -> None:
         self._dataset = dataset
         self._batched = batched
         self._faults = faults
         self._mark = mark
+        self._threads = threads
+        self._fetch = functools.partial(operator.getitem, dataset)
         self._fetch_all = getattr(dataset, "__getitems__", None) if batched else None
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
@@ -55,10 +59,7 @@ class MapSource:
             if place is None:
                 self.failed_index = work.indices
             elif place < len(indices):
-                self.failed_index = indices[place]
-                _blame_the_sampler(error, self.failed_index, self._dataset)
-                if not self._faults.has_met(place):
-                    self._faults.decide(place, self.failed_index, _positions(work, indices)[place], error)
+                self._blame(place, indices, _positions(work, indices), error)
             raise
         if self._faults.has_met_any:
             samples = [sample for sample in samples if sample is not LEFT_OUT]
@@ -66,16 +67,60 @@ class MapSource:
                 raise NothingLeft
         return samples
 
+    def run(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> list[Any]:
+        """The samples from `first` to before `last`, of which none may be left out.
+
+        Raises:
+            Exception: what the dataset raised.
+        """
+        indices = list(work.indices)
+        positions = _positions(work, indices)
+        try:
+            return seeds.samples(work.seed, positions[first:last], self._fetch, indices[first:last], first)
+        except Exception as error:
+            if seeds.failed_at is not None and not isinstance(error, SkipSample):
+                self._blame(first + seeds.failed_at, indices, positions, error)
+            raise
+
     def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
         if callable(self._fetch_all):
             return self._at_once(work, seeds, indices)
-        fetch = functools.partial(operator.getitem, self._dataset)
+        if self._threads is None:
+            return self._in_turn(work, seeds, indices)
+        if self._faults.knows_any:
+            self._threads.rest()  # one at a time: so the mark says which it was
+            return self._in_turn(work, seeds, indices)
+        made = self._threads.made(work, _positions(work, indices), indices, self._fetch)
+        try:
+            return self._in_turn(work, seeds, indices, made)
+        finally:
+            made.forget()
+
+    def _blame(self, place: int, indices: list[Any], positions: range, error: Exception) -> None:
+        """The sample at this place raised, and so does its batch."""
+        self.failed_index = indices[place]
+        _blame_the_sampler(error, self.failed_index, self._dataset)
+        if not self._faults.has_met(place):
+            self._faults.decide(place, self.failed_index, positions[place], error)
+        self.failed_index = self._faults.named(place, self.failed_index)
+
+    def begin(self, work: Work) -> None:
+        """This unit will be asked for, so its samples may be begun: there are threads for it."""
+        if self._threads is not None:
+            indices = list(work.indices) if self._batched else [work.indices]
+            self._threads.begin(work, _positions(work, indices), indices, self._fetch)
+
+    def _in_turn(self, work: Work, seeds: SampleSeeding, indices: list[Any], made: Made | None = None) -> list[Any]:
+        """Sample by sample; threads may have made them."""
         if not (self._skips or self._faults.is_lenient or self._faults.knows_any):
+            positions = _positions(work, indices)
             try:
-                return seeds.samples(work.seed, _positions(work, indices), fetch, indices)
+                if made is None:
+                    return seeds.samples(work.seed, positions, self._fetch, indices)
+                return seeds.samples(work.seed, positions, made.sample, range(len(indices)))
             except SkipSample:
                 self._skips = True  # from now on it is expected
-        return self._carefully(work, seeds, indices, fetch)
+        return self._carefully(work, seeds, indices, self._fetch, made)
 
     def _at_once(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
         """By `__getitems__`; sample by sample where that fails, and it matters which one it is."""
@@ -91,10 +136,15 @@ class MapSource:
         return self._carefully(work, seeds, indices, lambda index: fetch_all([index])[0])
 
     def _carefully(
-        self, work: Work, seeds: SampleSeeding, indices: list[Any], fetch: Callable[[Any], Any]
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        made: Made | None = None,
     ) -> list[Any]:
         positions = _positions(work, indices)
-        guarded = functools.partial(self._guarded, work, seeds, positions, indices, fetch)
+        guarded = functools.partial(self._guarded, work, seeds, positions, indices, fetch, made)
         return seeds.samples(work.seed, positions, guarded, list(enumerate(indices)))
 
     def _guarded(
@@ -104,12 +154,13 @@ class MapSource:
         positions: range,
         indices: list[Any],
         fetch: Callable[[Any], Any],
+        made: Made | None,
         item: tuple[int, Any],
     ) -> Any:
         place, index = item
         try:
             self._faults.raise_known(place)
-            return fetch(index)
+            return fetch(index) if made is None else made.sample(place)
         except Exception as error:
             decision = self._faults.decide(place, index, positions[place], error)
             if decision == "raise":

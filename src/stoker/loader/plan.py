@@ -31,7 +31,8 @@ class Step(NamedTuple):
     """One unit's share of the plan.
 
     Attributes:
-        indices: a list of indices for a batch, a single index without batching, None for a stream.
+        indices: a list of indices for a batch, or an array of them where it is to be gathered; a single index without
+            batching, None for a stream.
         position: where in the epoch the first sample stands, counted from 0.
         worker: the worker that has to do it, or None for whoever is free.
         number: the step's in the epoch, counted from 0; streams do not number theirs.
@@ -111,6 +112,7 @@ class ComputedPlan(_Numbered):
         first: number in the epoch of the first step, for the workers' turns.
         bound_to: number of workers if step k belongs to worker k mod n.
         limit: steps at most; None for all.
+        arrays: whether indices of a batch are an array.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class ComputedPlan(_Numbered):
         first: int = 0,
         bound_to: int | None = None,
         limit: int | None = None,
+        arrays: bool = False,
     ) -> None:
         super().__init__(first, bound_to)
+        self._arrays = arrays and batch_size is not None
         self._order = order
         self._share = share
         self._size = batch_size or 1
@@ -133,7 +137,7 @@ class ComputedPlan(_Numbered):
         if limit is not None:
             self._count = min(self._count, limit * self._size)
         self._block_start = 0
-        self._block: list[int] = []
+        self._block: list[int] | Int64Array = []
 
     def step(self, k: int) -> Step | None:
         """Step k, in constant time."""
@@ -157,14 +161,15 @@ class ComputedPlan(_Numbered):
         """Those of this rank."""
         return self._count
 
-    def _indices(self, start: int, stop: int) -> list[int]:
+    def _indices(self, start: int, stop: int) -> Any:
         at = start - self._block_start
         if at < 0 or stop - self._block_start > len(self._block):
-            ahead = BLOCK if self._block else FIRST_BLOCK
+            ahead = BLOCK if len(self._block) else FIRST_BLOCK
             end = min(self._count, start + max(ahead, stop - start))
-            self._block = self._order.take(self._share.positions(start, end)).tolist()
-            self._block_start, at = start, 0
-        return self._block[at : at + stop - start]
+            block = self._order.take(self._share.positions(start, end))
+            self._block, self._block_start, at = block if self._arrays else block.tolist(), start, 0
+        part = self._block[at : at + stop - start]
+        return part.copy() if self._arrays else part  # a dataset may write to what it is given
 
 
 class BatchesPlan(_Numbered):

@@ -26,22 +26,26 @@ class Progress:
     """
 
     def __init__(self, place: Place = START, walk: Walk | None = None) -> None:
-        self._begin = place
         self._walk = walk
         self._epoch: Epoch | None = None
+        self._streams: dict[int, tuple[bytes | None, bool]] = {}
+        self._finished = False
+        self._stand(place)
+
+    def _stand(self, place: Place) -> None:
+        self._begin = place
         self._batches = place.batches  # received without a gap
         self._ahead = set(place.ahead)  # received beyond a gap
         self._marks: dict[int, Any] = {}  # of batches that are planned and not received
         self._mark = None if place.mark is None else (place.position, place.mark)
-        self._streams: dict[int, tuple[bytes | None, bool]] = {}
         self._turn = place.turn
         self._planned = place.batches
         self._over = place.batches if place.over else None  # that many batches, where the sampler has ended
-        self._finished = False
 
     def begin(self, epoch: Epoch) -> None:
-        """The epoch is decided."""
+        """The epoch is decided, and may begin elsewhere than was thought (`set_epoch`)."""
         self._epoch = epoch
+        self._stand(epoch.place)
 
     def planned(self, number: int, mark: Any) -> None:
         """Where the user's sampler stands behind a batch."""
@@ -89,7 +93,7 @@ class Progress:
         if epoch is None:
             return following, self._begin
         if self._finished:
-            return epoch.number + 1, epoch.next_place()
+            return following, epoch.next_place() if following == epoch.number + 1 else START  # START: by `set_epoch`
         position, mark = self._mark or (epoch.position(self._batches), None)
         return epoch.number, Place(
             seed=epoch.seed,

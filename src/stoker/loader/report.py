@@ -28,6 +28,8 @@ _EVENTS = {
     "sick_birth": "sick births",
     "held_back": "held back",
     "quarantine_failed": "quarantine",
+    "auto": "workers",
+    "hint": "hint",
 }
 """Events and their rows. Errors and skips are counted with the samples."""
 
@@ -62,7 +64,7 @@ class Report:
         """A ledger as it is now; what it counts later is not seen."""
         return cls(
             ledger.epoch.copy(),
-            ledger.total.copy(),
+            ledger.total,
             ledger.epoch_number,
             ledger.epochs,
             {kind: happened.count for kind, happened in ledger.events.items()},
@@ -134,6 +136,8 @@ class Report:
 
     def _events(self, kind: str) -> str:
         count, latest = self.event_counts[kind], self.events.get(kind, ())[-SHOWN:]
+        if kind in ("auto", "hint") and latest:
+            return latest[-1].message
         shown = ", ".join(
             ("" if event.worker is None else f"worker {event.worker} ") + f"at {_clock(event.time)}" for event in latest
         )

@@ -101,9 +101,16 @@ class SampleSeeding:
         self._to_put_back: list[tuple[Stream, Any]] = []
 
     def samples(
-        self, seed: int, positions: Sequence[int] | range, fetch: Callable[[Any], T], indices: Sequence[Any]
+        self,
+        seed: int,
+        positions: Sequence[int] | range,
+        fetch: Callable[[Any], T],
+        indices: Sequence[Any],
+        first: int = 0,
     ) -> list[T]:
         """The samples `fetch(index)`, in order, each under generators seeded for its position.
+
+        The mark of the first is `first`: its place in a unit of which others make the rest.
 
         Samples are fetched twice in one case: past the worker's first samples, those of the batch in which a generator
         is drawn from for the first time.
@@ -119,11 +126,11 @@ class SampleSeeding:
             if alone:
                 with self._borrowed(self._all()):
                     for position, index in zip(positions[:alone], indices[:alone], strict=True):
-                        self._mark[0] = len(done)
+                        self._mark[0] = first + len(done)
                         with self._bystanders_watched():
                             done.append(self._alone(key, position, partial(fetch, index)))
             if alone < many:
-                self._together(key, positions[alone:], fetch, indices[alone:], done)
+                self._together(key, positions[alone:], fetch, indices[alone:], done, first)
         except BaseException:
             self.failed_at = len(done)
             raise
@@ -221,13 +228,20 @@ class SampleSeeding:
         return self._alone(key, position, call)  # once more, because this sample has imported torch and drawn from it
 
     def _together(
-        self, key: int, positions: Sequence[int], fetch: Callable[[Any], T], indices: Sequence[Any], done: list[T]
+        self,
+        key: int,
+        positions: Sequence[int],
+        fetch: Callable[[Any], T],
+        indices: Sequence[Any],
+        done: list[T],
+        first: int,
     ) -> None:
         """Appends samples to `done` for which the active generators are seeded, while the idle ones are watched."""
-        start, mark = len(done), self._mark
+        kept, mark = len(done), self._mark
+        start = first + kept
         self._rng.key, self._rng.find_position = key, lambda: positions[mark[0] - start]
         while True:
-            del done[start:]
+            del done[kept:]
             before = self._states_of_idle()
             seeded = self._seeded = [*self._active, *self._rng.streams]
             try:
@@ -311,6 +325,11 @@ class SampleSeeding:
                 StokerWarning,
                 stacklevel=2,
             )
+
+
+def key_of_samples(seed: int) -> int:
+    """From an epoch's seed: `step(key, position)` is what the generators of a sample are seeded with."""
+    return mix(seed, _SAMPLE)
 
 
 def _has_moved(stream: Stream, state: Any) -> bool:

@@ -1,4 +1,6 @@
-"""Whether several workers may make one batch, each some of its rows. See `docs/design/11-parts.md`."""
+"""Who makes a batch: whether it may be gathered at once (`docs/design/08-gather-and-collation.md`), or several workers
+may make it, each some of its rows (`docs/design/11-parts.md`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,12 @@ from stoker.datasets.gather import gatherer
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
+
+
+def may_gather(loader: DataLoader[Any]) -> bool:
+    """Whether batches are gathered, as far as that is known before a worker has tried."""
+    collated = collate.for_output(loader.collate_fn, loader.output)
+    return loader._auto_collation and collate.is_default(collated) and gatherer(loader.dataset) is not None
 
 
 def may_share(loader: DataLoader[Any]) -> bool:
@@ -29,5 +37,5 @@ def may_share(loader: DataLoader[Any]) -> bool:
         and loader.on_error == "raise"
         and collate.is_default(collate.for_output(loader.collate_fn, loader.output))
         and not callable(getattr(loader.dataset, "__getitems__", None))
-        and gatherer(loader.dataset) is None
+        and not may_gather(loader)
     )

@@ -5,12 +5,16 @@ Shared by an iterator and its backend. It knows neither, so that an iterator tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import warnings
 from collections import deque
 
+import numpy as np
+
 from stoker import errors
+from stoker._engine.base import SEVERAL
 from stoker._engine.process import fates
 from stoker._events import Event, Listener
 from stoker.loader.ledger import Ledger
@@ -19,9 +23,11 @@ from stoker.loader.plan import Step
 _log = logging.getLogger("stoker")
 _log.addHandler(logging.NullHandler())  # else Python prints what the warning has said already
 
-_LEVELS = {"skip": logging.INFO, "retired": logging.INFO, "quarantine_failed": logging.ERROR}
-_SILENT = ("skip",)
-"""What a dataset asked for itself is no matter for a warning."""
+_LEVELS = {**dict.fromkeys(("skip", "auto", "hint", "retired"), logging.INFO), "quarantine_failed": logging.ERROR}
+_SILENT = ("skip", "auto")
+"""What somebody asked for is no matter for a warning."""
+_HINTS = ("hint",)
+"""What is well meant depends on the clock: it must not fail a run in which warnings are errors."""
 
 
 class Witness:
@@ -61,7 +67,8 @@ class Witness:
             self._listener(event)
         if event.kind not in self._told and event.kind not in _SILENT:
             self._told.add(event.kind)
-            warnings.warn(event.message, errors.StokerWarning, stacklevel=users_level())
+            with contextlib.suppress(errors.StokerWarning) if event.kind in _HINTS else contextlib.nullcontext():
+                warnings.warn(event.message, errors.StokerWarning, stacklevel=users_level())
 
     def locate(self, unit: int, mark: int) -> str:
         """Where that is: "batch 7, sample 30"."""
@@ -75,9 +82,13 @@ class Witness:
     def _sample(self, step: Step, mark: int) -> str:
         if mark in fates.DOING:
             return fates.DOING[mark]
-        if not isinstance(step.indices, list):
-            return f"sample {step.indices!r}"
-        return f"sample {step.indices[mark]!r}" if mark < len(step.indices) else "a sample"
+        if mark <= SEVERAL:
+            first = self._sample(step, SEVERAL - mark)
+            return f"{first}, or another that was made at the same time (threads_per_worker)"
+        indices = step.indices.tolist() if isinstance(step.indices, np.ndarray) else step.indices
+        if not isinstance(indices, list):
+            return f"sample {indices!r}"
+        return f"sample {indices[mark]!r}" if mark < len(indices) else "a sample"
 
 
 def users_level() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stoker import _nominal
 from stoker.samplers.base import Sampler
+from stoker.samplers.passes import passes_of
 
 
 class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: ignore[misc]
@@ -39,6 +40,11 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
                 return
             yield batch
 
+    def set_epoch(self, epoch: int) -> None:
+        """Hands the epoch on to the sampler, if that has a `set_epoch`."""
+        if callable(hand_on := getattr(self.sampler, "set_epoch", None)):
+            hand_on(epoch)
+
     def __len__(self) -> int:
         """Returns the number of batches.
 
@@ -46,4 +52,6 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
             TypeError: the sampler does not know its length.
         """
         count = len(self.sampler)  # type: ignore[arg-type]  # not every iterable has one
+        if (passes := passes_of(self.sampler)) is not None:
+            count = passes.length(count)
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)

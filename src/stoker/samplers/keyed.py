@@ -10,13 +10,14 @@ from typing import Any
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, draws_from
 from stoker.samplers.order import BatchOrder, Int64Array
+from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import Permutation
 
 KEPT = 1024
 """Permutations that an epoch keeps. One of up to 4,096 numbers holds a table of 8 bytes each: at most 32 MiB in all."""
 
 
-class KeyedBatchSampler(Sampler[list[int]]):
+class KeyedBatchSampler(WalkedInEpochs, Sampler[list[int]]):
     """A batch sampler that is asked for its batches by number; to walk it is to ask for them in turn.
 
     Attributes:
@@ -34,6 +35,9 @@ class KeyedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yields the batches of an epoch; its key is drawn when the first is asked for."""
+        return self._drawn() if self._passes is None else self._passes.batches(self)
+
+    def _drawn(self) -> Iterator[list[int]]:
         epoch = self.batches(draws_from(self.generator).below(2**63 - 1, 1)[0] if self.shuffle else 0)
         for number in range(len(epoch)):
             yield epoch.batch(number)

@@ -12,19 +12,20 @@ from stoker._hashing import hashes
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, Draws, TorchDraws, draws_from
 from stoker.samplers.order import Int64Array, Order
+from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import Permutation
 
 _AT_ONCE = 32  # as torch draws with replacement, so that a shared generator gives each the same
 
 
-class RandomSampler(Sampler[int], _nominal.base("RandomSampler")):  # type: ignore[misc]
+class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")):  # type: ignore[misc]
     """Yields indices in random order: each once, or drawn with replacement.
 
     A `torch.Generator` gives the order that torch's sampler draws from it. Without a generator each iteration seeds
     its own, from torch's global one; where torch is not wanted, from NumPy's global state.
 
     A loader of ours that is given none draws the epoch's seed itself, and asks for `order(key)`: the order is then a
-    function of that seed.
+    function of that seed. One with `seed=` lends its epochs to its sampler, for those who walk this instead.
 
     Args:
         data_source: the dataset, or anything with a length.
@@ -64,6 +65,9 @@ class RandomSampler(Sampler[int], _nominal.base("RandomSampler")):  # type: igno
 
     def __iter__(self) -> Iterator[int]:
         """Yields the indices; draws them when they are needed."""
+        return self._drawn() if self._passes is None else self._passes.indices(self)
+
+    def _drawn(self) -> Iterator[int]:
         n = len(self.data_source)
         draws = self._draws()
         if self.replacement:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sized
 from stoker import _nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.order import Int64Array, Order
+from stoker.samplers.passes import WalkedInEpochs
 
 
-class SequentialSampler(Sampler[int], _nominal.base("SequentialSampler")):  # type: ignore[misc]
+class SequentialSampler(WalkedInEpochs, Sampler[int], _nominal.base("SequentialSampler")):  # type: ignore[misc]
     """Yields 0 to n - 1, where n is the length that the dataset has when the iteration begins.
 
     Args:
@@ -22,8 +23,8 @@ class SequentialSampler(Sampler[int], _nominal.base("SequentialSampler")):  # ty
         self.data_source = data_source
 
     def __iter__(self) -> Iterator[int]:
-        """Yields the indices in order."""
-        return iter(range(len(self.data_source)))
+        """Yields the indices in order; with a loader that shares them out among ranks, this rank's."""
+        return iter(range(len(self.data_source))) if self._passes is None else self._passes.indices(self)
 
     def order(self, key: int) -> Order:
         """Returns the same for any key: each position is its index."""

@@ -11,10 +11,11 @@ from stoker import _nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, draws_from
 from stoker.samplers.order import Int64Array, Order
+from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import Permutation
 
 
-class SubsetRandomSampler(Sampler[int], _nominal.base("SubsetRandomSampler")):  # type: ignore[misc]
+class SubsetRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("SubsetRandomSampler")):  # type: ignore[misc]
     """Yields each of the given indices once, in random order.
 
     A `torch.Generator`, or torch's global one, gives the order that torch's sampler draws from it; where torch is not
@@ -33,6 +34,9 @@ class SubsetRandomSampler(Sampler[int], _nominal.base("SubsetRandomSampler")):  
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the indices; the order is drawn when the first is asked for."""
+        return self._drawn() if self._passes is None else self._passes.indices(self)
+
+    def _drawn(self) -> Iterator[Any]:
         for place in draws_from(self.generator).permutation(len(self.indices)):
             yield self.indices[place]
 

@@ -11,12 +11,13 @@ import numpy as np
 from stoker import _nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, TorchDraws, draws_from, in_blocks
+from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.weighted_order import DrawnOrder, Floats, RacedOrder, Sums, walk
 
 _TORCH_TAKES = 2**24  # weights; torch.multinomial refuses more
 
 
-class WeightedRandomSampler(Sampler[int], _nominal.base("WeightedRandomSampler")):  # type: ignore[misc]
+class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("WeightedRandomSampler")):  # type: ignore[misc]
     """Yields indices drawn with probabilities in proportion to their weights; any number of weights.
 
     A loader asks for `order`, unless a generator is given. Who walks the sampler gets, from a `torch.Generator` or
@@ -67,6 +68,9 @@ class WeightedRandomSampler(Sampler[int], _nominal.base("WeightedRandomSampler")
 
     def __iter__(self) -> Iterator[int]:
         """Yields the indices."""
+        return self._drawn() if self._passes is None else self._passes.indices(self)
+
+    def _drawn(self) -> Iterator[int]:
         draws = draws_from(self.generator)
         if isinstance(draws, TorchDraws) and len(self.weights) <= _TORCH_TAKES:
             import torch

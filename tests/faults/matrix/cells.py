@@ -153,8 +153,8 @@ def _too_many(how: str) -> Outcome:
 
 
 def _while_it_is_born() -> Row:
-    at_birth = {**DEATHS, **dict.fromkeys(HANGS, "no sign of life"), "half a message": FAILED}
-    row: Row = {name: Cell(ends("WorkerDiedError", f"the zygote .*{how}")) for name, how in at_birth.items()}
+    row: Row = {name: _another_zygote(how) for name, how in {**DEATHS, "half a message": FAILED}.items()}
+    row |= {name: Cell(ends("WorkerDiedError", "the zygote .*no sign of life")) for name in HANGS}
     says = {**ERRORS, "sys.exit": "SystemExit: 3"}
     sent = "could not rebuild what it was sent"
     return row | {name: Cell(ends("WorkerStartError", f"{sent}: {how}")) for name, how in says.items()}
@@ -163,13 +163,14 @@ def _while_it_is_born() -> Row:
 def _of_the_zygote() -> Row:
     how = {**DEATHS, **dict.fromkeys(HANGS, "no sign of life"), "half a message": KILLED}
     how |= {**ERRORS, "sys.exit": "SystemExit: 3"}
-    return {
-        name: Cell(
-            Outcome("batches are unchanged", told="zygote_death", says=f"the zygote .*{says}.*Another was born"),
-            ends("WorkerDiedError", f"the zygote .*{says}"),
-        )
-        for name, says in how.items()
-    }
+    return {name: _another_zygote(says) for name, says in how.items()}
+
+
+def _another_zygote(says: str) -> Cell:
+    return Cell(
+        Outcome("batches are unchanged", told="zygote_death", says=f"the zygote .*{says}.*Another was born"),
+        ends("WorkerDiedError", f"the zygote .*{says}"),
+    )
 
 
 def _at_the_end() -> Row:

@@ -10,7 +10,9 @@ from collections import deque
 from typing import Any
 
 _HEADER = struct.Struct("<Q")
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+"""Bytes that are read at once. From 128 kB on each buffer would be a mapping of its own, which costs seven times all
+else that is done to read a message."""
 
 Message = tuple[Any, ...]
 

@@ -34,5 +34,9 @@ FROZEN = 1.0
 """Trainer: who wakes so much later than asked was stopped, as the others will have been: a job that was suspended, a
 machine that slept. That time does not count."""
 
+SERVED = 0.05
+"""Trainer: until memory that it gave back has reached who waits for it. Only then it looks for more, among garbage:
+that may take longer than a batch."""
+
 STACKS = 0.5
 """Zygote: how long a worker has to write its stacks."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stoker import errors
 from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Failure
 from stoker._engine.process import kernel
@@ -56,8 +58,13 @@ def stalled(seconds: float, mark: int) -> str:
     """The story of a place in a unit that took too long, again and again."""
     return (
         f"this batch takes longer than stall_warning {_there(mark)}, and each worker that tried it was ended "
-        f"(stall_action='restart'), the last one after {seconds:.0f} s."
+        f"(stall_action='restart'), the last one after {seconds:.3g} s."
     )
+
+
+def doubted() -> dict[str, Any]:
+    """The story of a unit that was made together with others by a worker that has died."""
+    return {"kind": "death", "message": "a worker has died that made it and others at once", "stack": ""}
 
 
 def _there(mark: int) -> str:

@@ -232,6 +232,8 @@ class ProcessBackend(Backend):
 
     @property
     def ready(self) -> int:
+        if self._units and self._fatal is None:
+            self._listen()
         return len(self._inbox)
 
     @property

@@ -16,15 +16,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from stoker import errors
-from stoker._engine.base import IDLE, Failure, Recipe, Said
+from stoker._engine.base import IDLE, SEVERAL, Failure, Recipe, Said
 from stoker._engine.process import fates, immortal, kernel, settle, worker
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.marks import Marks
+from stoker._engine.process.sharing import Sharing
 from stoker._engine.process.stacks import Stacks
 from stoker._machine import memory
 from stoker._supervision import retirement
+from stoker._supervision.cut import Cut
 from stoker._supervision.dispatch import Dispatch
 from stoker._supervision.restarts import Restarts, Verdict
 from stoker._supervision.retirement import Retirement
@@ -85,9 +87,12 @@ class Zygote:
         self._rules = rules
         self._recipe = recipe
         self._collecting = collecting
-        self._dispatch = Dispatch(workers)
+        self._cut = Cut(workers)
+        self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         self._lending = Lending(Arena(ends.arena, None if budget is None else budget // 2), self._dispatch)
+        self._shares = False  # whether the trainer was told that workers share units
+        self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._restarts = Restarts(rules.max_restarts)
         self._stalls = Stalls(rules.stall_warning)
         growth = memory.available().bytes * retirement.SHARE if budget is None else budget // 2
@@ -106,6 +111,7 @@ class Zygote:
         self._stacks = Stacks(workers)
         self._leaving: dict[int, tuple[_Child, float]] = {}  # who was told to leave → when it is to be gone
         self._looks_at = 0.0  # when the workers are looked at next
+        self._troubled = False  # whether a worker has died or stalled: then more is kept of units than their work
         self._alone_since: float | None = None  # since when there is no worker, and none can be started
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()  # sockets that are watched for room to write
@@ -200,6 +206,7 @@ class Zygote:
 
     def _bury(self, number: int) -> None:
         """The worker has ended: its units are named to the trainer, its slots are free."""
+        self._troubled = True
         child = self._children.pop(number)
         self._selector.unregister(child.channel.fileno())
         self._full.discard(child.channel.fileno())
@@ -210,20 +217,28 @@ class Zygote:
         kernel.kill(child.pid)  # its socket may have closed before it ended
         status = kernel.reap(child.pid, REAP)
         stack = self._stacks.last_words(number)
-        lost = self._dispatch.died(number)
+        runs = self._dispatch.died(number)
+        lost = [run.unit for run in runs if not run.is_part]
         self._lending.lost(number, lost)
         now = time.monotonic()
         self._stalls.works_on(number, None, now)
-        if child.retires and not lost:
+        if child.retires and not runs:
             self._due[number] = now
             return
-        unit, mark = (lost[0] if lost else None), self._marks.read(number)
-        verdict = self._judge(child, unit, mark, status, stack, now)
+        unit, mark = (runs[0].unit if runs else None), self._marks.read(number)
+        if self._rules.units_at_once > 1 and lost and lost[0] not in self._known:
+            verdict = self._doubt(lost, now)
+        else:
+            verdict = self._judge(child, unit, mark, status, stack, now)
         at = (unit, mark, stack)
         if verdict.pause is None:
             self._trainer.send("died", number, child.pid, status, *at, self._restarts.count)
             return
         self._dispatch.requeued(lost)
+        for run in runs:
+            if run.is_part:
+                self._sharing.lost(run)
+                self._conclude(run.unit, number)
         self._forget_dropped()
         self._due[number] = now + verdict.pause
         stalled = child.stall is not None and child.stall.unit == unit
@@ -245,6 +260,13 @@ class Zygote:
         if verdict.blamed and unit is not None:
             self._known.setdefault(unit, []).append((mark, story))
         return verdict
+
+    def _doubt(self, lost: list[int], now: float) -> Verdict:
+        """What follows from the death of a worker that made several samples at once: they are made one by one."""
+        for unit in lost:
+            self._known.setdefault(unit, []).append((SEVERAL, fates.doubted()))
+            self._stalls.ended(unit, None)
+        return self._restarts.died_among(lost, now)
 
     def _replace(self) -> None:
         """Forks those who are to take a worker's place, when it is time. Where none can be forked, a little later."""
@@ -314,10 +336,10 @@ class Zygote:
         for message in self._trainer.receive():
             name = message[0]
             if name == "unit":
-                _, unit, number, blob, freed = message
+                _, unit, number, blob, freed, rows = message
                 self._put_back(freed)
                 self._work[unit] = blob
-                self._dispatch.submitted(unit, number)
+                self._dispatch.submitted(unit, number, rows)
             elif name == "freed":
                 self._put_back(message[1])
             elif name == "hungry":
@@ -345,6 +367,9 @@ class Zygote:
         for message in child.channel.receive():
             if message[0] == "answer":
                 self._take_answer(number, message)
+            elif message[0] == "ask_for_rows":
+                slot = self._lending.share(*message[1:])
+                child.channel.send("slot", slot and tuple(slot))
             else:
                 self._lending.asked(number, *message[1:])
         if ended or child.channel.ended:
@@ -357,32 +382,67 @@ class Zygote:
         _, unit, kind, value, held, seconds, said = message
         made = Said(*said)
         self._answered += 1
-        self._dispatch.answered(number, unit, seconds)
-        self._restarts.answered(unit)
-        self._stalls.answered(unit)
+        run = self._dispatch.held(number)[0]  # a worker answers in the order in which it was handed units
+        self._dispatch.answered(number, run, seconds)
+        if kind != "misfit":
+            self._cut.learned(made.samples, seconds)
+        if run.is_part:
+            self._sharing.answered(run, kind, value, made)
+            self._conclude(unit, number)
+        else:
+            self._deliver(number, unit, kind, value, held, made)
+        self._care_for(number, made)
+
+    def _conclude(self, unit: int, number: int) -> None:
+        """Sees whether a unit that was shared is whole, or has to be made again."""
+        if not self._sharing.is_over(unit):
+            return
+        result = self._sharing.result(unit)
+        if result is not None:
+            kind, value, said = result
+            self._dispatch.done(unit)
+            if not self._shares and self._cut.is_worth_it(said.samples):
+                self._shares = True
+                self._trainer.send("shares")
+            self._deliver(number, unit, kind, value, None, said)
+        elif unit < self._dropped_below:
+            self._dispatch.done(unit)
+            self._deliver(number, unit, "dropped", None, None, Said())
+        else:
+            self._dispatch.requeued([unit])
+
+    def _deliver(self, number: int, unit: int, kind: str, value: Any, held: int | None, made: Said) -> None:
+        """The answer of a unit goes to the trainer."""
         self._work.pop(unit, None)
-        self._known.pop(unit, None)
+        if self._troubled:
+            self._restarts.answered(unit)
+            self._stalls.answered(unit)
+            self._known.pop(unit, None)
         if made.stream_state is not None:
             self._streams[number] = made.stream_state
         slot = self._lending.answered(unit, kind, value, held)
         if unit < self._dropped_below:
             self._lending.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
-        self._trainer.send("answer", unit, kind, value, slot and tuple(slot), number, said)
-        self._care_for(number, made)
+        self._trainer.send("answer", unit, kind, value, slot and tuple(slot), number, tuple(made))
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before
         self._forget_dropped()
 
     def _forget_dropped(self) -> None:
-        for unit in self._dispatch.dropped(self._dropped_below):
+        for unit in (*self._dispatch.dropped(self._dropped_below), *self._sharing.dropped(self._dropped_below)):
+            self._dispatch.done(unit)
             self._work.pop(unit, None)
 
     def _hand_out(self) -> None:
-        for number, unit in self._dispatch.hand_out():
-            slot, known = self._lending.offer(unit), self._known.get(unit, ())
-            self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot), known)
+        for number, run in self._dispatch.hand_out():
+            unit, known, slot, part = run.unit, self._known.get(run.unit, ()), None, None
+            if run.is_part:
+                part = self._sharing.handed_out(run)
+            else:
+                slot = self._lending.offer(unit)
+            self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot), known, part)
 
     # The arena
 
@@ -392,7 +452,7 @@ class Zygote:
             self._children[number].channel.send("slot", reply if isinstance(reply, str) else tuple(reply))
         starved_for = self._lending.starved_for
         if starved_for is not None and starved_for != self._starved_for:
-            self._trainer.send("starved")
+            self._trainer.send("starved", starved_for)
             self._starved_for = starved_for
         elif self._starved_for is not None and not self._lending.is_asked:
             self._trainer.send("fed")
@@ -408,12 +468,17 @@ class Zygote:
     def _next_look(self) -> float | None:
         """Seconds until the next look at workers that are sick or stall, or are to be born; None when there is none."""
         now = time.monotonic()
-        waits = [max(0.0, due - now) for due in (*self._due.values(), *(until for _, until in self._leaving.values()))]
-        if not self._answered and any(self._dispatch.held(number) for number in self._children):
-            waits.append(SICK_AFTER / 5)
-        if self._stalls.tick is not None and any(self._dispatch.held(number) for number in self._children):
-            waits.append(max(0.0, self._looks_at - now))
-        return min(waits, default=None)
+        looks: list[float] = []
+        if self._work:  # else nobody is at work
+            if not self._answered:
+                looks.append(now + SICK_AFTER / 5)
+            if self._stalls.tick is not None:
+                looks.append(self._looks_at)
+        if self._due:
+            looks += self._due.values()
+        if self._leaving:
+            looks += [until for _, until in self._leaving.values()]
+        return max(0.0, min(looks) - now) if looks else None
 
     def _look_for_stalls(self) -> None:
         """Reports units that take too long, and ends their workers where that is wished."""
@@ -427,8 +492,9 @@ class Zygote:
         for number in self._children:
             held = self._dispatch.held(number)
             waits_for_memory = self._lending.waits(number)
-            self._stalls.works_on(number, held[0] if held and not waits_for_memory else None, now)
+            self._stalls.works_on(number, held[0].unit if held and not waits_for_memory else None, now)
         for stall in self._stalls.due(now):
+            self._troubled = True
             number, unit, seconds = stall
             mark, stack = self._marks.read(number), self._stacks_of(number)
             self._trainer.send("stalled", number, unit, mark, seconds, stack)

@@ -1,0 +1,40 @@
+"""tf.data on photographs, in an environment of its own: as its guide to performance recommends.
+
+It decodes only the part of a photograph that is wanted, and resizes without the filter that Pillow applies where it
+makes images smaller: less work than the other loaders do with Pillow, which is why it is shown beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+BEFORE = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def batches(data: Path, batch: int, workers: int, side: int) -> Any:
+    """Images of shape (batch, side, side, 3) as bytes, and their classes, without end."""
+    os.environ.update(BEFORE)
+    import tensorflow as tf
+
+    paths = sorted(data.rglob("*.jpg"))
+    classes = {folder: number for number, folder in enumerate(sorted({path.parent for path in paths}))}
+
+    def sample(path: Any, label: Any) -> Any:
+        encoded = tf.io.read_file(path)
+        height, width = tf.unstack(tf.cast(tf.image.extract_jpeg_shape(encoded)[:2], tf.float32))
+        most = tf.minimum(height, width) * tf.random.uniform((), 0.4, 1.0)
+        part = most * tf.random.uniform((2,), 0.8, 1.0)
+        corner = tf.random.uniform((2,)) * (tf.stack([height, width]) - part)
+        window = tf.cast(tf.concat([corner, part], 0), tf.int32)
+        image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+        image = tf.image.random_flip_left_right(tf.image.resize(image, (side, side)))
+        return tf.cast(image, tf.uint8), label
+
+    made = tf.data.Dataset.from_tensor_slices(([str(path) for path in paths], [classes[p.parent] for p in paths]))
+    made = made.shuffle(len(paths)).repeat().map(sample, num_parallel_calls=tf.data.AUTOTUNE)
+    made = made.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = workers
+    return made.with_options(options).as_numpy_iterator()
