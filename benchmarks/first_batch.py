@@ -4,9 +4,9 @@ One batch of 1,024 photographs, decoded, cropped and mirrored by two workers: fr
 `next()` has returned. The limit are two bare processes, forked from one that has imported all there is, each of which
 makes half of the samples and writes them into memory that both share.
 
-More workers: samples of 600 kB that wait 10 ms for something that needs no processor (as a file server does), batches of
-64, 2 and 8 workers. The memory is that of all processes and batches on their way (PSS), when the trainer has taken 12
-batches and rests.
+More workers: samples of 600 kB that wait 10 ms for something that needs no processor (as a file server does), batches
+of 64, 2 and 8 workers. The memory is that of all processes and batches on their way (PSS), when the trainer has taken
+12 batches and rests.
 """
 
 from __future__ import annotations

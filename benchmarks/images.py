@@ -3,7 +3,7 @@
 The dataset, the network and the training step are those of `examples/train_images.py`, on the photographs that
 `make demo` builds (`--data`). Two workers make batches of 64 in shuffled order: once the trainer trains on them,
 once it only reads a byte of every page. Counting begins after some batches, so that the start is left out; it is told
-apart as the time to the first batch. The processor time is that of all processes from start to end.
+apart as the time to the first batch. The processor time is that of all processes while it is counted.
 
 Without the step all that a user could pick is beside it, each with the same dataset, which decodes by Pillow: torch's
 loader; torchdata's nodes with processes and with threads; Grain's processes; SPDL's threads and processes, in order of
@@ -76,18 +76,18 @@ def measure(rival: str, data: str, train: bool, batches: int) -> Figures:
     try:
         step = Step(Path(data)) if train else Look()
         loader = tf_data(Path(data)) if rival == "tf.data" else loaded(rival, Path(data), 1 + batches + SAMPLES)
-        used, began = method.cpu_seconds(), time.perf_counter()
+        began = time.perf_counter()
         iterator = iter(loader)
         batch = next(iterator)
     except ImportError:
         return dict.fromkeys((RATE, FIRST, CPU, MEMORY), "not installed")
-    first = time.perf_counter() - began
+    first, used = time.perf_counter() - began, 0.0
     for count in range(batches):
         if count == WARM_UP:
-            began = time.perf_counter()
+            began, used = time.perf_counter(), method.cpu_seconds()
         step(batch)
         batch = next(iterator)
-    seconds = time.perf_counter() - began
+    seconds, used = time.perf_counter() - began, method.cpu_seconds() - used
     memory = 0
     for _ in range(SAMPLES):
         ctypes.CDLL(None).malloc_trim(0)
@@ -99,7 +99,7 @@ def measure(rival: str, data: str, train: bool, batches: int) -> Figures:
     return {
         RATE: (batches - WARM_UP) * BATCH / seconds,
         FIRST: first,
-        CPU: 1e3 * (method.cpu_seconds() - used) / ((batches + SAMPLES) * BATCH),
+        CPU: 1e3 * used / ((batches - WARM_UP) * BATCH),
         MEMORY: memory / 1e6,
     }
 
@@ -143,10 +143,9 @@ class Step:
 def loaded(rival: str, data: Path, count: int) -> Any:
     """Batches of a loader: `count` of them at least, from one epoch."""
     train_images = example()
-    import torch
-
     import bare
     import rivals
+    import torch
 
     torch.set_num_threads(train_images.threads_left(train_images.Backend.process, WORKERS))
     photos = train_images.Photos(data, "train")

@@ -9,18 +9,19 @@ def test_it_is_over_when_all_rows_are_written() -> None:
     share = Share(4)
     share.handed_out()
     share.handed_out()
-    share.made(2, "layout", ["a"])
+    share.made(2, 2, "layout", {1: b"later"}, ["a"])
     assert not share.is_over
-    share.made(2, "layout", ["b"])
+    share.made(0, 2, "layout", {1: b"first"}, ["b"])
     assert share.is_over and not share.spoiled and share.notes == ["a", "b"]
+    assert share.texts == {1: [b"first", b"later"]}
 
 
 def test_parts_that_are_laid_out_differently_spoil_it() -> None:
     share = Share(4)
     share.handed_out()
     share.handed_out()
-    share.made(2, "layout", [])
-    share.made(2, "another", [])
+    share.made(0, 2, "layout", {}, [])
+    share.made(2, 2, "another", {}, [])
     assert share.spoiled and share.is_over
 
 
@@ -30,7 +31,7 @@ def test_what_is_spoiled_is_over_when_nobody_writes_any_more() -> None:
     share.handed_out()
     share.failed()
     assert share.spoiled and not share.is_over
-    share.made(2, "layout", [])
+    share.made(0, 2, "layout", {}, [])
     assert share.is_over
 
 

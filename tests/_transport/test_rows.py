@@ -17,7 +17,7 @@ from stoker._transport import segments
 from stoker._transport.arena import Arena
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import Reader
-from stoker._transport.rows import Layout, MisfitError, RowWriter
+from stoker._transport.rows import Layout, MisfitError, RowWriter, Run
 from stoker._transport.writer import SlotWriter
 from stoker.collate import memory
 
@@ -39,24 +39,27 @@ class Hall:
         assert size <= self.slot.capacity
         return self.mappings.map(self.slot)
 
-    def write(self, samples: Sequence[Any], first: int, last: int, layout: Layout | None) -> Layout:
+    def write(self, samples: Sequence[Any], first: int, last: int, layout: Layout | None) -> Run:
         writer = RowWriter(first, last, len(samples), layout, self.ask)
         collated = collate.compiling(collate.numpy_collate)
+        assert isinstance(collated, collate.Compiled)
         with memory.lent_by(writer.lend):
-            batch = collated(samples[first:last])
-        if not collated.is_by_rows:  # type: ignore[attr-defined]
+            batch = collated.rows(samples[first:last])
+        if batch is None:
             raise MisfitError("no rows")
         return writer.finish(batch)
 
     def made(self, samples: Sequence[Any], cuts: Sequence[int], known: Layout | None = None) -> Any:
         """The batch of parts that begin at these rows; the first worker knows no layout unless it is given."""
-        layouts = []
+        runs: list[Run] = []
         for first, last in zip([0, *cuts], [*cuts, len(samples)], strict=True):
-            layouts.append(self.write(samples, first, last, known))
-            known = known if len(layouts) % 2 else layouts[0]
-        if any(layout != layouts[0] for layout in layouts):
+            runs.append(self.write(samples, first, last, known))
+            known = known if len(runs) % 2 else runs[0].layout
+        layout = runs[0].layout
+        if any(run.layout != layout for run in runs):
             raise MisfitError("parts that are laid out differently")
-        written = layouts[0].written(self.slot.number, len(samples))
+        texts = {number: [run.texts[number] for run in runs] for number in runs[0].texts}
+        written = layout.written(self.slot.number, len(samples), texts)
         assert written.used <= self.slot.capacity
         slot, self.slot = self.slot, None
         return self.reader.read(slot, written)
@@ -112,6 +115,7 @@ alike = st.sampled_from(
     [
         lambda draw: draw(st.integers(-5, 5)),
         lambda draw: {"x": np.full((2, 3), draw(st.integers(0, 99)), np.float32), "y": draw(st.integers(0, 9))},
+        lambda draw: {"x": draw(st.integers(0, 9)), "s": draw(texts), "t": (draw(texts), draw(texts).encode())},
         lambda draw: Pair(np.arange(4) * draw(st.integers(0, 9)), draw(st.floats(0, 1))),
         lambda draw: [Record(np.full(5, draw(st.integers(0, 9)), np.int16), draw(st.booleans())), (np.ones(2),)],
     ]
@@ -143,7 +147,9 @@ def test_parts_make_the_batch_or_are_no_parts(samples: list[Any], data: st.DataO
     assert same(made, collate.numpy_collate(samples))
 
 
-@pytest.mark.parametrize("make", [lambda i: i, lambda i: {"x": np.full((3, 4), i, np.float32), "y": i, "z": i / 2}])
+@pytest.mark.parametrize(
+    "make", [lambda i: i, lambda i: {"x": np.full((3, 4), i, np.float32), "y": i, "s": f"{i}.jpg", "t": ("a" * i, i)}]
+)
 def test_samples_that_are_alike_are_shared(hall: Hall, make: Any) -> None:
     samples = [make(i) for i in range(10)]
     assert same(hall.made(samples, [3, 4]), collate.numpy_collate(samples))
@@ -151,10 +157,10 @@ def test_samples_that_are_alike_are_shared(hall: Hall, make: Any) -> None:
 
 def test_a_known_layout_is_written_where_it_lies(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [{"x": np.full(SMALL, i, np.uint8), "y": i} for i in range(4)]
-    layout = hall.write(samples, 0, 2, None)
+    layout = hall.write(samples, 0, 2, None).layout
     monkeypatch.setattr("stoker._transport.rows.copy_to", lambda *_: pytest.fail("it was copied"))
-    assert hall.write(samples, 2, 4, layout) == layout
-    written = layout.written(hall.slot.number, 4)
+    assert hall.write(samples, 2, 4, layout).layout == layout
+    written = layout.written(hall.slot.number, 4, {})
     assert same(hall.reader.read(hall.slot, written), collate.numpy_collate(samples))
 
 
@@ -170,8 +176,8 @@ def test_labels_that_are_kept_keep_no_images(hall: Hall) -> None:
 
 @pytest.mark.parametrize(
     "samples",
-    [["a", "a"], [{"x": 1, "s": "a"}] * 2, [np.zeros(0)] * 2, [(1, None)] * 2, [np.array("a", object)] * 2],
-    ids=["texts", "a text in it", "nothing", "None", "objects"],
+    [["a", "a"], [{"x": 1, "s": "a" * 20_000}] * 2, [np.zeros(0)] * 2, [(1, None)] * 2, [np.array("a", object)] * 2],
+    ids=["texts alone", "long texts", "nothing", "None", "objects"],
 )
 def test_what_has_no_rows_is_a_misfit(hall: Hall, samples: list[Any]) -> None:
     with pytest.raises((MisfitError, TypeError)):
@@ -179,7 +185,7 @@ def test_what_has_no_rows_is_a_misfit(hall: Hall, samples: list[Any]) -> None:
 
 
 def test_other_rows_than_those_that_are_known_are_a_misfit(hall: Hall) -> None:
-    layout = hall.write([np.zeros(4), np.ones(4)], 0, 1, None)
+    layout = hall.write([np.zeros(4), np.ones(4)], 0, 1, None).layout
     for other in (np.zeros(5), np.zeros(4, np.float32), 1.0, (np.zeros(4),)):
         with pytest.raises(MisfitError, match="other leaves"):
             hall.write([other, other], 1, 2, layout)
@@ -189,9 +195,9 @@ def test_tensors_too(hall: Hall) -> None:
     torch = pytest.importorskip("torch")
     samples = [(torch.full((3,), i), i) for i in range(6)]
     writer = [RowWriter(first, first + 3, 6, None, hall.ask) for first in (0, 3)]
-    layouts = [
+    runs = [
         part.finish(collate.deferred_collate(samples[at : at + 3])) for part, at in zip(writer, (0, 3), strict=True)
     ]
-    assert layouts[0] == layouts[1]
-    x, y = hall.reader.read(hall.slot, layouts[0].written(hall.slot.number, 6))
+    assert runs[0] == runs[1]
+    x, y = hall.reader.read(hall.slot, runs[0].layout.written(hall.slot.number, 6, {}))
     assert torch.equal(x, torch.stack([sample[0] for sample in samples])) and torch.equal(y, torch.arange(6))

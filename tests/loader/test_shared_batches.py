@@ -124,7 +124,11 @@ def test_batches_are_those_of_one_worker() -> None:
 
 @pytest.mark.usefixtures("row_by_row")
 def test_texts_are_delivered_as_ever() -> None:
-    batches = list(loader(Named()))
+    made = loader(Named(), persistent_workers=True)
+    batches = list(made)
+    assert made._iterator is not None and made._iterator._backend.shares  # type: ignore[union-attr]
+    made.close()
+    assert all(type(batch["name"]) is list for batch in batches)
     assert [name for batch in batches for name in batch["name"]] == [f"{index}.jpg" for index in range(N)]
 
 

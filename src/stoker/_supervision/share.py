@@ -22,6 +22,7 @@ class Share:
     def __init__(self, rows: int) -> None:
         self._missing = self.rows = rows
         self._notes: list[str] = []
+        self._texts: dict[int, dict[int, bytes]] = {}  # first row of a part → number of a leaf → its texts
         self.writers = 0
         self.layout: Any = None
         self.spoiled = False
@@ -32,10 +33,12 @@ class Share:
         """A worker has a part of it."""
         self.writers += 1
 
-    def made(self, rows: int, layout: Any, notes: list[str]) -> None:
+    def made(self, first: int, rows: int, layout: Any, texts: dict[int, bytes], notes: list[str]) -> None:
         """A worker has written so many rows. Parts that are laid out differently make no unit."""
         self.writers -= 1
         self._missing -= rows
+        if texts:
+            self._texts[first] = texts
         self._notes += notes
         if self.layout is None:
             self.layout = layout
@@ -56,6 +59,12 @@ class Share:
     def is_over(self) -> bool:
         """Whether nobody writes any more, and either all rows are written or the others are not wanted."""
         return not self.writers and (not self._missing or self.spoiled or self.error is not None)
+
+    @property
+    def texts(self) -> dict[int, list[bytes]]:
+        """The runs of each column of texts, in order of the rows."""
+        parts = [self._texts[first] for first in sorted(self._texts)]
+        return {number: [part[number] for part in parts] for number in (parts[0] if parts else ())}
 
     @property
     def notes(self) -> list[str]:

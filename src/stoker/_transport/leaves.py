@@ -92,7 +92,7 @@ class _Takes:
     def reducer_override(self, thing: Any) -> Any:
         kind = type(thing)
         deferred = kind.__name__ == "TensorLeaf"
-        if deferred or kind is np.ndarray or kind is self._tensor:
+        if deferred or kind is np.ndarray or kind is self._tensor or kind.__name__ == "Texts":
             number = self._place(thing)
             if number is not None:
                 return _leaf, (number,)

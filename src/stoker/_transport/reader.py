@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import sys
 import weakref
 from collections import deque
@@ -196,7 +197,12 @@ class Reader:
                 return copy(leaf.offset, leaf.size)
             return lease.export(mapping, leaf.offset, leaf.size)
 
-        makers = [_maker(leaf, buffer, None if copies or leaf.size < SMALL else lease) for leaf in written.leaves]
+        makers = [
+            _joined(leaf, written.texts[number])
+            if number in written.texts
+            else _maker(leaf, buffer, None if copies or leaf.size < SMALL else lease)
+            for number, leaf in enumerate(written.leaves)
+        ]
         where = written.pickle
         data = where if isinstance(where, bytes) else copy(*where)
         try:
@@ -254,6 +260,16 @@ class Reader:
                 if not lease.retired:
                     del self._kept[lease.slot.number]
                     self._returned.append(lease.slot.number)
+
+
+def _joined(leaf: Leaf, runs: list[bytes]) -> Callable[[], Any]:
+    """A column of texts, of the runs in which it was made."""
+
+    def make() -> Any:
+        texts = [text for run in runs for text in pickle.loads(run)]
+        return tuple(texts) if leaf.dtype == "tuple" else texts
+
+    return make
 
 
 def _maker(leaf: Leaf, buffer: Callable[[Leaf], Any], lease: Lease | None) -> Callable[[], Any]:

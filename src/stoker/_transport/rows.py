@@ -1,13 +1,14 @@
 """Rows of a batch that several workers write into one slot: how they lie there, and a worker's side of it.
 
-A batch can be shared out by rows where all that it holds are leaves with rows of one size: what is left of its pickle
-is then the same for any run of its rows. Each leaf of the whole batch has its place in the slot, one behind the other;
-a worker writes its rows of each. See `docs/design/11-parts.md`.
+A batch can be shared out by rows where all that it holds are leaves with rows of one size, and columns of texts: what
+is left of its pickle is then the same for any run of its rows. Each leaf of the whole batch has its place in the slot,
+one behind the other; a worker writes its rows of each. Texts travel in the message. See `docs/design/11-parts.md`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ class MisfitError(Exception):
 
 
 class Rows(NamedTuple):
-    """The rows of one leaf: bytes in one, and what it is."""
+    """The rows of one leaf: bytes in one, and what it is. Of a column of texts: 0, and what the column is to be."""
 
     size: int
     tensor: bool
@@ -52,14 +53,21 @@ class Layout(NamedTuple):
             found.append(found[-1] + aligned(rows.size * count))
         return found
 
-    def written(self, slot: int, count: int) -> Written:
-        """The whole batch."""
+    def written(self, slot: int, count: int, texts: dict[int, list[bytes]]) -> Written:
+        """The whole batch, with the texts of all runs in order."""
         *begins, end = self.offsets(count)
         whole = [
             Leaf(at, rows.size * count, rows.tensor, rows.dtype, (count, *rows.shape), None, False)
             for at, rows in zip(begins, self.rows, strict=True)
         ]
-        return Written(slot, end, whole, self.pickle)
+        return Written(slot, end, whole, self.pickle, texts)
+
+
+class Run(NamedTuple):
+    """What a worker says of the rows that it has written: how they are laid out; texts, by the number of their leaf."""
+
+    layout: Layout
+    texts: dict[int, bytes]
 
 
 class RowWriter:
@@ -78,48 +86,58 @@ class RowWriter:
         self._rows = last - first
         self._count = count
         self._layout = layout
+        self._expected = [] if layout is None else [number for number, rows in enumerate(layout.rows) if rows.size]
         self._ask = ask
         self._mapping: Mapping | None = None
         self._offsets: list[int] = []
-        self._lent = 0
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
         """Memory for the next leaf, where it is the one that is expected: collators ask in the order of the leaves."""
-        if self._layout is None or self._lent == len(self._layout.rows):
+        if self._layout is None or not self._expected:
             return None
-        if self._layout.rows[self._lent].size * self._rows != size:
+        number = self._expected[0]
+        if self._layout.rows[number].size * self._rows != size:
             return None
-        self._lent += 1
-        return self._place(self._layout, self._lent - 1)
+        del self._expected[0]
+        return self._place(self._layout, number)
 
-    def finish(self, batch: Any) -> Layout:
+    def finish(self, batch: Any) -> Run:
         """Writes what lies elsewhere, and says how the rows are laid out.
 
         Raises:
             MisfitError: they are no rows, or not laid out as was known.
         """
-        found: list[tuple[Any, int, Rows]] = []
+        found: list[Rows] = []
+        written: list[tuple[int, Any, int]] = []
+        texts: dict[int, bytes] = {}
 
         def place(thing: Any) -> int:
+            number = len(found)
+            if isinstance(thing, list):
+                found.append(Rows(0, False, thing.joined.__name__, ()))  # type: ignore[attr-defined]
+                texts[number] = pickle.dumps(list(thing), 5)
+                return number
             source = describe(thing, smallest=1)
             if source is None:
                 raise MisfitError("a leaf without memory of its own")
             what, address, leaf = source
             if leaf.strides is not None or leaf.requires_grad or leaf.shape[:1] != (self._rows,):
                 raise MisfitError("a leaf whose first dimension is not the batch")
-            rows = Rows(leaf.size // self._rows, leaf.tensor, leaf.dtype, tuple(leaf.shape[1:]))
-            found.append((what, address, rows))
-            return len(found) - 1
+            found.append(Rows(leaf.size // self._rows, leaf.tensor, leaf.dtype, tuple(leaf.shape[1:])))
+            written.append((number, what, address))
+            return number
 
-        pickle = leaves.dumps(batch, place)
-        layout = Layout(tuple(rows for _, _, rows in found), pickle)
-        if not found or len(pickle) >= IN_MESSAGE or (self._layout is not None and layout != self._layout):
+        frame = leaves.dumps(batch, place)
+        layout = Layout(tuple(found), frame)
+        if not written or (self._layout is not None and layout != self._layout):
             raise MisfitError("other leaves than those of the samples before")
-        for number, (what, address, rows) in enumerate(found):
+        if len(frame) + sum(map(len, texts.values())) >= IN_MESSAGE:
+            raise MisfitError("texts that are too long for a message")
+        for number, what, address in written:
             target = self._place(layout, number)
             if ctypes.addressof(target) != address:
-                copy_to(target, what, rows.size * self._rows)
-        return layout
+                copy_to(target, what, layout.rows[number].size * self._rows)
+        return Run(layout, texts)
 
     def _place(self, layout: Layout, number: int) -> ctypes.Array[ctypes.c_char]:
         """The memory of this worker's rows of a leaf."""

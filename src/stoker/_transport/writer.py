@@ -22,12 +22,16 @@ IN_MESSAGE = 16 * 1024
 
 
 class Written(NamedTuple):
-    """A batch on its way: in `slot` (its number, or None), with its leaves, and its pickle here or at a place there."""
+    """A batch on its way: in `slot` (its number, or None), with its leaves, and its pickle here or at a place there.
+
+    Of a leaf that is no array but a column of texts, `texts` has the pickled runs, by the leaf's number.
+    """
 
     slot: int | None
     used: int
     leaves: list[Leaf]
     pickle: bytes | tuple[int, int]
+    texts: dict[int, list[bytes]] = {}  # noqa: RUF012 - never written
 
 
 def aligned(size: int) -> int:

@@ -30,11 +30,7 @@ class Compiled:
         self._plan: Node | None = None
         self._fitted = 0
         self._deviated = 0
-
-    @property
-    def is_by_rows(self) -> bool:
-        """Whether the last batch was nothing but leaves with a row for each sample, as far as samples have shown."""
-        return self._plan is not None and self._plan.by_rows
+        self._runs: Node | None = None  # the plan for runs of rows
 
     def __call__(self, batch: Sequence[Any]) -> Any:
         """Collates samples into a batch."""
@@ -54,3 +50,21 @@ class Compiled:
         if self._deviated < _PATIENCE or self._deviated < self._fitted:
             self._plan, self._fn_map = plan_of(batch[0], fn_map, leaves), fn_map
         return whole
+
+    def rows(self, run: Sequence[Any]) -> Any:
+        """Collates a run of the samples of a batch whose rows are joined later; None where it has other than rows.
+
+        Raises:
+            Exception: the samples do not go together, or are not like those before: the whole batch is to be collated.
+        """
+        leaves = registry.leaves_for(self._output)
+        fn_map = registry.functions(leaves)
+        if self._runs is None or fn_map is not self._fn_map:
+            self._runs, self._fn_map, self._plan = plan_of(run[0], fn_map, leaves, in_runs=True), fn_map, None
+        if not self._runs.by_rows:
+            return None
+        try:
+            return self._runs.make(self._runs.check(run))
+        except Exception:
+            self._runs = None
+            raise

@@ -74,20 +74,40 @@ class General:
         return default.collated_by(checked, self._fn_map)
 
 
+class Texts(list[Any]):
+    """Strings or bytes in a run of a batch's rows: the transport joins those of all runs.
+
+    Attributes:
+        joined: what the whole column is, a list or a tuple.
+    """
+
+    joined: type = list
+
+
 class Strings:
-    """Strings or bytes: unchanged, and untested but for the first, as on the general path."""
+    """Strings or bytes: unchanged, and untested but for the first, as on the general path.
 
-    by_rows = False
+    Args:
+        kind: of the first.
+        in_runs: whether what is made is a run of a batch's rows.
+    """
 
-    def __init__(self, kind: type) -> None:
+    by_rows = True
+
+    def __init__(self, kind: type, in_runs: bool) -> None:
         self._kind = kind
+        self._in_runs = in_runs
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(type(column[0]) is self._kind)
         return column
 
     def make(self, checked: Sequence[Any]) -> Any:
-        return checked
+        if not self._in_runs:
+            return checked
+        texts = Texts(checked)
+        texts.joined = type(checked)
+        return texts
 
 
 class Numbers:
@@ -242,20 +262,21 @@ class Records(_Fields):
         return clone
 
 
-def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves) -> Node:
-    """The plan for samples like this one, of which a batch has been collated.
+def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool = False) -> Node:
+    """The plan for samples like this one.
 
     Args:
         sample: the example.
         fn_map: the functions in force.
         leaves: those of them that are ours are its methods.
+        in_runs: whether it is for runs of a batch's rows, which are joined later.
     """
     kind, fn = type(sample), registry.function_for(sample, fn_map)
     if fn is not None:
-        return _leaf(sample, fn, fn_map, leaves) or General(fn_map)
+        return _leaf(sample, fn, fn_map, leaves, in_runs) or General(fn_map)
 
     def below(values: Sequence[Any]) -> list[Node]:
-        return [plan_of(value, fn_map, leaves) for value in values]
+        return [plan_of(value, fn_map, leaves, in_runs) for value in values]
 
     if kind is dict and sample:
         return Dicts(list(sample), below(list(sample.values())))
@@ -268,7 +289,7 @@ def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves) -> Node:
     return General(fn_map)
 
 
-def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeaves) -> Node | None:
+def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool) -> Node | None:
     """The node of a leaf that one of our functions collates, or None for one that is left to it."""
     kind, torch = type(sample), sys.modules.get("torch")
     if fn == leaves.floats and kind is float:
@@ -278,7 +299,7 @@ def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeave
     if fn == leaves.ints and kind is bool:
         return Numbers(bool, set(), _BOOL, leaves)
     if fn == leaves.strings and kind in (str, bytes):
-        return Strings(kind)
+        return Strings(kind, in_runs)
     if fn == leaves.scalars and isinstance(sample, np.generic) and sample.dtype.kind in "biufc":
         return Numbers(kind, set(), common_dtype({sample.dtype}, ()), leaves)
     if fn == leaves.arrays and kind in (np.ndarray, np.memmap) and sample.ndim and sample.dtype.kind in "biufc":

@@ -205,11 +205,11 @@ class LoaderJob:
             raise
         self.mark[0] = COLLATE
         try:
-            batch = self._collate(samples)
+            batch = self._collate.rows(samples) if isinstance(self._collate, collate.Compiled) else None
         except Exception as error:
             raise MisfitError("samples that do not go together") from error
-        if not isinstance(self._collate, collate.Compiled) or not self._collate.is_by_rows:
-            raise MisfitError("samples with strings, or other things that have no rows of one size", for_good=True)
+        if batch is None:
+            raise MisfitError("samples with what has no rows of one size", for_good=True)
         self.mark[0] = WRITE
         return batch
 

@@ -210,7 +210,7 @@ class Shares(RuleBasedStateMachine):
             self.sharing.answered(run, "error", run.first, Said())
         else:
             layout = ALIKE if outcome == "rows" else OTHERWISE
-            self.sharing.answered(run, "rows", tuple(layout), Said([], None, [], run.last - run.first))
+            self.sharing.answered(run, "rows", (tuple(layout), {}), Said([], None, [], run.last - run.first))
         self.conclude(run.unit)
 
     @precondition(lambda self: any(self.held.values()))

@@ -40,11 +40,12 @@ class Sharing:
         return run.first, run.last, share.rows, self._layout and tuple(self._layout)
 
     def answered(self, run: Run, kind: Literal["rows", "error", "misfit"], value: Any, said: Said) -> None:
-        """A worker has written its rows, laid out like `value`; or one of its samples raised the error in `value`; or
-        they are no rows, as those of no batch are if `value` is true."""
+        """A worker has written its rows, and `value` is their layout and texts; or one of its samples raised the error
+        in `value`; or they are no rows, as those of no batch are if `value` is true."""
         share = self._shares[run.unit]
         if kind == "rows":
-            share.made(run.last - run.first, Layout(*value), said.notes)
+            layout, texts = value
+            share.made(run.first, run.last - run.first, Layout(*layout), texts, said.notes)
         elif kind == "error":
             share.raised(run.first, (value, said))
             self._dispatch.withdrawn(run.unit)
@@ -88,7 +89,7 @@ class Sharing:
         del self._shares[unit]
         self._cut.shared()
         self._layout = share.layout
-        written = share.layout.written(number, share.rows)
+        written = share.layout.written(number, share.rows, share.texts)
         return "batch", tuple(written), Said(share.notes, None, [], share.rows)
 
     def _forget(self, unit: int) -> None:

@@ -96,14 +96,14 @@ class Worker(ABC):
         writer = RowWriter(first, last, count, None if layout is None else Layout(*layout), self._ask_for_rows)
         try:
             batch = job.run(pickle.loads(blob), writer.lend, rows=(first, last))
-            layout = writer.finish(batch)
+            written = writer.finish(batch)
         except MisfitError as error:
             self._answer("misfit", error.for_good, start, job)
         except Exception as error:
             at = located(where, job.failed_index())
             self._answer("error", dumps(Failure.of(error, at)), start, job)
         else:
-            self._answer("rows", tuple(layout), start, job)
+            self._answer("rows", (tuple(written.layout), written.texts), start, job)
 
     def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
         held = self._writer.slot
