@@ -57,11 +57,12 @@ def measure(workload: str, workers: str, seconds: float, data: str) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         make = photographs(Path(data)) if workload == "photographs" else WORKLOADS[workload](Path(folder))
         number = workers if workers == "auto" else int(workers)
-        loader: Any = stoker.DataLoader(num_workers=number, shuffle=True, **make)
-        return counted(loader, workers == "auto", seconds)
+        events: list[Any] = []  # one of them tells that it has decided
+        loader: Any = stoker.DataLoader(num_workers=number, shuffle=True, on_event=events.append, **make)
+        return counted(loader, events, workers == "auto", seconds)
 
 
-def counted(loader: Any, decides: bool, seconds: float) -> Figures:
+def counted(loader: Any, events: list[Any], decides: bool, seconds: float) -> Figures:
     began, first, start = 0.0, 0.0, 0
     for count, batch in enumerate(epochs(loader), 1):
         read(batch)
@@ -69,7 +70,7 @@ def counted(loader: Any, decides: bool, seconds: float) -> Figures:
         first = first or now
         if began and now - began > seconds:
             break
-        if not began and count >= WARM_UP and (not decides or has_decided(loader) or now - first > LONGEST):
+        if not began and count >= WARM_UP and (not decides or events or now - first > LONGEST):
             began, start = now, count
     figures: Figures = {RATE: (count - start) / (now - began), FOUND: str(loader.num_workers)}
     if decides:
@@ -80,10 +81,6 @@ def counted(loader: Any, decides: bool, seconds: float) -> Figures:
 def epochs(loader: Any) -> Iterator[Any]:
     while True:
         yield from loader
-
-
-def has_decided(loader: Any) -> bool:
-    return "auto" in loader.report().event_counts
 
 
 def read(batch: Any) -> None:

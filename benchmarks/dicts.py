@@ -3,20 +3,21 @@
 A sample is a dict of 12 small fields of mixed type, as a tabular or recommender dataset gives them: Python's numbers, a
 string, a NumPy number, two small arrays, a small tensor. 256 to a batch, shuffled. Making them takes most of the time,
 and no loader makes it shorter; what is measured is what a loader adds. "by hand" is the loop without a loader: the same
-samples in a list, then a line for each field that makes a tensor of it. "make alone" makes the samples, and no batch.
+samples in a list, then a line for each field that makes a tensor of it. torchdata's nodes collate as torch does, Grain
+makes NumPy arrays. "make alone" makes the samples, and no batch.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
+import counting
 import method
+import rivals
 from method import Case, Figures, Goal
 
 BATCH = 256
-WARM_UP = 20
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -32,12 +33,15 @@ def cases(options: argparse.Namespace) -> list[Case]:
                 "stoker": rival("stoker"),
                 "torch": rival("torch"),
                 "torch, 2 workers": rival("torch", 2),
+                "nodes": rival("nodes"),
+                "Grain": rival("Grain"),
                 "by hand": rival("by hand"),
                 "make alone": rival("make alone"),
             },
             [
                 Goal("batches/s", against="torch", at_least=1.5),
                 Goal("batches/s", against="torch, 2 workers", at_least=5),
+                *(Goal("batches/s", against=other, at_least=1) for other in ("nodes", "Grain")),
                 Goal("batches/s", against="by hand", at_least=0.7),
             ],
         ),
@@ -73,10 +77,9 @@ class Dicts:
 
 
 def measure(rival: str, workers: int, seconds: float) -> Figures:
-    used = method.cpu_seconds()
-    figures = counted(batches_of(rival, workers), seconds)
-    used = 1e3 * (method.cpu_seconds() - used) / figures.pop("count")
-    return {**figures, "CPU-ms per batch": used}
+    return counting.or_not_installed(
+        lambda: batches_of(rival, workers), lambda made: counting.counted(made, seconds)
+    )
 
 
 def batches_of(rival: str, workers: int) -> Any:
@@ -85,6 +88,10 @@ def batches_of(rival: str, workers: int) -> Any:
         loader = method.data_loader(rival)(data, BATCH, shuffle=True, num_workers=workers)
         while True:
             yield from loader
+    elif rival == "nodes":
+        yield from rivals.nodes(data, BATCH, workers)
+    elif rival == "Grain":
+        yield from rivals.grain(data, BATCH, workers, in_memory=True)
     elif rival in ("by hand", "make alone"):
         for indices in orders(len(data)):
             samples = [data[index] for index in indices]
@@ -129,17 +136,6 @@ def orders(samples: int) -> Any:
     while True:
         for indices in np.random.default_rng(0).permutation(samples).reshape(-1, BATCH):
             yield indices.tolist()
-
-
-def counted(batches: Any, seconds: float) -> Figures:
-    began = 0.0
-    for count, _ in enumerate(batches, 1):
-        now = time.perf_counter()
-        if count == WARM_UP:
-            began = now
-        elif began and now - began > seconds:
-            break
-    return {"batches/s": (count - WARM_UP) / (now - began), "count": count}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,8 @@ Figures = dict[str, Any]
 
 LONGEST = 180.0
 """Seconds after which a measurement is given up."""
+TRIES = 3
+"""How often one is begun again that was given up: among the rivals are some that hang now and then."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +127,30 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
     command = [arguments.pop("python", sys.executable), sys.argv[0], "--measure", json.dumps(arguments)]
     # Else every process would compile Stoker's modules anew, which lie compiled where it is installed as torch is
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST, env=kept)
-    if run.returncode:
-        raise SystemExit(f"a measurement ended with status {run.returncode}: {command}\n{run.stdout}{run.stderr}")
-    figures: Figures = json.loads(run.stdout.splitlines()[-1])
-    return figures
+    for _ in range(TRIES):
+        status, told, errors = _run(command, kept)
+        if status is None:
+            print(f"given up after {LONGEST:.0f} s, and begun again: {command}", file=sys.stderr)
+        elif status:
+            raise SystemExit(f"a measurement ended with status {status}: {command}\n{told}{errors}")
+        else:
+            figures: Figures = json.loads(told.splitlines()[-1])
+            return figures
+    raise SystemExit(f"a measurement was given up {TRIES} times: {command}")
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int | None, str, str]:
+    """Runs a program to its end. Status and what it said; no status if it was ended, with its processes, for its time."""
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes) as running:
+        try:
+            told, errors = running.communicate(timeout=LONGEST)
+        except BaseException as error:
+            os.killpg(running.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None, "", ""
+            raise
+    return running.returncode, told, errors
 
 
 # What rounds say together

@@ -2,20 +2,20 @@
 
 Lists of 20 to 400 token ids in memory, 64 to a batch, shuffled, padded at the end with 0 to the longest of the batch,
 and a mask of what is real. Stoker does it by `PadCollator`, torch by a collate function of four lines around
-`pad_sequence`, as its users write it. "by hand" fills a kept array row by row, without a loader.
+`pad_sequence`, as its users write it; torchdata's nodes and Grain are given that function too. "by hand" fills a kept array row by row, without a loader.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
+import counting
 import method
+import rivals
 from method import Case, Figures, Goal
 
 BATCH = 64
-WARM_UP = 20
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -31,9 +31,14 @@ def cases(options: argparse.Namespace) -> list[Case]:
                 "stoker": rival("stoker"),
                 "torch": rival("torch"),
                 "torch, 2 workers": rival("torch", 2),
+                "nodes": rival("nodes"),
+                "Grain": rival("Grain"),
                 "by hand": rival("by hand"),
             },
-            [Goal("batches/s", against="torch", at_least=3)],
+            [
+                Goal("batches/s", against="torch", at_least=3),
+                *(Goal("batches/s", against=other, at_least=1) for other in ("nodes", "Grain")),
+            ],
         ),
         Case(
             "ragged texts, 2 workers",
@@ -48,15 +53,19 @@ def measure(rival: str, workers: int, texts: int, seconds: float) -> Figures:
 
     random = np.random.default_rng(0)
     data = [random.integers(0, 50_000, length).tolist() for length in random.integers(20, 401, texts)]
-    used = method.cpu_seconds()
-    figures = counted(batches_of(rival, workers, data), seconds)
-    used = 1e3 * (method.cpu_seconds() - used) / figures.pop("count")
-    return {**figures, "CPU-ms per batch": used}
+    return counting.or_not_installed(
+        lambda: batches_of(rival, workers, data),
+        lambda made: counting.counted(made, seconds, lambda batch: batch[0].reshape(-1)[::512].max()),
+    )
 
 
 def batches_of(rival: str, workers: int, data: list[list[int]]) -> Any:
     if rival == "by hand":
-        yield from by_hand(data)  # without end
+        yield from by_hand(data)  # without end, as the following two
+    if rival == "nodes":
+        yield from rivals.nodes(data, BATCH, workers, fetch=rivals.Fetch(data, padded))
+    if rival == "Grain":
+        yield from rivals.grain(data, BATCH, workers, in_memory=True, collate=padded)
     pad: Any = padded
     if rival == "stoker":
         from stoker import PadCollator
@@ -89,18 +98,6 @@ def by_hand(data: list[list[int]]) -> Any:
                 kept[row, : len(text)] = text
                 mask[row, : len(text)] = True
             yield kept[:, :longest], mask[:, :longest]
-
-
-def counted(batches: Any, seconds: float) -> Figures:
-    began = 0.0
-    for count, (ids, _) in enumerate(batches, 1):
-        ids.reshape(-1)[::512].max()
-        now = time.perf_counter()
-        if count == WARM_UP:
-            began = now
-        elif began and now - began > seconds:
-            break
-    return {"batches/s": (count - WARM_UP) / (now - began), "count": count}
 
 
 if __name__ == "__main__":

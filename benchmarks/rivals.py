@@ -15,12 +15,15 @@ NOT_INSTALLED = "not installed"
 """What stands in the place of a figure, of a rival that this machine has not."""
 
 
-def nodes(dataset: Any, batch: int, workers: int, method: str = "process", collate: Collate | None = None) -> Any:
-    """torchdata's nodes, put together as its guide for those who come from torch's loader does it."""
+def nodes(dataset: Any, batch: int, workers: int, method: str = "process", fetch: Collate | None = None) -> Any:
+    """torchdata's nodes, put together as its guide for those who come from torch's loader does it.
+
+    Where a whole batch can be had at once, `fetch` makes it from its indices.
+    """
     from torch.utils.data import RandomSampler, default_collate
     from torchdata.nodes import Batcher, Loader, ParallelMapper, Prefetcher, SamplerWrapper
 
-    fetch = Fetch(dataset, collate or default_collate)
+    fetch = fetch or Fetch(dataset, default_collate)
     node: Any = Batcher(SamplerWrapper(RandomSampler(dataset)), batch, drop_last=True)
     node = ParallelMapper(node, fetch, num_workers=workers, in_order=True, method=method)
     return _epochs(Loader(Prefetcher(node, prefetch_factor=2 * workers) if workers else node))

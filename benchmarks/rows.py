@@ -4,7 +4,8 @@ A million rows of 128 float32, batches of 1,024, so 512 kB each, in a new random
 compute: what is measured is how a loader fetches, collates and hands over.
 
 "torch, best" is what torch's documentation recommends for such data: a batch sampler given as `sampler=`, with
-`batch_size=None`, so that the dataset is indexed once for each batch. "bare" is NumPy's `take` into a kept buffer, with
+`batch_size=None`, so that the dataset is indexed once for each batch; torchdata's nodes index it once, too. Grain takes
+row after row, without threads that read, as it recommends for what lies in memory. "bare" is NumPy's `take` into a kept buffer, with
 indices that lie ready: no loader can be faster in one thread, and what it leaves out (the order, the state that
 can be resumed, memory of its own for each batch) has a price. "gather alone" is what Stoker's dataset and collation
 take for their part, in this process.
@@ -13,14 +14,14 @@ take for their part, in this process.
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
+import counting
 import method
+import rivals
 from method import Case, Figures, Goal
 
 BATCH, WIDTH = 1024, 128
-WARM_UP = 20
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -36,12 +37,14 @@ def cases(options: argparse.Namespace) -> list[Case]:
                 "stoker": rival("stoker"),
                 "torch": rival("torch"),
                 "torch, best": rival("torch, best"),
+                "nodes": rival("nodes"),
+                "Grain": rival("Grain"),
                 "gather alone": rival("gather alone"),
                 "bare": rival("bare"),
             },
             [
                 Goal("batches/s", against="torch", at_least=25),
-                Goal("batches/s", against="torch, best", at_least=3),
+                *(Goal("batches/s", against=best, at_least=3) for best in ("torch, best", "nodes", "Grain")),
                 Goal("batches/s", against="bare", at_least=0.7),
             ],
         ),
@@ -61,16 +64,25 @@ def measure(rival: str, workers: int, rows: int, seconds: float) -> Figures:
 
     data = torch.rand(rows, WIDTH)
     batches = {"bare": bare, "gather alone": gathered}
-    used = method.cpu_seconds()
-    figures = counted(batches[rival](data) if rival in batches else loaded(rival, workers, data), seconds)
-    used = 1e3 * (method.cpu_seconds() - used) / figures.pop("count")
-    return {**figures, "CPU-ms per batch": used}
+
+    def read(batch: Any) -> None:
+        """One byte of every page."""
+        torch.as_tensor(batch[0]).view(-1)[::1024].max()
+
+    return counting.or_not_installed(
+        lambda: batches[rival](data) if rival in batches else loaded(rival, workers, data),
+        lambda made: counting.counted(made, seconds, read),
+    )
 
 
 def loaded(rival: str, workers: int, data: Any) -> Any:
     """Batches of a loader, epoch after epoch."""
     import torch.utils.data as torchs
 
+    if rival == "nodes":
+        yield from rivals.nodes(data, BATCH, workers, fetch=lambda indices: (data[indices],))
+    if rival == "Grain":
+        yield from ((batch,) for batch in rivals.grain(data.numpy(), BATCH, workers, in_memory=True))
     if rival == "stoker":
         import stoker
 
@@ -111,19 +123,6 @@ def orders(rows: int) -> Any:
 
     while True:
         yield from torch.randperm(rows)[: rows // BATCH * BATCH].view(-1, BATCH)
-
-
-def counted(batches: Any, seconds: float) -> Figures:
-    """Batches per second, of which one byte of every page is read."""
-    began = 0.0
-    for count, (rows,) in enumerate(batches, 1):
-        rows.view(-1)[::1024].max()
-        now = time.perf_counter()
-        if count == WARM_UP:
-            began = now
-        elif began and now - began > seconds:
-            break
-    return {"batches/s": (count - WARM_UP) / (now - began), "count": count}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 200 million uint16 tokens in a mapped file (page cache warm), windows of 1,024, x and y (x moved on by one) as int64,
 64 windows to a batch (1 MB), shuffled. Stoker reads them by `TokenWindows`, which gathers. torch's loader is given a
 dataset as one writes it: a slice of the map, converted once, and two views of it; in the trainer's process, which is
-torch's best setting here, and with two workers. "bare" is NumPy alone: one indexed read of all windows and two
+torch's best setting here, and with two workers. torchdata's nodes are given it too, and Grain the same in NumPy.
+"bare" is NumPy alone: one indexed read of all windows and two
 conversions into kept buffers.
 """
 
@@ -11,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+import counting
 import method
+import rivals
 from method import Case, Figures, Goal
 
 BATCH, LENGTH = 64, 1024
-WARM_UP = 20
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -35,12 +36,15 @@ def cases(options: argparse.Namespace) -> list[Case]:
                 "stoker": rival("stoker"),
                 "torch": rival("torch"),
                 "torch, 2 workers": rival("torch", 2),
+                "nodes": rival("nodes"),
+                "Grain": rival("Grain"),
                 "gather alone": rival("gather alone"),
                 "bare": rival("bare"),
             },
             [
                 Goal("batches/s", against="torch", at_least=3),
                 Goal("batches/s", against="torch, 2 workers", at_least=15),
+                *(Goal("batches/s", against=other, at_least=1) for other in ("nodes", "Grain")),
                 Goal("batches/s", against="bare", at_least=0.7),
             ],
         ),
@@ -55,10 +59,15 @@ def measure(rival: str, workers: int, tokens: int, seconds: float) -> Figures:
         path = Path(folder) / "tokens.bin"
         np.random.default_rng(0).integers(0, 50_000, tokens, np.uint16).tofile(path)
         np.fromfile(path, np.uint16).max()
-        used = method.cpu_seconds()
-        figures = counted(batches_of(rival, workers, path), seconds)
-        used = 1e3 * (method.cpu_seconds() - used) / figures.pop("count")
-        return {**figures, "CPU-ms per batch": used}
+        return counting.or_not_installed(
+            lambda: batches_of(rival, workers, path), lambda made: counting.counted(made, seconds, read)
+        )
+
+
+def read(batch: Any) -> None:
+    """One number of every page."""
+    for numbers in batch:
+        numbers.reshape(-1)[::512].max()
 
 
 def batches_of(rival: str, workers: int, path: Path) -> Any:
@@ -66,6 +75,10 @@ def batches_of(rival: str, workers: int, path: Path) -> Any:
         yield from bare(path)
     elif rival == "gather alone":
         yield from gathered(path)
+    elif rival == "nodes":
+        yield from rivals.nodes(Windows(path), BATCH, workers)
+    elif rival == "Grain":
+        yield from rivals.grain(Windows(path, of_torch=False), BATCH, workers, in_memory=True)
     elif rival == "stoker":
         import stoker
         from stoker.datasets.tokens import TokenWindows
@@ -84,10 +97,10 @@ def batches_of(rival: str, workers: int, path: Path) -> Any:
 class Windows:
     """As one writes it by hand."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, of_torch: bool = True) -> None:
         import numpy as np
 
-        self.tokens = np.memmap(path, np.uint16, "r")
+        self.tokens, self.of_torch = np.memmap(path, np.uint16, "r"), of_torch
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // LENGTH
@@ -97,7 +110,8 @@ class Windows:
         import torch
 
         start = index * LENGTH
-        window = torch.from_numpy(self.tokens[start : start + LENGTH + 1].astype(np.int64))
+        window: Any = self.tokens[start : start + LENGTH + 1].astype(np.int64)
+        window = torch.from_numpy(window) if self.of_torch else window
         return window[:-1], window[1:]
 
 
@@ -131,19 +145,6 @@ def orders(windows: int) -> Any:
 
     while True:
         yield from np.random.default_rng(0).permutation(windows)[: windows // BATCH * BATCH].reshape(-1, BATCH)
-
-
-def counted(batches: Any, seconds: float) -> Figures:
-    """Batches per second, of which one number of every page is read."""
-    began = 0.0
-    for count, (x, y) in enumerate(batches, 1):
-        x.reshape(-1)[::512].max(), y.reshape(-1)[::512].max()
-        now = time.perf_counter()
-        if count == WARM_UP:
-            began = now
-        elif began and now - began > seconds:
-            break
-    return {"batches/s": (count - WARM_UP) / (now - began), "count": count}
 
 
 if __name__ == "__main__":

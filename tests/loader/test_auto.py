@@ -501,7 +501,7 @@ WITH_WORKERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", WITH_WORKERS, ids=str)
+@pytest.mark.parametrize("settings", WITH_WORKERS, ids=lambda settings: next(iter(settings)))
 def test_what_only_workers_can_do_keeps_them(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[bool] = []
 
