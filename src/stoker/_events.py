@@ -15,8 +15,8 @@ class Event:
     Attributes:
         kind: "death" or "zygote_death" (and that another took its place), "blamed" (a sample that kills or stalls),
             "stall", "retired" (a worker that grew too large or old), "error", "skip" (a sample that was left out or
-            replaced), "sick_birth", "held_back" (a worker that could not be started yet), "quarantine_failed", "auto" (the
-            number of workers that `num_workers="auto"` has found), "hint" (that workers would help).
+            replaced), "sick_birth", "held_back" (a worker that could not be started yet), "quarantine_failed", "auto"
+            (the number of workers that `num_workers="auto"` has found), "hint" (that workers would help).
         message: a sentence for people.
         time: seconds since 1970.
         worker: number of the worker, where it is one's.

@@ -673,7 +673,10 @@ def test_from_torch_shuffles_by_our_own_order() -> None:
         ({"num_workers": 1, "multiprocessing_context": "fork"}, ["1 processes, forked", "shared memory", "up to 2"]),
         ({"num_workers": 1, "multiprocessing_context": "spawn"}, ["clean interpreters", "'spawn'"]),
         ({"num_workers": 1, "worker_method": "thread"}, ["1 threads", "get_worker_info().rng"]),
-        ({"num_workers": 1, "threads_per_worker": 8, "batch_size": 4}, ["8 in each", "up to 4", "get_worker_info().rng"]),
+        (
+            {"num_workers": 1, "threads_per_worker": 8, "batch_size": 4},
+            ["8 in each", "up to 4", "get_worker_info().rng"],
+        ),
         ({"threads_per_worker": 8}, ["without workers"]),
         ({"num_workers": 1, "worker_init_fn": print, "persistent_workers": True}, ["k mod n", "kept between epochs"]),
         ({"batch_size": None}, ["single samples"]),

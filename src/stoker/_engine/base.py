@@ -76,9 +76,7 @@ class Job(Protocol):
     mark: Any
     upcoming: Callable[[], Iterable[Any]]
 
-    def run(
-        self, work: Any, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None
-    ) -> Any:
+    def run(self, work: Any, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None) -> Any:
         """Makes the batch of a unit; raises what the user's code raises, StreamEnd, or NothingLeft.
 
         `lend` gives memory in which a collator may write (`stoker.collate.memory`). What is `known` of the unit is to
