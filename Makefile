@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak bench bench-quick lint docs clean
+.PHONY: help demo test test-slow test-long soak bench bench-quick lint docs clean
 
 VENV ?= .venv
 # Python 3.11 is what is tested with torch; any other from 3.10 on is taken where there is none.
@@ -33,6 +33,7 @@ bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
 	@echo 'make test    the quick tests'
+	@echo 'make test-slow   the examples, benchmarks and pages, run as programs'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
@@ -46,9 +47,12 @@ demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 test: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS)
 
+test-slow: $(VENV)/.demo $(VENV)/.test
+	$(BIN)/python -m pytest -m slow $(TOGETHER) $(PYTEST_ARGS)
+
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
-	$(BIN)/python -m pytest -m 'long or not long' --hypothesis-profile=long --timeout 600 \
+	$(BIN)/python -m pytest -m 'long or not slow' --hypothesis-profile=long --timeout 600 \
 		tests/loader tests/samplers tests/datasets tests/_supervision $(PYTEST_ARGS)
 
 # Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 if sys.platform != "linux":
     pytest.skip("the figures come from /proc", allow_module_level=True)

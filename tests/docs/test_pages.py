@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 markdown_it = pytest.importorskip("markdown_it")
 
 ROOT = Path(__file__).parents[2]

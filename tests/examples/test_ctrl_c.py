@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 WITHIN = 1.5  # seconds: what is promised, and half of it for a machine that is busy
 EPOCHS = 1000
 IMPORTING = {"PYTHONPROFILEIMPORTTIME": "1"}  # each module is a line when it has been imported

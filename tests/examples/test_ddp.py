@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
 LINE = re.compile(r"epoch (\d+) of 2, step (\d+): (\d+) digits on (\d+) ranks, loss (\S+), (\d+) of (\d+) recognised")
 WITHIN = 100.0  # seconds

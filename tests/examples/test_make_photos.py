@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 IMAGES = 40
 COLUMNS = ["sample_id", "file_path", "label_id", "split_tag", "is_verified"]
 

@@ -12,6 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "resume.py"
 STEPS, SAVED = 174, 7
 LINE = re.compile(r"epoch (\d+), step (\d+): loss (\S+)")

@@ -99,6 +99,8 @@ sys.path.insert(0, {str(EXAMPLES)!r})
 import torch
 from pathlib import Path
 from train_images import Photos, walk_folders
+
+pytestmark = pytest.mark.slow
 folder = Path({str(photos)!r})
 train, val = Photos(folder, "train"), Photos(folder, "val")
 image, label = train[0]
