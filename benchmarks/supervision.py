@@ -79,7 +79,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     },
     "_engine.process.zygote:Zygote._take_answer": {"self._care_for(number, made)": ""},
     "_engine.process.zygote:Zygote._deliver": {"if self._troubled:": "if False:"},
-    "_engine.process.zygote:Zygote._hand_out": {"self._known.get(run.unit, ())": "()"},
+    "_engine.process.zygote:Zygote._hand_out": {"self._blame.known(run.unit)": "()"},
     # Trainer
     "loader.iterator:LoaderIterator.__next__": {
         "asked = time.perf_counter()": "asked = 0.0",

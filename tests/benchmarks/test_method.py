@@ -55,9 +55,15 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "case", "rivals"),
     [
-        ("transport", "128 kB, read", ["stoker", "torch"]),
+        ("transport", "128 kB, read", ["stoker", "torch", "bare threads"]),
         ("overhead", "64 integers", ["stoker", "torch"]),
         ("start", "forked, a small", ["stoker", "torch, fork"]),
+        ("start", "import", ["stoker"]),
+        ("rows", "trainer's process", ["stoker", "torch", "torch, best", "gather alone", "bare"]),
+        ("tokens", "tokens, 2 workers", ["stoker", "torch"]),
+        ("dicts", "dicts, collation alone", ["stoker", "general", "torch"]),
+        ("ragged", "ragged texts, 2 workers", ["stoker", "torch"]),
+        ("order_cost", "one worker, nothing drawn", ["stoker"]),
         ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
         ("small_shm", "", ["stoker", "torch"]),
         ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
@@ -77,7 +83,8 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "case", "figures"),
     [
-        ("images", "no step", ["images/s", "seconds to the first batch", "CPU-ms per image", "MB, all processes"]),
+        ("images", "no step", ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"]),
+        ("first_batch", "photographs", ["seconds to the first batch"]),
         (
             "order_cost",
             "photograph",
@@ -116,6 +123,45 @@ def test_a_goal_is_missed_where_a_figure_is_worse_or_not_there(method: ModuleTyp
     )
     assert [goal["met"] for goal in found["goals"]] == [False, False]
     assert found["figures"]["end"] == {"ours": None, "theirs": {"median": "SIGBUS", "all": ["SIGBUS"]}}
+
+
+def test_a_goal_against_a_rival_that_was_not_measured_is_neither(method: ModuleType, table: ModuleType) -> None:
+    goals = [method.Goal("rate", "theirs", at_least=2)]
+    found = method.summary(
+        method.Case("c", {"ours": {}, "theirs": {}}, goals), [{"ours": {"rate": 4}, "theirs": {"rate": "not installed"}}]
+    )
+    assert found["goals"][0]["met"] is None
+    assert table.goal_text(found["goals"][0], 1) == ">= 2: not measured"
+
+
+def test_many_rivals_have_a_row_each(method: ModuleType, table: ModuleType) -> None:
+    rivals = ["ours", "a", "b", "c", "d"]
+    case = method.Case("c", dict.fromkeys(rivals, {}), [method.Goal("rate", "b", at_least=2)])
+    rows = table.rows_of(method.summary(case, [{rival: {"rate": 2 ** -place} for place, rival in enumerate(rivals)}]))
+    assert rows[0] == ["", "rate", "ours / it", "goals"]
+    assert [row[0] for row in rows[1:]] == rivals
+    assert rows[3] == ["b", "0.25", "4", "rate >= 2: met"]
+
+
+def test_a_measurement_that_hangs_is_begun_again(method: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method, "LONGEST", 0.5)
+    sleeps = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    assert method._run([sys.executable, "-c", sleeps], dict(os.environ)) == (None, "", "")
+    monkeypatch.setattr(method, "_run", lambda *_: answers.pop())
+    answers = [(0, '{"rate": 1}', ""), (None, "", "")]
+    assert method._measurement({}) == {"rate": 1}
+
+
+def test_processor_time_is_told_of_processes_that_live(method: ModuleType) -> None:
+    burns = "import sys\nfor _ in range(10**7): pass\nprint(flush=True)\nsys.stdin.read()"
+    before = method.cpu_seconds()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", burns], **pipes) as burning:
+        assert burning.stdout is not None
+        burning.stdout.readline()
+        living = method.cpu_seconds() - before
+    assert living > 0.05
+    assert method.cpu_seconds() - before >= living - 0.03
 
 
 def test_memory_in_files_without_a_name_is_counted_once(method: ModuleType) -> None:

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader, errors
-from stoker._engine.process import birth, trainer, zygote
+from stoker._engine.process import birth, sickness, trainer, zygote
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zygote, "SICK_AFTER", 0.3)
+    for module in (sickness, zygote):
+        monkeypatch.setattr(module, "SICK_AFTER", 0.3)
 
 
 @pytest.fixture

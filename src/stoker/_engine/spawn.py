@@ -24,8 +24,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from stoker import errors
-from stoker._engine import ending, spawned
-from stoker._engine.base import IDLE, SEVERAL, Answer, Backend, Said, Witness
+from stoker._engine import blame, ending, spawned
+from stoker._engine.base import Answer, Backend, Said, Witness
 from stoker._engine.process import fates, marks, telling
 from stoker._engine.process.birth import Assemble, Parts
 from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, PATIENCE, PULSE, REAP
@@ -35,7 +35,6 @@ from stoker._engine.process.telling import Death
 from stoker._engine.process.trainer import held_bytes
 from stoker._events import Event
 from stoker._supervision.dispatch import Dispatch, Run
-from stoker._supervision.restarts import Restarts, Verdict
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stall, Stalls
@@ -164,12 +163,11 @@ class SpawnBackend(Backend):
         self._finalizer = weakref.finalize(self, self._life.end)
         self._dispatch = Dispatch(workers, at_once=rules.units_at_once)
         self._lending = Lending(self._life.arena, self._dispatch)
-        self._restarts = Restarts(rules.max_restarts)
         self._stalls = Stalls(rules.stall_warning)
+        self._blame = blame.Blame(rules, self._stalls)
         self._retirement = Retirement(rules.max_samples_per_worker, None)
         self._work: dict[int, bytes] = {}  # of units that are not answered
         self._unsent: list[deque[int]] = [deque() for _ in range(workers)]  # handed out, not sent
-        self._known: dict[int, list[tuple[int, dict[str, Any]]]] = {}  # unit → what it is known to do
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._due: dict[int, float] = {}  # number of a worker that has ended → when it is replaced
         self._alone_since: float | None = None  # since when there is no worker, and none can be started
@@ -252,11 +250,11 @@ class SpawnBackend(Backend):
             held = self._dispatch.held(worker)
             while units and (len(units) == len(held) or self._fits(units[0])):
                 unit = units.popleft()
-                known = self._known.get(unit, ())
+                known = self._blame.known(unit)
                 self._send(worker, "unit", unit, self._work[unit], self._lending.offer(unit), known, None)
 
     def _fits(self, unit: int) -> bool:
-        return len(self._work[unit]) <= FITS and unit not in self._known
+        return len(self._work[unit]) <= FITS and not self._blame.known(unit)
 
     def _forget_dropped(self) -> None:
         for unit in self._dispatch.dropped(self._dropped_below):
@@ -319,10 +317,8 @@ class SpawnBackend(Backend):
     ) -> None:
         made = Said(*said)
         self._dispatch.answered(number, Run(unit), seconds)
-        self._restarts.answered(unit)
-        self._stalls.answered(unit)
+        self._blame.answered(unit)
         del self._work[unit]
-        self._known.pop(unit, None)
         if made.stream_state is not None:
             self._streams[number] = made.stream_state
         slot = self._lending.answered(unit, kind, value, held)
@@ -362,12 +358,10 @@ class SpawnBackend(Backend):
             return
         unit, mark = (lost[0] if lost else None), self._life.marks.read(number)
         where = None if unit is None else self._witness.locate(unit, mark)
-        if self._rules.units_at_once > 1 and lost and lost[0] not in self._known:
-            verdict = self._doubt(lost, now)
-        else:
-            verdict = self._judge(child, unit, mark, code, now)
+        stall = None if child.stall is None else (child.stall, "")
+        verdict = self._blame.died(blame.Death(lost, mark, code, stall=stall), now)
         if verdict.pause is None or not self._was_ready:
-            self._fatal = self._fatal or fates.died(number, child.pid, code, where, self._restarts.count)
+            self._fatal = self._fatal or fates.died(number, child.pid, code, where, self._blame.deaths)
             return
         self._dispatch.requeued(lost)
         self._forget_dropped()
@@ -375,29 +369,6 @@ class SpawnBackend(Backend):
         stalled = child.stalled_at(unit) is not None
         end = Death(number, child.pid, code, unit, mark, stalled=stalled, blamed=verdict.blamed)
         self._events.append(telling.death(self._rules, end, where))
-
-    def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, now: float) -> Verdict:
-        """What follows from a death; a unit that is to blame is known from now on."""
-        place, stall = None if mark == IDLE else mark, child.stalled_at(unit)
-        if stall is None:
-            verdict = self._restarts.died(unit, place, code, now)
-            story = {"kind": "death", "message": fates.blamed(code, mark), "stack": ""}
-        elif self._stalls.ended(stall.unit, place):
-            self._restarts.forgive(stall.unit)
-            verdict = Verdict(0.0, blamed=True)
-            story = {"kind": "stall", "message": fates.stalled(stall.seconds, mark), "stack": ""}
-        else:
-            return self._restarts.died(unit, None, code, now)  # it counts, and proves nothing yet
-        if verdict.blamed and unit is not None:
-            self._known.setdefault(unit, []).append((mark, story))
-        return verdict
-
-    def _doubt(self, lost: list[int], now: float) -> Verdict:
-        """What follows from the death of a worker that made several samples at once: they are made one by one."""
-        for unit in lost:
-            self._known.setdefault(unit, []).append((SEVERAL, fates.doubted()))
-            self._stalls.ended(unit, None)
-        return self._restarts.died_among(lost, now)
 
     def _replace(self) -> None:
         """Starts those who are to take a worker's place, when it is time. Where none can be, a little later."""

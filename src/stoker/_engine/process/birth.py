@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from stoker._engine.base import Recipe
-from stoker._engine.process import kernel, zygote
+from stoker._engine.process import entry, kernel, zygote
 from stoker._engine.process.deadlines import REAP
 from stoker._supervision.rules import Rules
 from stoker._transport.reader import ForkHold, forking
@@ -76,7 +76,7 @@ def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, rules: Rules, rec
                     quiet.__exit__(None, None, None)  # workers have the user's filters, and no other
                     for descriptor in ours:
                         os.close(descriptor)
-                    zygote.main(ends, lambda: (recipe, workers, rules, collecting), before)
+                    entry.main(ends, lambda: (recipe, workers, rules, collecting), before)
                 finally:
                     os._exit(1)
     except BaseException:  # Ctrl-C while it was born, heard now
@@ -111,4 +111,4 @@ def clean(ends: zygote.Ends, workers: int, rules: Rules, parts: Parts, assemble:
 
     everything = {**parts, "assemble": assemble, "workers": workers, "rules": rules}
     descriptors = [descriptor for descriptor in ends if descriptor is not None]
-    return start("stoker._engine.process.zygote:run_clean", everything, descriptors)
+    return start("stoker._engine.process.entry:run_clean", everything, descriptors)

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from stoker import errors
-from stoker._engine.base import IDLE, SEVERAL, Failure, Recipe, Said
-from stoker._engine.process import fates, immortal, kernel, settle, worker
+from stoker._engine.base import Failure, Recipe, Said
+from stoker._engine.blame import Blame, Death
+from stoker._engine.process import immortal, kernel, settle, worker
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.marks import Marks
 from stoker._engine.process.sharing import Sharing
+from stoker._engine.process.sickness import Sickness
 from stoker._engine.process.stacks import Stacks
 from stoker._machine import memory
 from stoker._supervision import retirement
 from stoker._supervision.cut import Cut
 from stoker._supervision.dispatch import Dispatch
-from stoker._supervision.restarts import Restarts, Verdict
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stall, Stalls
@@ -36,7 +35,7 @@ from stoker._transport import leaves
 from stoker._transport.arena import Arena
 
 if TYPE_CHECKING:
-    from stoker._engine.process.clean import Parcel
+    pass
 
 
 class Ends(NamedTuple):
@@ -59,7 +58,6 @@ class _Child:
         self.pid = pid
         self.channel = channel
         self.descriptor = kernel.process_descriptor(pid)
-        self.cpu = 0.0
         self.looked_at = 0.0
         self.retires = False
         self.stall: Stall | None = None  # for which it was ended
@@ -93,12 +91,11 @@ class Zygote:
         self._lending = Lending(Arena(ends.arena, None if budget is None else budget // 2), self._dispatch)
         self._shares = False  # whether the trainer was told that workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
-        self._restarts = Restarts(rules.max_restarts)
         self._stalls = Stalls(rules.stall_warning)
+        self._blame = Blame(rules, self._stalls)
         growth = memory.available().bytes * retirement.SHARE if budget is None else budget // 2
         self._retirement = Retirement(rules.max_samples_per_worker, int(growth / max(1, workers)))
         self._marks = Marks(workers)
-        self._known: dict[int, list[tuple[int, dict[str, Any]]]] = {}  # unit → what it is known to do
         self._due: dict[int, float] = {}  # number of a dead worker → when it is replaced
         self._children: dict[int, _Child] = {}
         self._work: dict[int, bytes] = {}  # of units that are not answered
@@ -107,7 +104,7 @@ class Zygote:
         self._dropped_below = 0
         self._answered = 0
         self._born = time.monotonic()
-        self._sick_since: float | None = None
+        self._sickness = Sickness()
         self._stacks = Stacks(workers)
         self._leaving: dict[int, tuple[_Child, float]] = {}  # who was told to leave → when it is to be gone
         self._looks_at = 0.0  # when the workers are looked at next
@@ -201,7 +198,7 @@ class Zygote:
             f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
             "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
         )
-        self._trainer.send("broken", _dumped(refusal))
+        self._trainer.send("broken", dumped(refusal))
         self._end()
 
     def _bury(self, number: int) -> None:
@@ -218,21 +215,19 @@ class Zygote:
         status = kernel.reap(child.pid, REAP)
         stack = self._stacks.last_words(number)
         runs = self._dispatch.died(number)
-        lost = [run.unit for run in runs if not run.is_part]
+        lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
         self._lending.lost(number, lost)
         now = time.monotonic()
         self._stalls.works_on(number, None, now)
         if child.retires and not runs:
             self._due[number] = now
             return
-        unit, mark = (runs[0].unit if runs else None), self._marks.read(number)
-        if self._rules.units_at_once > 1 and lost and lost[0] not in self._known:
-            verdict = self._doubt(lost, now)
-        else:
-            verdict = self._judge(child, unit, mark, status, stack, now)
+        unit, mark = (units[0] if units else None), self._marks.read(number)
+        stall = None if child.stall is None else (child.stall, child.stack)
+        verdict = self._blame.died(Death(units, mark, status, stack, stall), now)
         at = (unit, mark, stack)
         if verdict.pause is None:
-            self._trainer.send("died", number, child.pid, status, *at, self._restarts.count)
+            self._trainer.send("died", number, child.pid, status, *at, self._blame.deaths)
             return
         self._dispatch.requeued(lost)
         for run in runs:
@@ -243,30 +238,6 @@ class Zygote:
         self._due[number] = now + verdict.pause
         stalled = child.stall is not None and child.stall.unit == unit
         self._trainer.send("replaced", number, child.pid, status, *at, stalled, verdict.blamed)
-
-    def _judge(self, child: _Child, unit: int | None, mark: int, code: int | None, stack: str, now: float) -> Verdict:
-        """What follows from a death; a unit that is to blame is known from now on."""
-        place = None if mark == IDLE else mark
-        stall = child.stall if child.stall is not None and child.stall.unit == unit else None
-        if stall is None or unit is None:
-            verdict = self._restarts.died(unit, place, code, now)
-            story = {"kind": "death", "message": fates.blamed(code, mark), "stack": stack}
-        elif self._stalls.ended(unit, place):
-            self._restarts.forgive(unit)
-            verdict = Verdict(0.0, blamed=True)
-            story = {"kind": "stall", "message": fates.stalled(stall.seconds, mark), "stack": child.stack}
-        else:
-            return self._restarts.died(unit, None, code, now)  # it counts, and proves nothing yet
-        if verdict.blamed and unit is not None:
-            self._known.setdefault(unit, []).append((mark, story))
-        return verdict
-
-    def _doubt(self, lost: list[int], now: float) -> Verdict:
-        """What follows from the death of a worker that made several samples at once: they are made one by one."""
-        for unit in lost:
-            self._known.setdefault(unit, []).append((SEVERAL, fates.doubted()))
-            self._stalls.ended(unit, None)
-        return self._restarts.died_among(lost, now)
 
     def _replace(self) -> None:
         """Forks those who are to take a worker's place, when it is time. Where none can be forked, a little later."""
@@ -415,9 +386,7 @@ class Zygote:
         """The answer of a unit goes to the trainer."""
         self._work.pop(unit, None)
         if self._troubled:
-            self._restarts.answered(unit)
-            self._stalls.answered(unit)
-            self._known.pop(unit, None)
+            self._blame.answered(unit)
         if made.stream_state is not None:
             self._streams[number] = made.stream_state
         slot = self._lending.answered(unit, kind, value, held)
@@ -437,7 +406,7 @@ class Zygote:
 
     def _hand_out(self) -> None:
         for number, run in self._dispatch.hand_out():
-            unit, known, slot, part = run.unit, self._known.get(run.unit, ()), None, None
+            unit, known, slot, part = run.unit, self._blame.known(run.unit), None, None
             if run.is_part:
                 part = self._sharing.handed_out(run)
             else:
@@ -504,72 +473,16 @@ class Zygote:
                 kernel.kill(child.pid)
 
     def _look_for_sickness(self) -> None:
-        """All workers wait for locks since birth, and use no CPU: somebody held a lock when the zygote was forked."""
-        if self._answered or self._sick_since == 0.0:
+        if self._answered:
             return
-        busy = [child for number, child in self._children.items() if self._dispatch.held(number)]
-        idle = bool(busy)
-        for child in busy:
-            used = kernel.cpu_seconds(child.pid)
-            if used != child.cpu or not kernel.waits_for_a_lock(child.pid):
-                idle = False
-            child.cpu = used
-        if not idle:
-            self._sick_since = None
-        elif self._sick_since is None:
-            self._sick_since = time.monotonic()
-        elif time.monotonic() - self._sick_since > SICK_AFTER:
-            self._sick_since = 0.0
+        busy = [child.pid for number, child in self._children.items() if self._dispatch.held(number)]
+        if self._sickness.shows(busy, time.monotonic()):
             self._trainer.send("sick", self._stacks_of(*self._children))
 
     def _stacks_of(self, *numbers: int) -> str:
         return self._stacks.read((number, self._children[number].pid) for number in numbers)
 
 
-def _dumped(error: BaseException) -> bytes:
+def dumped(error: BaseException) -> bytes:
+    """An error as it travels to the trainer."""
     return leaves.dumps(Failure.of(error, "in the zygote"), lambda leaf: None)
-
-
-def main(
-    ends: Ends, make: Callable[[], tuple[Recipe, int, Rules, bool]], signals: set[signal.Signals | int] | None = None
-) -> None:
-    """The zygote's whole life, in the process that was born for it; does not return.
-
-    Args:
-        ends: what it was born with.
-        make: gives the recipe, the number of workers, what they may do, and whether they run Python's garbage
-            collector.
-        signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
-    """
-    kernel.die_with_writers(ends.lifeline)
-    channel = Channel(socket.socket(fileno=ends.channel))
-    born = False
-    try:
-        settle.zygote()
-        if signals is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        recipe, workers, rules, collecting = make()
-        born = True
-        Zygote(channel, ends, workers, rules, recipe, collecting).run()
-    except BaseException as error:
-        if born:
-            channel.send("gave_up", traceback.format_exc())  # another takes its place
-        else:
-            channel.send("broken", _dumped(error))
-        until = time.monotonic() + REAP
-        while channel.unsent and time.monotonic() < until:
-            time.sleep(0.001)
-            channel.flush()
-    os._exit(1)
-
-
-def run_clean(parcel: Parcel, descriptors: Sequence[int]) -> None:
-    """Entry of a clean interpreter: what was sent is opened here, so that what goes wrong can be reported."""
-
-    def make() -> tuple[Recipe, int, Rules, bool]:
-        parts = parcel.open()
-        settle.write_out()  # else every worker would print again what was printed meanwhile
-        assemble, workers, rules = (parts.pop(name) for name in ("assemble", "workers", "rules"))
-        return assemble(parts), workers, rules, True
-
-    main(Ends(*descriptors), make)

@@ -1,0 +1,62 @@
+"""What follows from a death, and what a unit is known to do since."""
+
+from __future__ import annotations
+
+import signal
+
+from stoker._engine.base import IDLE, SEVERAL
+from stoker._engine.blame import Blame, Death
+from stoker._supervision.restarts import KILLS, OWN_KILLS
+from stoker._supervision.rules import Rules
+from stoker._supervision.stalls import STALLS, Stall, Stalls
+
+
+def blame(most: int = 5, at_once: int = 1) -> Blame:
+    rules = Rules(max_restarts=most, units_at_once=at_once)
+    return Blame(rules, Stalls(rules.stall_warning))
+
+
+def test_a_sample_that_crashes_its_workers_is_known() -> None:
+    judge = blame()
+    for death in range(OWN_KILLS):
+        assert not judge.known(7)
+        verdict = judge.died(Death([7, 8], 3, -signal.SIGSEGV, "in decode()"), float(death))
+    assert verdict.blamed
+    ((mark, story),) = judge.known(7)
+    assert (mark, story["kind"], story["stack"]) == (3, "death", "in decode()")
+    assert not judge.known(8)
+    judge.answered(7)
+    assert not judge.known(7)
+
+
+def test_who_is_idle_blames_nobody() -> None:
+    judge = blame()
+    for death in range(KILLS):
+        assert not judge.died(Death([], IDLE, -signal.SIGKILL), float(death)).blamed
+    assert judge.deaths == KILLS
+
+
+def test_a_stall_for_which_a_worker_was_ended_is_told_with_its_stack_then() -> None:
+    judge = blame()
+    stall = Stall(0, 7, 61.0)
+    for death in range(STALLS):
+        verdict = judge.died(Death([7], 3, -signal.SIGKILL, "now", (stall, "then")), float(death))
+    assert verdict.blamed
+    ((mark, story),) = judge.known(7)
+    assert (mark, story["kind"], story["stack"]) == (3, "stall", "then")
+
+
+def test_a_stall_of_another_unit_proves_nothing() -> None:
+    judge = blame(most=50)
+    for death in range(KILLS - 1):
+        assert not judge.died(Death([8], 3, -signal.SIGKILL, stall=(Stall(0, 7, 61.0), "then")), float(death)).blamed
+
+
+def test_where_several_samples_are_made_at_once_their_units_are_made_one_by_one() -> None:
+    judge = blame(at_once=4)
+    assert not judge.died(Death([7, 8], SEVERAL, -signal.SIGSEGV), 0.0).blamed
+    assert [mark for unit in (7, 8) for mark, _ in judge.known(unit)] == [SEVERAL, SEVERAL]
+    for death in range(OWN_KILLS):
+        verdict = judge.died(Death([8], 2, -signal.SIGSEGV), 1.0 + death)
+    assert verdict.blamed
+    assert [mark for mark, _ in judge.known(8)] == [SEVERAL, 2]
