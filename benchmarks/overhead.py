@@ -6,34 +6,54 @@ time of the `next()` alone, once of the trainer's thread, once of its whole proc
 are any, while it sleeps.
 
 Tiny batches: 64 integers, two workers, no pause. What is left is the cost of handing out and handing over.
+
+A loop beside a busy loader: each step is some 20 ms of plain Python, then a batch of 4 MB is asked for, which lies
+ready: its samples come from afar (they wait and compute nothing), so what the step takes longer than alone is what the
+loader takes from the trainer's thread and from its interpreter's lock. `pin_memory=True` is asked for as well; without
+an accelerator nothing is pinned.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
+import warnings
 from typing import Any
 
 import method
-from method import Case, Figures
+from method import Case, Figures, Goal
 
 WARM_UP = 50  # batches
 PAUSE = 0.004  # seconds
+READY = "CPU-us per batch, trainer's thread"
+LONGER = "a step, in times of one alone"
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
     batches = 50 if options.quick else 400
     seconds = 0.3 if options.quick else 1.5
     return [
-        Case("ready batches of four leaves", {rival: {"rival": rival, "batches": batches} for rival in RIVALS}),
+        Case(
+            "ready batches of four leaves",
+            {rival: {"rival": rival, "batches": batches} for rival in RIVALS},
+            [Goal(READY, at_most=60)],
+        ),
         Case("batches of 64 integers", {rival: {"rival": rival, "seconds": seconds} for rival in RIVALS}),
+        Case(
+            "a loop beside a busy loader",
+            {rival: {"rival": rival, "steps": 10 if options.quick else 100} for rival in RIVALS},
+            [Goal(LONGER, "torch", at_most=1)],
+        ),
     ]
 
 
 RIVALS = ("stoker", "torch")
 
 
-def measure(rival: str, batches: int = 0, seconds: float = 0.0) -> Figures:
+def measure(rival: str, batches: int = 0, seconds: float = 0.0, steps: int = 0) -> Figures:
+    if steps:
+        return beside(rival, steps)
     return ready(rival, batches) if batches else tiny(rival, seconds)
 
 
@@ -54,7 +74,7 @@ def ready(rival: str, batches: int) -> Figures:
     process = time.process_time() - process
     del iterator
     return {
-        "CPU-us per batch, trainer's thread": 1e6 * thread / batches,
+        READY: 1e6 * thread / batches,
         "CPU-us per batch, trainer's process": 1e6 * process / batches,
     }
 
@@ -74,6 +94,44 @@ def tiny(rival: str, seconds: float) -> Figures:
         "batches/s": count / passed,
         "CPU-us per batch, all processes": 1e6 * (method.cpu_seconds() - used) / (count + WARM_UP),
     }
+
+
+def beside(rival: str, steps: int) -> Figures:
+    def step(rounds: int) -> float:
+        began, total = time.perf_counter(), 0
+        for number in range(rounds):
+            total += number
+        return time.perf_counter() - began
+
+    rounds = int(100_000 * 0.02 / statistics.median(step(100_000) for _ in range(20)))
+    alone = [step(rounds) for _ in range(steps)]
+    warnings.simplefilter("ignore")  # of memory that cannot be pinned
+    loader = method.data_loader(rival)(Waiting(), batch_size=16, num_workers=2, pin_memory=True)
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    with_it = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        step(rounds)
+        next(iterator)
+        with_it.append(time.perf_counter() - began)
+    del iterator
+    again = [step(rounds) for _ in range(steps)]  # the machine may have changed its speed
+    return {LONGER: statistics.median(with_it) / statistics.median(alone + again)}
+
+
+class Waiting:
+    """Samples of 256 kB that come from afar."""
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> Any:
+        import numpy as np
+
+        time.sleep(0.001)
+        return np.full(1 << 18, index % 256, np.uint8)
 
 
 class Repeated:
