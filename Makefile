@@ -21,10 +21,13 @@ SOAK_ARGS ?=
 # Most tests wait for processes of theirs, so as many run at once as there are CPUs, up to a few.
 TOGETHER := -n auto --maxprocesses 4 --dist worksteal
 BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged auto
-BENCHMARKS += latency chaos recovery supervision
+BENCHMARKS += latency first_batch chaos recovery supervision
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
-bench_images := --data $(PHOTOS)
+# And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...
+TENSORFLOW ?=
+bench_images := --data $(PHOTOS) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
+bench_first_batch := --data $(PHOTOS)
 bench_order_cost := --data $(PHOTOS)
 bench_supervision := --data $(PHOTOS)
 bench_auto := --data $(PHOTOS)

@@ -39,18 +39,21 @@ def batches(dataset: Any, batch: int, count: int, workers: int, processes: bool)
             os.write(done[1], b".")
 
     with contextlib.ExitStack() as ends:
+        for descriptor in (units[0], *done):
+            ends.callback(os.close, descriptor)
         numbers = np.arange(count * batch // UNIT, dtype="<u4").tobytes()
         if processes:
-            started = [_forked(work, units[1]) for _ in range(workers)]
-            ends.callback(lambda: [os.waitpid(child, 0) for child in started])
+            for _ in range(workers):
+                ends.callback(os.waitpid, _forked(work, units[1]), 0)
         else:
             threads = [threading.Thread(target=work) for _ in range(workers)]
-            ends.callback(lambda: [thread.join() for thread in threads])
             for thread in threads:
+                ends.callback(thread.join)
                 thread.start()
-        # All fit into the pipe: who closes it at once ends those that work, when nothing is left
-        assert os.write(units[1], numbers) == len(numbers) <= mmap.PAGESIZE * 16
+        # All fit into the pipe, which is closed at once: who finds it empty ends
+        written = os.write(units[1], numbers)
         os.close(units[1])
+        assert written == len(numbers) <= 16 * mmap.PAGESIZE
         for number in range(count):
             left = batch // UNIT
             while left:

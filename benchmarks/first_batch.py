@@ -47,7 +47,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
                 {rival: {"rival": rival, "workers": workers} for rival in ("stoker", "torch")},
                 [Goal(FIRST, "torch", at_most=1), Goal(MEMORY, "torch", at_most=1)],
             )
-            for workers in (2, 8)
+            for workers in ((8,) if options.quick else (2, 8))
         ),
     ]
 
@@ -63,6 +63,8 @@ def photographs(rival: str, data: str, count: int) -> Figures:
 
     torch.set_num_threads(1)
     photos = Photos(Path(data), "train")
+    times = 1 + count // len(photos)
+    photos.paths, photos.labels = photos.paths * times, photos.labels * times
     if rival == "two bare processes":
         return bare(photos, count)
     loader = method.data_loader(rival)(photos, batch_size=count, shuffle=True, num_workers=WORKERS, prefetch_factor=1)

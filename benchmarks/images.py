@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import method
+import rivals
 from method import Case, Figures, Goal
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -44,30 +45,28 @@ def cases(options: argparse.Namespace) -> list[Case]:
     if not options.data.is_dir():
         raise SystemExit(f"no photographs in {options.data}: `python examples/make_photos.py --data {options.data}`")
 
-    def rivals(*names: str, train: bool) -> dict[str, dict[str, Any]]:
+    def measurements(*names: str, train: bool) -> dict[str, dict[str, Any]]:
         batches = 6 if options.quick else 36
         return {name: {"rival": name, "data": str(options.data), "train": train, "batches": batches} for name in names}
 
     beside_torch = [Goal(RATE, "torch", at_least=1), *(Goal(name, "torch", at_most=1) for name in (FIRST, CPU, MEMORY))]
-    if options.quick:
-        others, beside_others = {}, []
-    else:
-        others = rivals("stoker, threads", *OTHERS, "tf.data", "DALI", train=False)
-        if options.tensorflow:
-            others["tf.data"]["python"] = options.tensorflow
-        beside_others = [
-            Goal(name, other, headline=name == RATE, **({"at_least": 1} if name == RATE else {"at_most": 1}))
-            for other in OTHERS
-            for name in (RATE, CPU, MEMORY)
-        ]
-    return [
-        Case("photographs, with the training step", rivals("stoker", "torch", train=True), beside_torch),
+    others = measurements("stoker, threads", *OTHERS, "tf.data", "DALI", train=False)
+    if options.tensorflow:
+        others["tf.data"]["python"] = options.tensorflow
+    beside_others = [
+        Goal(name, other, headline=name == RATE, **({"at_least": 1} if name == RATE else {"at_most": 1}))
+        for other in OTHERS
+        for name in (RATE, CPU, MEMORY)
+    ]
+    result = [
+        Case("photographs, with the training step", measurements("stoker", "torch", train=True), beside_torch),
         Case(
             "photographs, no step",
-            {**rivals("stoker", "torch", *LIMITS, train=False), **others},
+            {**measurements("stoker", "torch", *LIMITS, train=False), **others},
             [*beside_torch, *(Goal(RATE, limit, at_least=0.95) for limit in LIMITS), *beside_others],
         ),
     ]
+    return rivals.left_out(result) if options.quick else result
 
 
 def measure(rival: str, data: str, train: bool, batches: int) -> Figures:
@@ -80,7 +79,7 @@ def measure(rival: str, data: str, train: bool, batches: int) -> Figures:
         iterator = iter(loader)
         batch = next(iterator)
     except ImportError:
-        return dict.fromkeys((RATE, FIRST, CPU, MEMORY), "not installed")
+        return dict.fromkeys((RATE, FIRST, CPU, MEMORY), rivals.NOT_INSTALLED)
     first, used = time.perf_counter() - began, 0.0
     for count in range(batches):
         if count == WARM_UP:
@@ -144,7 +143,6 @@ def loaded(rival: str, data: Path, count: int) -> Any:
     """Batches of a loader: `count` of them at least, from one epoch."""
     train_images = example()
     import bare
-    import rivals
     import torch
 
     torch.set_num_threads(train_images.threads_left(train_images.Backend.process, WORKERS))

@@ -140,7 +140,7 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int | None, str, str]:
-    """Runs a program to its end. Status and what it said; no status if it was ended, with its processes, for its time."""
+    """Runs a program: its status, and what it said. No status if it took too long, and was ended with its processes."""
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes) as running:
         try:

@@ -6,6 +6,11 @@ batches of indices from a million samples, by the plan of Stoker's loader, and b
 generators, once from all three, once from `get_worker_info().rng`, and to samples that draw nothing; torch's loader
 seeds once for each worker. Each is the median of several passes, which alternate with passes that are not seeded.
 
+Randomness in a loader: batches of 64 samples that are cheap (a row of 256 numbers, doubled), made without workers and
+in one, by two loaders in one program that take turns, some batches at a time: one seeds for each sample, as a loader
+does unless told otherwise, one does not seed at all (`seeding="worker"`). The samples tell the processor time of who
+makes them. Shown is the median of the pairs' ratios.
+
 The share: both together, beside the time for one of the photographs of `examples/train_images.py` (read, decoded,
 cropped and mirrored), which draws from `rng`, and if it drew from all three.
 """
@@ -29,6 +34,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SAMPLES, BATCH = 1_000_000, 64
 ORDER = "CPU-us for the order"
 DRAWN_FROM = ("nothing", "Python's", "NumPy's", "torch's", "all three", "rng")
+TURN, TURNS = 10, 60  # batches of a loader, before it is the other's turn; pairs of turns
+UNSEEDED, COST, MORE = "CPU-us for a sample, no seeding", "CPU-us more with seeding", "% more with seeding"
+DRAWS = {"nothing drawn": "nothing", "drawn from rng": "rng", "drawn from Python's": "Python's"}
 PHOTOGRAPH, SHARE, WORST = "CPU-us for a photograph", "% for order and rng", "% for order and all three"
 
 
@@ -40,6 +48,16 @@ def cases(options: argparse.Namespace) -> list[Case]:
     ours: dict[str, Any] = {"rival": "stoker", "batches": batches, "data": "", "images": 0}
     return [
         Case("a sample that costs nothing", {"stoker": ours, "torch": of_torch}),
+        *(
+            Case(
+                f"cheap samples, {where}, {name}",
+                {"stoker": {**ours, "drawn": source, "workers": workers}},
+                [Goal(MORE, at_most=2)] if source == "nothing" else [],
+            )
+            for where, workers in (("without workers", 0), ("in one worker", 1))
+            for name, source in DRAWS.items()
+            if not options.quick or source == "nothing"
+        ),
         Case(
             "beside a photograph",
             {"stoker": {**ours, "data": str(options.data), "images": images}},
@@ -48,7 +66,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def measure(rival: str, batches: int, data: str, images: int) -> Figures:
+def measure(rival: str, batches: int, data: str, images: int, drawn: str = "", workers: int = 0) -> Figures:
+    if drawn:
+        return randomness_cost(drawn, workers, 12 if batches < TURNS else TURNS)
     order = median_of(lambda: walk(torchs_batches() if rival == "torch" else our_batches()))
     if rival == "torch":
         return {ORDER: order}
@@ -147,6 +167,61 @@ def seeding_cost(fetch: Callable[[int], Any], batches: int, rng: Any) -> float:
 
     seeded()  # a worker's first batch finds out who draws
     return median_of(difference)
+
+
+# Randomness in a loader
+
+
+class Cheap:
+    """Samples that cost little; the last of each batch tells the processor time of its process."""
+
+    def __init__(self, drawn: str) -> None:
+        import numpy as np
+
+        self.rows, self.drawn = np.ones((1024, 256), np.float32), drawn
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> Any:
+        from stoker import get_worker_info
+
+        row = self.rows[index % 1024] * 2
+        if self.drawn == "rng":
+            info = get_worker_info()
+            assert info is not None and info.rng is not None
+            row[0] = info.rng.random_generator.random()
+        elif self.drawn == "Python's":
+            row[0] = random.random()
+        return row, time.process_time() if index % BATCH == BATCH - 1 else 0.0
+
+
+def randomness_cost(drawn: str, workers: int, turns: int) -> Figures:
+    from stoker import DataLoader
+
+    loaders = [
+        iter(DataLoader(Cheap(drawn), BATCH, num_workers=workers, seeding=seeding)) for seeding in ("auto", "worker")
+    ]
+
+    def turn(batches: Any) -> float:
+        """Microseconds for a sample."""
+        times = [float(next(batches)[1][-1]) for _ in range(TURN + 1)]
+        return 1e6 * (times[-1] - times[0]) / (TURN * BATCH)
+
+    for batches in loaders:  # a worker's first batches find out who draws
+        turn(batches)
+    pairs = []
+    for number in range(turns):
+        first = number % 2
+        measured = {first: turn(loaders[first]), 1 - first: turn(loaders[1 - first])}
+        pairs.append((measured[0], measured[1]))
+    for batches in loaders:
+        batches.close()
+    return {
+        UNSEEDED: statistics.median(unseeded for _, unseeded in pairs),
+        COST: statistics.median(seeded - unseeded for seeded, unseeded in pairs),
+        MORE: 100 * (statistics.median(seeded / unseeded for seeded, unseeded in pairs) - 1),
+    }
 
 
 # Photographs

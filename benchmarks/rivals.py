@@ -7,12 +7,28 @@ batches, threads or processes; 0 is the trainer's own thread. Where a package is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from method import Case
+
+NAMES = ("nodes", "Grain", "SPDL", "tf.data", "DALI")
 Collate = Callable[[Any], Any]
 
 NOT_INSTALLED = "not installed"
 """What stands in the place of a figure, of a rival that this machine has not."""
+
+
+def left_out(cases: list[Case]) -> list[Case]:
+    """The cases without these rivals: what is measured in the quick form."""
+    return [
+        replace(
+            case,
+            rivals={name: arguments for name, arguments in case.rivals.items() if not name.startswith(NAMES)},
+            goals=[goal for goal in case.goals if not (goal.against or "").startswith(NAMES)],
+        )
+        for case in cases
+    ]
 
 
 def nodes(dataset: Any, batch: int, workers: int, method: str = "process", fetch: Collate | None = None) -> Any:

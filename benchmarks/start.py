@@ -1,9 +1,12 @@
 """How long until training has its first batch, and what do short epochs cost?
 
 Time to the first batch: from `iter(loader)` until the first `next()` has returned, with two workers and batches of 64,
-in a process that has made its dataset and has not used a loader before. Forked workers are compared with torch's under
-fork, clean ones (a new interpreter that is sent the dataset) with torch's under forkserver. The datasets: a small one,
+in a process that has made its dataset and has not used a loader before. The second loader is made in the same process
+when the first is gone, as a run makes one to validate. Forked workers are compared with torch's under fork, clean ones
+(a new interpreter that is sent the dataset) with torch's under forkserver and under spawn. The datasets: a small one,
 a NumPy array of 1 GB, a list of 1.2 million paths, and tensors, for which a clean worker has to import torch.
+
+Import: `import stoker`, which loads neither torch nor NumPy, and then its `DataLoader`, which loads both.
 
 Short epochs: ten times an epoch of 20 batches of 64 small samples, whose workers are started anew each time.
 """
@@ -17,7 +20,8 @@ from typing import Any
 import method
 from method import Case, Figures, Goal
 
-FIRST = "seconds to the first batch"
+FIRST, SECOND = "seconds to the first batch", "seconds to that of a second loader"
+IMPORT, IMPORT_ALL = "ms to import stoker", "ms to import its DataLoader too"
 EPOCHS = "seconds for 10 epochs"
 DATASETS = {"small": "a small dataset", "array": "an array of 1 GB", "paths": "1.2 million paths"}
 
@@ -31,15 +35,17 @@ def cases(options: argparse.Namespace) -> list[Case]:
         }
 
     forked = [("stoker", "fork"), ("torch", "fork")]
-    clean = [("stoker", "spawn"), ("torch", "forkserver")]
+    clean = [("stoker", "spawn"), ("torch", "forkserver"), ("torch", "spawn")]
     at_most_forked, at_most_clean = Goal(FIRST, "torch, fork", at_most=1), Goal(FIRST, "torch, forkserver", at_most=0.5)
-    return [
+    at_most_spawned = Goal(FIRST, "torch, spawn", at_most=0.5, headline=False)
+    result = [
+        Case("import", rivals(("stoker", ""), dataset="")),
         *(
             Case(f"first batch, forked, {name}", rivals(*forked, dataset=dataset), [at_most_forked])
             for dataset, name in DATASETS.items()
         ),
         *(
-            Case(f"first batch, clean, {name}", rivals(*clean, dataset=dataset), [at_most_clean])
+            Case(f"first batch, clean, {name}", rivals(*clean, dataset=dataset), [at_most_clean, at_most_spawned])
             for dataset, name in {**DATASETS, "tensors": "a small dataset of tensors"}.items()
         ),
         Case(
@@ -48,21 +54,41 @@ def cases(options: argparse.Namespace) -> list[Case]:
             [Goal(EPOCHS, "torch, fork", at_most=1)],
         ),
     ]
+    if options.quick:
+        result = [case for case in result if not any(name in case.name for name in ("1 GB", "clean, a small"))]
+    return result
 
 
 def measure(rival: str, start: str, dataset: str, quick: bool, epochs: int = 0) -> Figures:
+    if not dataset:
+        return imports()
     DataLoader = method.data_loader(rival)
-    loader = DataLoader(make(dataset, quick), batch_size=64, num_workers=2, multiprocessing_context=start)
+    items = make(dataset, quick)
+    loader = DataLoader(items, batch_size=64, num_workers=2, multiprocessing_context=start)
     began = time.perf_counter()
     if epochs:
         batches = sum(1 for _ in range(epochs) for _ in loader)
         assert batches == 20 * epochs
         return {EPOCHS: time.perf_counter() - began}
-    iterator = iter(loader)
-    next(iterator)
-    seconds = time.perf_counter() - began
-    del iterator
-    return {FIRST: seconds}
+    figures = {}
+    for name in (FIRST, SECOND):
+        iterator = iter(loader)
+        next(iterator)
+        figures[name] = time.perf_counter() - began
+        del iterator, loader
+        began = time.perf_counter()
+        loader = DataLoader(items, batch_size=64, num_workers=2, multiprocessing_context=start)
+    del loader
+    return figures
+
+
+def imports() -> Figures:
+    began = time.perf_counter()
+    import stoker
+
+    alone = time.perf_counter() - began
+    _ = stoker.DataLoader
+    return {IMPORT: 1e3 * alone, IMPORT_ALL: 1e3 * (time.perf_counter() - began)}
 
 
 def make(dataset: str, quick: bool) -> Any:

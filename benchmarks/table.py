@@ -50,15 +50,18 @@ def rows_of(case: dict[str, Any]) -> Rows:
 
 
 def _standing(case: dict[str, Any]) -> Rows:
-    """A row for each rival: its figures, each with the first rival's ratio to it, and the goals against it."""
-    first, *others = case["rivals"]
-    rows = [["", *(name for figure in case["figures"] for name in (figure, f"{first} / it")), "goals"]]
+    """A row for each rival: its figures, each with the first rival's ratio to it, and the goals beside them."""
+    first = case["rivals"][0]
+    rows = [["", *(name for figure in case["figures"] for name in (figure, f"{first} / it"))]]
     for rival in case["rivals"]:
         row = [rival]
         for figure, by_rival in case["figures"].items():
-            row += [spread(by_rival[rival]), spread(case["ratios"][figure].get(rival))]
-        goals = [goal for goal in case["goals"] if (goal["against"] or first) == rival]
-        rows.append([*row, "; ".join(f"{goal['figure']} {goal_text(goal, 1)}" for goal in goals)])
+            goals = [goal for goal in case["goals"] if goal["figure"] == figure and (goal["against"] or first) == rival]
+            cells = [spread(by_rival[rival]), spread(case["ratios"][figure].get(rival))]
+            place = 0 if rival == first else 1
+            cells[place] = ", ".join(filter(None, [cells[place], *(goal_text(goal, 1) for goal in goals)]))
+            row += cells
+        rows.append(row)
     return _filled(rows)
 
 
