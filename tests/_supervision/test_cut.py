@@ -76,6 +76,11 @@ def test_it_gives_up_where_most_units_are_shared_in_vain() -> None:
     assert shares(cut, 64) == [64]
 
 
+def test_what_others_have_found_is_believed() -> None:
+    assert shares(Cut(2, 2 * WORTH / 64), 64) == [32, 32]
+    assert shares(Cut(2, WORTH / 65), 64) == [64]
+
+
 def test_the_cost_follows_what_is_seen() -> None:
     cut = Cut(2)
     cut.learned(1, 10.0)  # the first sample imported something

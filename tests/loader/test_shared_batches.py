@@ -114,6 +114,13 @@ def test_the_first_batch_is_made_by_several_workers() -> None:
     assert len(set(first["pid"].tolist())) == 2
 
 
+def test_the_workers_of_the_next_epoch_know_what_a_sample_costs() -> None:
+    made = loader(Images())
+    assert made._rules.row_seconds is None
+    assert len(list(made)) == 4
+    assert 0 < made._rules.row_seconds < 1
+
+
 @pytest.mark.usefixtures("row_by_row")
 def test_batches_are_those_of_one_worker() -> None:
     assert plain(loader(Images())) == serial(Images())

@@ -195,6 +195,9 @@ class Witness(Protocol):
     def locate(self, unit: int, mark: int) -> str:
         """Where that is, in words: "batch 7, sample 30"."""
 
+    def learned(self, row_seconds: float | None) -> None:
+        """What a sample costs a worker, for those who come later."""
+
 
 class Backend(ABC):
     """Runs units on workers. Used by one thread at a time.

@@ -32,11 +32,15 @@ class Cut:
 
     Args:
         workers: among whom a unit is shared; one shares nothing.
+        seconds: what a row has cost others before, if there were any.
+
+    Attributes:
+        seconds: what a row costs, as far as is known.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, seconds: float | None = None) -> None:
         self._workers = workers
-        self._seconds: float | None = None  # for a row
+        self.seconds = seconds
         self._never = workers < 2
         self._shared = 0
         self._in_vain = 0
@@ -45,23 +49,23 @@ class Cut:
         """A worker has made so many rows in this time."""
         if rows:
             cost = seconds / rows
-            self._seconds = cost if self._seconds is None else (self._seconds + cost) / 2
+            self.seconds = cost if self.seconds is None else (self.seconds + cost) / 2
 
     def share(self, rows: int, left: int) -> int:
         """How many of the rows that are left of a unit of so many the next worker gets."""
         if self._never or not rows:
             return left
-        if self._seconds is None:
+        if self.seconds is None:
             return min(left, AT_FIRST) if rows >= LARGE else left
         if not self.is_worth_it(rows):
             return left
-        most, least = LONGEST / self._seconds, math.ceil(SHORTEST / self._seconds)
+        most, least = LONGEST / self.seconds, math.ceil(SHORTEST / self.seconds)
         share = max(1, least, math.floor(min(most, math.ceil(rows / self._workers))))
         return left if left < share * 1.5 else share
 
     def is_worth_it(self, rows: int) -> bool:
         """Whether units of so many rows take long enough, as far as is known."""
-        return self._seconds is not None and self._seconds * rows >= WORTH
+        return self.seconds is not None and self.seconds * rows >= WORTH
 
     def shared(self) -> None:
         """A unit was made by several workers."""

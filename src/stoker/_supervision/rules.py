@@ -18,6 +18,7 @@ class Rules(NamedTuple):
         stall_action: what is done about it.
         memory_budget: bytes that batches and the growth of the workers may take; None for what is there.
         max_samples_per_worker: from which on a worker is replaced; None for never.
+        row_seconds: what a sample has cost the workers of the last epoch; None if nobody knows.
         units_at_once: units that a worker holds at the least; from 2 on it makes samples of several at the same time.
     """
 
@@ -26,4 +27,5 @@ class Rules(NamedTuple):
     stall_action: StallAction = "warn"
     memory_budget: int | None = None
     max_samples_per_worker: int | None = None
+    row_seconds: float | None = None
     units_at_once: int = 1

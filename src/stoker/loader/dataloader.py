@@ -558,8 +558,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
     @property
     def _rules(self) -> Rules:
-        limits = {name: getattr(self, name) for name in Rules._fields if name != "units_at_once"}
-        return Rules(**limits, units_at_once=self._units_at_once)
+        known: dict[str, Any] = {"row_seconds": self._ledger.row_seconds, "units_at_once": self._units_at_once}
+        return Rules(**known, **{name: getattr(self, name) for name in Rules._fields if name not in known})
 
 
 _SEEN_BY_ITERATORS = (

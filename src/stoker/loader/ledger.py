@@ -173,6 +173,7 @@ class Ledger:
         epoch_number: number of the latest epoch, or None before the first.
         epochs: how many have begun.
         events: by kind, since the loader was made.
+        row_seconds: what a sample has cost a worker, as the last ones found; None while nobody knows.
     """
 
     def __init__(self) -> None:
@@ -181,6 +182,7 @@ class Ledger:
         self.epoch_number: int | None = None
         self.epochs = 0
         self.events: dict[str, Happened] = {}
+        self.row_seconds: float | None = None
 
     @property
     def total(self) -> Counts:

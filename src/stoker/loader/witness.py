@@ -70,6 +70,10 @@ class Witness:
             with contextlib.suppress(errors.StokerWarning) if event.kind in _HINTS else contextlib.nullcontext():
                 warnings.warn(event.message, errors.StokerWarning, stacklevel=users_level())
 
+    def learned(self, row_seconds: float | None) -> None:
+        """What a sample costs a worker: the ledger keeps it for the next epoch's workers."""
+        self._ledger.row_seconds = row_seconds
+
     def locate(self, unit: int, mark: int) -> str:
         """Where that is: "batch 7, sample 30"."""
         step = self.steps.get(unit)

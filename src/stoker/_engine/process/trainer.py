@@ -409,6 +409,8 @@ class ProcessBackend(Backend):
             self._events.append(telling.retired(*message[1:]))
         elif name == "held_back":
             self._events.append(telling.held_back(*message[1:]))
+        elif name == "row_seconds":
+            self._witness.learned(message[1])
         elif name == "shares":
             self._shares = True
         elif name == "sick":

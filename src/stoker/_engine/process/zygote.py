@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     pass
 
 
+TOLD = (4, 32, 256)
+"""Answers after which the trainer is told what a row costs: the workers of the next epoch know it from the start."""
+
+
 class Ends(NamedTuple):
     """The descriptors that a zygote is born with."""
 
@@ -85,7 +89,7 @@ class Zygote:
         self._rules = rules
         self._recipe = recipe
         self._collecting = collecting
-        self._cut = Cut(workers)
+        self._cut = Cut(workers, rules.row_seconds)
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         self._lending = Lending(Arena(ends.arena, None if budget is None else budget // 2), self._dispatch)
@@ -357,6 +361,8 @@ class Zygote:
         self._dispatch.answered(number, run, seconds)
         if kind != "misfit":
             self._cut.learned(made.samples, seconds)
+            if self._answered in TOLD:
+                self._trainer.send("row_seconds", self._cut.seconds)
         if run.is_part:
             self._sharing.answered(run, kind, value, made)
             self._conclude(unit, number)
