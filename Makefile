@@ -22,6 +22,8 @@ SOAK_ARGS ?=
 TOGETHER := -n auto --maxprocesses 4 --dist worksteal
 BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged auto
 BENCHMARKS += latency first_batch chaos recovery supervision
+# Those of which a short form says something.
+QUICK := $(filter-out auto latency chaos recovery supervision,$(BENCHMARKS))
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...
@@ -55,7 +57,7 @@ test-slow: $(VENV)/.demo $(VENV)/.test
 
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
-	$(BIN)/python -m pytest -m 'long or not slow' --hypothesis-profile=long --timeout 600 \
+	$(BIN)/python -m pytest -m 'long or not slow' --hypothesis-profile=long --timeout 600 $(TOGETHER) \
 		tests/loader tests/samplers tests/datasets tests/_supervision $(PYTEST_ARGS)
 
 # Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'
@@ -67,7 +69,7 @@ bench: $(VENV)/.demo $(VENV)/.bench $(PHOTOS)/samples.sqlite
 	$(BIN)/python benchmarks/report.py
 
 bench-quick: $(VENV)/.demo $(VENV)/.bench $(PHOTOS)/samples.sqlite
-	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --quick &&) true
+	$(foreach name,$(QUICK),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --quick &&) true
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
