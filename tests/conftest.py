@@ -131,6 +131,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.fixture(autouse=True, scope="session")
+def a_small_heap() -> Iterator[None]:
+    """Thousands of collected tests are a large heap: each zygote would mark it, for some tenths of a second."""
+    from stoker._engine.process import immortal
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(immortal, "worth_it", lambda: False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     exempt = request.node.get_closest_marker("leaves_behind")
