@@ -148,6 +148,19 @@ def test_a_slow_unit_is_shared_and_the_next_begun_when_it_is_handed_out() -> Non
     assert dispatch.outstanding == [1]
 
 
+def test_who_has_a_part_has_nothing_else() -> None:
+    """If its unit has to be made again, there must be somebody who does not wait for memory behind it."""
+    dispatch = shared(2, 8)
+    for unit in range(3):
+        dispatch.submitted(unit, None, 8 if unit else 0)
+    assert dispatch.hand_out() == [(0, Run(0)), (1, Run(1, 0, 4))]
+    dispatch.answered(0, Run(0), SLOW_UNIT / 2)  # from now on each may hold two
+    assert dispatch.hand_out() == [(0, Run(1, 4, 8))]
+    assert dispatch.held(1) == [Run(1, 0, 4)]
+    dispatch.answered(0, Run(1, 4, 8), SLOW_UNIT / 2)
+    assert dispatch.hand_out() == [(0, Run(2, 0, 4))]
+
+
 def test_units_that_may_not_be_shared_are_whole() -> None:
     dispatch = shared(2, 8)
     dispatch.submitted(0, None)

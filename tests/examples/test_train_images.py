@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FIGURES = ["name", "rate", "wait_share", "first_batch", "cpu_seconds", "accuracy", "peak_memory"]
 
@@ -99,8 +101,6 @@ sys.path.insert(0, {str(EXAMPLES)!r})
 import torch
 from pathlib import Path
 from train_images import Photos, walk_folders
-
-pytestmark = pytest.mark.slow
 folder = Path({str(photos)!r})
 train, val = Photos(folder, "train"), Photos(folder, "val")
 image, label = train[0]

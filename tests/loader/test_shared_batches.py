@@ -188,6 +188,19 @@ def test_where_there_is_no_memory_for_a_shared_batch_it_is_made_whole() -> None:
 
 
 @pytest.mark.usefixtures("row_by_row")
+def test_nobody_waits_for_ever_where_batches_are_shared_and_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who made a part of a batch that has to be made again must not have begun a later one, which waits behind it."""
+    monkeypatch.setattr(cut, "PATIENCE", 1 << 30)
+
+    class Many(Images):
+        def __len__(self) -> int:
+            return 8 * N
+
+    made = loader(Many(), num_workers=4, prefetch_factor=4, memory_budget=600_000, batch_size=8)
+    assert [label for batch in made for label in batch["y"].tolist()] == list(range(8 * N))
+
+
+@pytest.mark.usefixtures("row_by_row")
 def test_fewer_batches_are_under_way_where_they_are_shared() -> None:
     made = loader(Images(), num_workers=8, batch_size=4)
     with iter(made) as batches:

@@ -74,10 +74,18 @@ class Dispatch:
                 waiting = self._bound[worker] or self._free
                 # A worker is never given an earlier unit behind a later one, which may wait for it to have memory first
                 if self._alive[worker] and waiting and len(held) < depth and held[:1] < [waiting[0]]:
+                    # Who has a part has nothing else: if its unit has to be made again, he is free to do it
+                    if held and (held[0].is_part or self._is_to_be_shared(waiting[0])):
+                        continue
                     run = self._taken(waiting)
                     held.append(run)
                     out.append((worker, run))
         return out
+
+    def _is_to_be_shared(self, run: Run) -> bool:
+        """Whether what waits there would be handed out in parts, or others have a part of it."""
+        rows = self._rows.get(run.unit, 0)
+        return run.is_part or (self._cut is not None and rows > 0 and self._cut.share(rows, rows) < rows)
 
     def _taken(self, waiting: deque[Run]) -> Run:
         """The first that waits, or as much of it as one worker is to have."""

@@ -72,7 +72,7 @@ class Shares(RuleBasedStateMachine):
         self.held: dict[int, list[Run]] = {worker: [] for worker in self.workers}
         self.writes: dict[int, Slot] = {}  # worker → the shared slot that it writes
         self.waits: set[int] = set()  # workers, for memory, with a whole unit
-        self.whole: dict[int, Slot] = {}  # worker → the slot of its whole unit
+        self.whole: dict[int, Slot] = {}  # unit → its slot, where one worker makes it
         self.raised: dict[int, list[int]] = {}  # unit → first rows of parts that raised
         self.rows: dict[int, set[int]] = {}  # unit → rows that were written since it was last begun
         self.next = self.delivered = self.dropped_below = 0
@@ -129,7 +129,7 @@ class Shares(RuleBasedStateMachine):
                 self.rows.pop(run.unit, None)
                 slot = self.lending.offer(run.unit)
                 if slot is not None:
-                    self.whole[worker] = slot
+                    self.whole[run.unit] = slot
 
     def grant(self) -> None:
         starving = self.lending.is_asked and self.delivered not in self.answers
@@ -137,7 +137,7 @@ class Shares(RuleBasedStateMachine):
         for worker, reply in self.lending.grant(hungry):
             self.waits.discard(worker)
             if isinstance(reply, Slot):
-                self.whole[worker] = reply
+                self.whole[self.held[worker][0].unit] = reply
 
     def conclude(self, unit: int) -> None:
         if not self.sharing.is_over(unit):
@@ -174,26 +174,30 @@ class Shares(RuleBasedStateMachine):
         return [worker for worker in self.workers if self.held[worker] and worker not in self.waits]
 
     @precondition(lambda self: self.busy)
-    @rule(data=st.data(), outcome=st.sampled_from(["rows", "rows", "rows", "rows", "otherwise", "misfit", "error"]))
-    def work(self, data: st.DataObject, outcome: str) -> None:
-        self.one_step(data.draw(st.sampled_from(self.busy)), outcome)
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(["rows", "rows", "rows", "rows", "otherwise", "misfit", "error"]),
+        seconds=st.sampled_from([SLOW_UNIT * 2, SLOW_UNIT / 2]),
+    )
+    def work(self, data: st.DataObject, outcome: str, seconds: float) -> None:
+        self.one_step(data.draw(st.sampled_from(self.busy)), outcome, seconds)
 
-    def one_step(self, worker: int, outcome: str = "rows") -> None:
+    def one_step(self, worker: int, outcome: str = "rows", seconds: float = SLOW_UNIT * 2) -> None:
         run = self.held[worker][0]
         if run.is_part:
-            self.one_part(worker, run, outcome)
-        elif worker not in self.whole:
+            self.one_part(worker, run, outcome, seconds)
+        elif run.unit not in self.whole:
             self.lending.asked(worker, run.unit, SIZE, None)
             self.waits.add(worker)
         else:
-            slot = self.whole.pop(worker)
+            slot = self.whole.pop(run.unit)
             self.held[worker].pop(0)
-            self.dispatch.answered(worker, run, SLOW_UNIT * 2)
+            self.dispatch.answered(worker, run, seconds)
             self.answered(run.unit, self.lending.answered(run.unit, "batch", (slot.number, SIZE), slot.number))
         self.grant()
         self.hand_out()
 
-    def one_part(self, worker: int, run: Run, outcome: str) -> None:
+    def one_part(self, worker: int, run: Run, outcome: str, seconds: float) -> None:
         if worker not in self.writes and outcome in ("rows", "otherwise"):
             slot = self.lending.share(run.unit, SIZE)
             if slot is not None:
@@ -202,7 +206,7 @@ class Shares(RuleBasedStateMachine):
             outcome = "misfit"
         self.writes.pop(worker, None)
         self.held[worker].pop(0)
-        self.dispatch.answered(worker, run, SLOW_UNIT * 2)
+        self.dispatch.answered(worker, run, seconds)
         if outcome == "misfit":
             self.sharing.answered(run, "misfit", False, Said())
         elif outcome == "error":
@@ -223,8 +227,9 @@ class Shares(RuleBasedStateMachine):
         self.lending.lost(worker, lost)
         self.alive.discard(worker)
         self.held[worker] = []
-        for kept in (self.writes, self.whole):
-            kept.pop(worker, None)
+        self.writes.pop(worker, None)
+        for unit in lost:
+            self.whole.pop(unit, None)
         self.waits.discard(worker)
         self.dispatch.requeued(lost)
         for run in runs:

@@ -32,6 +32,7 @@ class Worker(ABC):
         self._inbox: list[Message] = []
         self._announced: set[int] = set()  # units in it that the job knows of
         self._unit = -1
+        self._waited = 0.0  # seconds for memory, with the unit in hand: they say nothing about what it costs
         self._resume: bytes | None = None
 
     @abstractmethod
@@ -109,16 +110,17 @@ class Worker(ABC):
         held = self._writer.slot
         said = Said() if job is None else job.said()
         self._mark[0] = WRITE
-        seconds = time.perf_counter() - start
+        seconds, self._waited = time.perf_counter() - start - self._waited, 0.0
         number = None if held is None else held.number
         self.send("answer", self._unit, kind, value, number, seconds, tuple(said))
         self._mark[0] = IDLE
 
     def _ask(self, size: int) -> Slot:
         """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
-        held = self._writer.slot
+        held, asked = self._writer.slot, time.perf_counter()
         self.send("ask", self._unit, size, None if held is None else held.number)
         _, given = self._next("slot")
+        self._waited += time.perf_counter() - asked
         if isinstance(given, str):
             raise errors.MemoryLimitError(given)
         return Slot(*given)
