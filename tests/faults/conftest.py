@@ -26,8 +26,6 @@ from pathlib import Path
 import numpy as np
 from stoker import DataLoader
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who was started by nohup inherits that it is ignored
-
 class Data:
     """Samples above the size from which they travel in a slot."""
     def __len__(self):

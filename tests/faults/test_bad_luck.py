@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import math
 import os
 import resource
 import signal
@@ -20,6 +21,7 @@ import pytest
 import stoker
 from stoker import QuarantineError, StokerWarning, WorkerDiedError, WorkerStartError
 from stoker._engine.process import worker, zygote
+from stoker._supervision import cut
 from tests.faults.runs import (
     BACKENDS,
     BAD,
@@ -238,6 +240,7 @@ def test_a_full_arena_while_a_worker_is_replaced(
     if when == "it waits for memory":
         monkeypatch.setattr(worker.ZygotesWorker, "send", dies)
         monkeypatch.setattr(zygote.Lending, "offer", lambda self, unit: None)  # so that each unit asks
+        monkeypatch.setattr(cut, "WORTH", math.inf)  # parts of one do not wait for memory
     settings = {"num_workers": workers, "multiprocessing_context": "fork", "memory_budget": 3 << 20, "timeout": 20}
     kept, seen = [], []
     for batch in loader(Rows(once if when == "it makes a sample" else {}), max_restarts=9, **settings):
