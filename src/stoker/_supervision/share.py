@@ -16,7 +16,6 @@ class Share:
         layout: how the rows lie in memory, as the first part said.
         spoiled: whether the unit has to be made again as a whole, or is not wanted any more.
         error: (row, answer) of the first part, in order of the rows, whose samples raised: it is the unit's answer.
-        is_told: whether that has been counted.
     """
 
     def __init__(self, rows: int) -> None:
@@ -26,7 +25,6 @@ class Share:
         self.writers = 0
         self.layout: Any = None
         self.spoiled = False
-        self.is_told = False
         self.error: tuple[int, Any] | None = None
 
     def handed_out(self) -> None:

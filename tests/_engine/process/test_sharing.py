@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stoker._engine.base import Said
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.sharing import Sharing
-from stoker._supervision.cut import Cut
+from stoker._supervision.cut import PATIENCE, Cut
 from stoker._supervision.dispatch import SLOW_UNIT, Dispatch, Run
 from stoker._transport.arena import Slot
 from stoker._transport.rows import Layout
@@ -54,6 +54,38 @@ class Memory:
 
     def trim(self, keep: int) -> None:
         pass
+
+
+def shared(workers: int) -> tuple[Cut, Dispatch, Sharing]:
+    """Units whose rows take a second each, and workers to share them."""
+    cut = Cut(workers, 1.0)
+    dispatch = Dispatch(workers, cut)
+    for worker in range(workers):
+        dispatch.joined(worker)
+    return cut, dispatch, Sharing(cut, dispatch, Lending(Memory(4), dispatch))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["dropped", "a death"])
+def test_units_that_are_dropped_or_lost_do_not_speak_against_sharing(how: str) -> None:
+    cut, dispatch, sharing = shared(2)
+    for unit in range(PATIENCE + 3):
+        dispatch.submitted(unit, None, ROWS)
+        (one, first), (_, second) = dispatch.hand_out()
+        for run in (first, second):
+            sharing.handed_out(run)
+        if how == "dropped":
+            dispatch.dropped(unit + 1)
+            assert sharing.dropped(unit + 1) == []
+            sharing.answered(first, "rows", (tuple(ALIKE), {}), Said())
+        else:
+            sharing.lost(first)
+        sharing.answered(second, "rows", (tuple(ALIKE), {}), Said())
+        assert sharing.is_over(unit) and sharing.result(unit) is None
+        for worker, run in ((one, first), (1 - one, second)):
+            dispatch.answered(worker, run, SLOW_UNIT * 2)
+        dispatch.withdrawn(unit)
+        dispatch.done(unit)
+    assert cut.share(ROWS, ROWS) < ROWS
 
 
 class Shares(RuleBasedStateMachine):

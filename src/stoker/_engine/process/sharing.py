@@ -43,6 +43,7 @@ class Sharing:
         """A worker has written its rows, and `value` is their layout and texts; or one of its samples raised the error
         in `value`; or they are no rows, as those of no batch are if `value` is true."""
         share = self._shares[run.unit]
+        fitted = not share.spoiled
         if kind == "rows":
             layout, texts = value
             share.made(run.first, run.last - run.first, Layout(*layout), texts, said.notes)
@@ -51,8 +52,7 @@ class Sharing:
             self._dispatch.withdrawn(run.unit)
         else:
             share.failed()
-        if share.spoiled and not share.is_told:
-            share.is_told = True
+        if share.spoiled and fitted:  # by what it is: not because its worker died, or nobody wants it any more
             self._cut.in_vain(kind == "misfit" and value)
             self._layout = None
             self._dispatch.withdrawn(run.unit)
