@@ -2,60 +2,67 @@
 
 from __future__ import annotations
 
-import math
-from html import escape
+import hashlib
+import io
+import json
+import textwrap
 from typing import Any
 
-import table
-
-WIDTH, LABELS, LINE, TOP = 1000, 560, 18, 34
-MOST = 100.0
-"""The ratio at the right edge; 1 / MOST is at the left edge."""
 COLOURS = {True: "#2a7f62", False: "#b4433a"}
+LINE = 0.24
+"""Inches for a bar."""
+LABEL = 70
+"""Characters of a name on one line."""
 
 
 def drawn(results: list[dict[str, Any]]) -> str:
     """A bar for each goal, from 1 to the right where Stoker is better; where to get, as a mark; red if it is missed."""
-    bars = [bar for result in results for case in result["cases"] for bar in _bars(case)]
-    height = TOP + LINE * len(bars) + 6
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"',
-        'font-family="sans-serif" font-size="11">',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{LABELS}" y="12">Stoker is so many times as good (its goal: the black mark)</text>',
-    ]
-    for value in (0.01, 0.1, 1, 10, 100):
-        x = _x(value)
-        parts += [
-            f'<line x1="{x}" x2="{x}" y1="{TOP - 6}" y2="{height}" stroke="{"#666" if value == 1 else "#ddd"}"/>',
-            f'<text x="{x}" y="{TOP - 9}" text-anchor="middle" fill="#666">{table.number(value)}</text>',
-        ]
-    for place, (name, better, goal, met) in enumerate(bars):
-        y = TOP + LINE * place
-        left, right = sorted((_x(1), _x(better)))
-        parts += [
-            f'<text x="{LABELS - 8}" y="{y + 11}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{left}" y="{y + 2}" width="{right - left:.1f}" height="{LINE - 6}" fill="{COLOURS[met]}"/>',
-            f'<line x1="{_x(goal)}" x2="{_x(goal)}" y1="{y}" y2="{y + LINE - 2}" stroke="black" stroke-width="2"/>',
-        ]
-    return "\n".join([*parts, "</svg>", ""])
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
+
+    bars = _bars(results)
+    names = [textwrap.fill(name, LABEL) for name, *_ in bars]
+    figure = Figure((10, 0.9 + LINE * sum(name.count("\n") + 1 for name in names)), layout="constrained")
+    axes = figure.add_subplot()
+    place = 0.0
+    places = []
+    for name, (_, better, goal, met) in zip(names, bars, strict=True):
+        lines = name.count("\n") + 1
+        places.append(place + lines / 2)
+        axes.barh(places[-1], better - 1, left=1, height=0.65, color=COLOURS[met])
+        axes.vlines(goal, places[-1] - 0.42, places[-1] + 0.42, color="black", linewidth=2)
+        place += lines
+    axes.set(xscale="log", ylim=(place, 0), xlabel="Stoker is so many times as good (its goal: the black mark)")
+    axes.set_yticks(places, names, fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter(LogFormatter())
+    axes.axvline(1, color="#666", linewidth=0.8)
+    axes.grid(axis="x", color="#ddd")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "stoker", "svg.fonttype": "none", "font.family": "sans-serif"}):
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Description": shows(results)})
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def _bars(case: dict[str, Any]) -> list[tuple[str, float, float, bool]]:
+def shows(results: list[dict[str, Any]]) -> str:
+    """What stands in the picture of these results, whichever release of matplotlib has drawn it."""
+    return "data " + hashlib.sha256(json.dumps(_bars(results)).encode()).hexdigest()
+
+
+def _bars(results: list[dict[str, Any]]) -> list[tuple[str, float, float, bool]]:
     """Name, how many times as good, how many times as good is the goal, and whether it is met."""
     bars = []
-    for goal in case["goals"]:
-        spread = case["ratios"][goal["figure"]].get(goal["against"])
-        if spread is None or not goal.get("headline", True):
-            continue
-        more_is_better = goal["at_least"] is not None
-        ratio, bound = spread["median"], goal["at_least"] if more_is_better else goal["at_most"]
-        if ratio > 0:
-            name = f"{case['name']}: {goal['figure']}, beside {goal['against']}"
-            bars.append((name, *((ratio, bound) if more_is_better else (1 / ratio, 1 / bound)), goal["met"]))
+    for case in (case for result in results for case in result["cases"]):
+        for goal in case["goals"]:
+            spread = case["ratios"][goal["figure"]].get(goal["against"])
+            if spread is None or not goal.get("headline", True):
+                continue
+            more_is_better = goal["at_least"] is not None
+            ratio, bound = spread["median"], goal["at_least"] if more_is_better else goal["at_most"]
+            if ratio > 0:
+                name = f"{case['name']}: {goal['figure']}, beside {goal['against']}"
+                bars.append((name, *((ratio, bound) if more_is_better else (1 / ratio, 1 / bound)), goal["met"]))
     return bars
-
-
-def _x(value: float) -> float:
-    share = math.log(min(max(value, 1 / MOST), MOST) * MOST) / math.log(MOST**2)
-    return round(LABELS + share * (WIDTH - LABELS - 20), 1)

@@ -47,15 +47,13 @@ round, so a median of ratios need not be the ratio of the medians. A goal that i
 
 def main() -> None:
     results = read()
-    wanted = {
-        PAGE: page(results),
-        PLOT: plot.drawn(results),
-        README: BLOCK.sub(lambda _: readme(results), README.read_text()),
-    }
+    wanted = {PAGE: page(results), README: BLOCK.sub(lambda _: readme(results), README.read_text())}
     if sys.argv[1:] == ["--check"]:
         stale = [path.name for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
+        if not PLOT.is_file() or plot.shows(results) not in PLOT.read_text():
+            stale.append(PLOT.name)
         sys.exit(f"{' and '.join(stale)}: not what the results give; run benchmarks/report.py" if stale else 0)
-    for path, text in wanted.items():
+    for path, text in {**wanted, PLOT: plot.drawn(results)}.items():
         path.write_text(text)
 
 
