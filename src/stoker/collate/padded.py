@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.collate import ragged, registry, structure
+from stoker.collate import lists, memory, ragged, registry, structure
 from stoker.collate.default import one_level
 from stoker.collate.tensors import is_tensor
 from stoker.errors import BatchError
@@ -143,10 +143,35 @@ class _Padding:
 
     def _padded(self, batch: Sequence[Any], value: Any) -> Any:
         dims, side = self.options.dims, self.options.side
+        if tuple(dims) == (0,) and (numbers := lists.numbers_of(batch)) is not None:
+            return self._laid_out(numbers, value)
         rows = ragged.rows_of(batch, dims)
         if self.options.max_length is not None:
             rows = ragged.cut(rows, dims, self.options.max_length, side)
-        step = self.options.multiple_of
-        sizes = {dim: -(-max(row.shape[dim] for row in rows) // step) * step for dim in dims}
+        sizes = {dim: self._size(max(row.shape[dim] for row in rows)) for dim in dims}
         values = ragged.padded(rows, sizes, side, value, self.leaves)
         return values if self.options.mask is None else Padded(values, ragged.mask(rows, sizes, side, self.leaves))
+
+    def _laid_out(self, numbers: lists.Numbers, value: Any) -> Any:
+        """Lists of numbers, which are by far the most frequent."""
+        side = self.options.side
+        if self.options.max_length is not None:
+            numbers = numbers.cut(self.options.max_length, from_start=side == "left")
+        lengths, size = numbers.lengths, self._size(int(numbers.lengths.max()))
+        shape, dtype = (len(lengths), size), numbers.values.dtype
+        ragged.check_fits(value, dtype)
+        places, had = np.arange(size), lengths[:, None]
+        is_real = places < had if side == "right" else places >= size - had
+        out = memory.empty(shape, dtype)
+        out[...] = value
+        out[is_real] = numbers.values
+        values = self.leaves.leaf(out)
+        if self.options.mask is None:
+            return values
+        mask = memory.empty(shape, is_real.dtype)
+        mask[...] = is_real
+        return Padded(values, self.leaves.leaf(mask))
+
+    def _size(self, longest: int) -> int:
+        step = self.options.multiple_of
+        return -(-longest // step) * step

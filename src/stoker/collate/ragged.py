@@ -108,7 +108,7 @@ def _empty(rows: Sequence[Any], shape: Sequence[int], value: Any, leaves: NumpyL
     if isinstance(rows[0], np.ndarray):
         dtype = common_dtype({row.dtype for row in rows}, rows)
         leaves.accept(dtype)
-        _check(value, lambda number: np.asarray(number).astype(dtype).item())
+        check_fits(value, dtype)
         return memory.empty((len(rows), *shape), dtype)
     import torch
 
@@ -117,6 +117,11 @@ def _empty(rows: Sequence[Any], shape: Sequence[int], value: Any, leaves: NumpyL
     if any(row.requires_grad or row.device.type != "cpu" for row in rows):
         return torch.empty((len(rows), *shape), dtype=common, device=rows[0].device)
     return memory.empty_tensor((len(rows), *shape), common)
+
+
+def check_fits(value: Any, dtype: np.dtype[Any]) -> None:
+    """Refuses a value that NumPy would wrap, cut or overflow in this dtype; floats may be rounded."""
+    _check(value, lambda number: np.asarray(number).astype(dtype).item())
 
 
 def _check(value: Any, held_as: Callable[[Any], Any]) -> None:
