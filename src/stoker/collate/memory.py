@@ -42,21 +42,21 @@ def lent_by(lender: Lender) -> Iterator[None]:
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     """An uninitialised array, contiguous, in lent memory where there is some."""
+    if (lender := _lending.lender) is None:
+        return np.empty(shape, dtype)
     count = math.prod(shape)
-    if _lending.lender is not None and count and dtype.itemsize and not dtype.hasobject:
-        buffer = _lending.lender(count * dtype.itemsize)
-        if buffer is not None:
-            return np.frombuffer(buffer, dtype, count).reshape(shape)
-    return np.empty(shape, dtype)
+    buffer = lender(count * dtype.itemsize) if count and dtype.itemsize and not dtype.hasobject else None
+    return np.empty(shape, dtype) if buffer is None else np.frombuffer(buffer, dtype, count).reshape(shape)
 
 
 def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised CPU tensor, contiguous, in lent memory where there is some."""
     import torch
 
+    if (lender := _lending.lender) is None:
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     count = math.prod(shape)
-    if _lending.lender is not None and count:
-        buffer = _lending.lender(count * dtype.itemsize)
-        if buffer is not None:
-            return torch.frombuffer(buffer, dtype=dtype, count=count).view(tuple(shape))
-    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    buffer = lender(count * dtype.itemsize) if count else None
+    if buffer is None:
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    return torch.frombuffer(buffer, dtype=dtype, count=count).view(tuple(shape))

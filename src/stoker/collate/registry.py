@@ -128,11 +128,16 @@ def _kind(fn: CollateFn) -> str | None:
 
 
 def _torch_is_usable() -> bool:
-    if os.environ.get("STOKER_TORCH") == "0":
+    if _is_unwanted():
         return False
     if "torch" in sys.modules:
         return sys.modules["torch"] is not None
     return _torch_is_installed()
+
+
+@cache
+def _is_unwanted() -> bool:
+    return os.environ.get("STOKER_TORCH") == "0"
 
 
 @cache

@@ -137,10 +137,10 @@ def gather_rows(rows: Any, indices: Indices, out: Any) -> None:
     Raises:
         IndexError: an index is outside.
     """
+    rows, out = _as_array(rows), _as_array(out)
     if out.shape[1:] != rows.shape[1:]:  # else it would be broadcast
-        raise ValueError(f"a row of shape {tuple(rows.shape[1:])} does not fit one of {tuple(out.shape[1:])}")
-    places = inside(indices, len(rows))
-    _take(_as_array(rows), places, _as_array(out))
+        raise ValueError(f"a row of shape {rows.shape[1:]} does not fit one of {out.shape[1:]}")
+    _take(rows, inside(indices, len(rows)), out)
 
 
 def inside(indices: Indices, length: int) -> Indices:

@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import positive
-from stoker.datasets.gather import Array, Indices, inside
+from stoker.datasets.gather import Array, Indices
 
 
 class TokenWindows(Dataset[tuple[Any, ...]]):
@@ -81,7 +81,7 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
 
     def gather(self, indices: Indices, out: Any) -> None:
         """Writes the windows at `indices`."""
-        windows = self._windows[inside(indices, len(self))]
+        windows = self._windows[indices]
         x, y = out
         x[...] = windows[:, :-1]
         y[...] = windows[:, 1:]
