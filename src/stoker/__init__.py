@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
     from stoker.loader.faults import ErrorRecord
     from stoker.loader.in_step import in_step
+    from stoker.loader.merging import merge_states
     from stoker.loader.quarantine import Quarantine, quarantine
     from stoker.loader.report import Report
     from stoker.loader.stateful import StatefulDataLoader
@@ -171,6 +172,7 @@ __all__ = [
     "from_iterable",
     "get_worker_info",
     "in_step",
+    "merge_states",
     "quarantine",
     "random_split",
     "weights_from_labels",
@@ -240,6 +242,7 @@ _MODULES = {
     "stoker.loader.dataloader": ("DataLoader",),
     "stoker.loader.faults": ("ErrorRecord",),
     "stoker.loader.in_step": ("in_step",),
+    "stoker.loader.merging": ("merge_states",),
     "stoker.loader.quarantine": ("Quarantine", "quarantine"),
     "stoker.loader.report": ("Report",),
     "stoker.loader.stateful": ("StatefulDataLoader",),

@@ -78,6 +78,7 @@ PUBLIC = {
     "stoker.loader.dataloader": ["DataLoader"],
     "stoker.loader.faults": ["ErrorRecord"],
     "stoker.loader.in_step": ["in_step"],
+    "stoker.loader.merging": ["merge_states"],
     "stoker.loader.quarantine": ["Quarantine", "quarantine"],
     "stoker.loader.report": ["Report"],
     "stoker.loader.stateful": ["StatefulDataLoader"],

@@ -224,6 +224,32 @@ def test_numpys_memory_and_its_public_calls_give_the_same(monkeypatch: pytest.Mo
     assert quick[2:4] == quick[4:6]
 
 
+def test_pythons_memory_and_its_public_calls_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def story() -> list[Any]:
+        generator = random.Random(5)
+        stream = stream_of(generator)
+        numbers = []
+        for key in (KEY, KEY + 1):
+            stream.seed(key)
+            assert not stream.drawn()
+            numbers += [generator.random(), generator.gauss(0, 1)]
+            assert stream.drawn()
+            state = stream.state()
+            numbers += [generator.gauss(0, 1), generator.getrandbits(32 * 700)]
+            assert stream.state() != state
+            stream.restore(state)
+            assert stream.state() == state
+            assert [generator.gauss(0, 1), generator.getrandbits(32 * 700)] == numbers[-2:]
+        return numbers
+
+    assert generators._lie_in_objects() or sys.implementation.name != "cpython"
+    quick = story()
+    monkeypatch.setattr(generators, "_memory", lambda address: np.zeros(625, np.uint32))
+    assert not generators._lie_in_objects.__wrapped__()
+    monkeypatch.setattr(generators, "_lie_in_objects", lambda: False)
+    assert story() == quick
+
+
 def test_torchs_initial_seed_stays() -> None:
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(2**40 + 1)

@@ -454,6 +454,25 @@ class Files(stoker.IterableDataset[Any]):
         self.read = state["shards"]
 
 
+class FilesOfAll(Files):
+    """The same, but a worker's state names also the files of others, as it was told them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = mine()
+        self.read, self.loaded = self.loaded, {}
+        for name in list(self.files)[worker::workers]:
+            while self.read.get(name, 0) < self.files[name]:
+                self.read[name] = self.read.get(name, 0) + 1
+                yield f"{name}{self.read[name]}"
+
+    def load_state_dict(self, state: Any) -> None:
+        self.loaded = dict(state["shards"])
+
+
 class FilesOfIterator(Files):
     """The same, but its iterator has the state."""
 
@@ -494,7 +513,7 @@ def interleaved() -> Any:
     return InterleaveDataset(streams, open_at_once=2, seed=1, empty="skip")
 
 
-@pytest.mark.parametrize("source", [Files, FilesOfIterator, interleaved])
+@pytest.mark.parametrize("source", [Files, FilesOfAll, FilesOfIterator, interleaved])
 @SOME
 @given(legs=LEGS, last=st.integers(0, 4), size=st.integers(1, 3))
 def test_a_stream_that_names_its_shards(source: Any, legs: Any, last: int, size: int) -> None:
@@ -502,6 +521,30 @@ def test_a_stream_that_names_its_shards(source: Any, legs: Any, last: int, size:
         return
     received = read_in_legs(source, legs, last, batch_size=size)
     assert sorted(received) == sorted(f"{name}{n + 1}" for name, length in Files.files.items() for n in range(length))
+
+
+class Forgetful(FilesOfAll):
+    """Names nothing behind its end."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        self.read = {}
+
+
+def test_one_that_no_longer_names_what_it_has_read_keeps_its_workers() -> None:
+    first = loader(Forgetful(), batch_size=24, **settings_for(2))
+    seen = _flat(walked(iter(first), 2))  # all of one worker, whose last batch ends behind its end
+    state = first.state_dict()
+    for workers in (1, 3):
+        with pytest.raises(StateMismatchError, match="no longer named the shards"):
+            loader(Forgetful(), batch_size=24, **settings_for(workers)).load_state_dict(state)
+    again = loader(Forgetful(), batch_size=24, **settings_for(2))
+    again.load_state_dict(state)
+    assert len(set(seen) | set(_flat(list(again)))) == sum(Files.files.values())
+
+
+def _flat(batches: Any) -> list[Any]:
+    return list(itertools.chain.from_iterable(batches))
 
 
 @pytest.mark.parametrize("saved_by", [1, 2])

@@ -495,6 +495,16 @@ def test_an_epoch_of_which_nothing_came_is_where_it_was() -> None:
     assert list(resumed) == list(iterator)
 
 
+def test_the_state_of_pythons_generator_is_that_of_getstate() -> None:
+    """Not how it lies in the memory of this interpreter: it goes to others, and comes from those that were before."""
+    generator = random.Random(1)
+    version, words, held_back = generator.getstate()
+    first = loader(range(9), sampler=Shuffled(9, generator), batch_size=2)
+    list(itertools.islice(first, 1))
+    before_iter, _ = json.loads(first.state_dict()["below"])["generators"]
+    assert before_iter == {"0": [version, list(words), held_back]}
+
+
 def test_a_generator_that_the_sampler_no_longer_has() -> None:
     first = loader(range(9), sampler=Shuffled(9, random.Random(1)), batch_size=2)
     list(itertools.islice(first, 1))

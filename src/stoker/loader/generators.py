@@ -8,6 +8,7 @@ of some 65,000 samples would share their numbers. Both are Mersenne twisters, wh
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 import sys
 from hashlib import blake2b
@@ -61,16 +62,39 @@ def salt_of(state: object) -> int:
 
 
 class PythonStream:
-    """A `random.Random`, the module's own one included."""
+    """A `random.Random`, the module's own one included.
 
-    def __init__(self, generator: random.Random, salt: int | None = None) -> None:
-        self.state = generator.getstate
-        self.restore = generator.setstate
+    `getstate` makes 625 integers (14 us). Where CPython keeps the words in the object, as it always has, they are read
+    there; whether it does is tried out on a generator of our own. A state is then good in this process alone.
+
+    Args:
+        generator: the generator.
+        salt: see `Stream`.
+        lasting: whether states are to be kept: then they are what `getstate` gives, wherever and whenever.
+    """
+
+    def __init__(self, generator: random.Random, salt: int | None = None, lasting: bool = False) -> None:
+        self._generator = generator
         self._seed = generator.seed
-        self._salt = salt_of(self.state()) if salt is None else salt
+        self._salt = salt_of(generator.getstate()) if salt is None else salt
         kind = type(generator)
         self._is_twister = (kind.seed, kind.getstate) == (random.Random.seed, random.Random.getstate)
+        self._memory = _words_in(generator) if self._is_twister and not lasting else None
         self._seeded: Any = None  # the state, of others
+
+    def state(self) -> Any:
+        if self._memory is None:
+            return self._generator.getstate()
+        return self._memory.tobytes(), self._generator.gauss_next  # type: ignore[attr-defined]
+
+    def restore(self, state: Any) -> None:
+        if self._memory is not None:
+            words, held_back = state
+            if self.state() == state:
+                return
+            used, *words = np.frombuffer(words, np.uint32).tolist()
+            state = (random.Random.VERSION, (*words, used), held_back)
+        self._generator.setstate(state)
 
     def seed(self, key: int) -> None:
         self._seed(key ^ self._salt)
@@ -80,8 +104,34 @@ class PythonStream:
     def drawn(self) -> bool:
         if not self._is_twister:
             return bool(self.state() != self._seeded)
-        _, words, held_back = self.state()
+        if self._memory is not None:
+            return bool(self._memory[0] != _TWISTER_WORDS or self._memory[1] != _FRESH)
+        _, words, held_back = self._generator.getstate()
         return words[0] != _FRESH or words[-1] != _TWISTER_WORDS or held_back is not None
+
+
+def _words_in(generator: random.Random) -> np.ndarray[Any, np.dtype[np.uint32]] | None:
+    """Python's Mersenne twister: how many of its words are used up, then the words; None where they lie elsewhere.
+
+    What a subclass adds lies behind them, as for every object of C's.
+    """
+    return _memory(id(generator) + object.__basicsize__) if _lie_in_objects() else None
+
+
+@functools.cache
+def _lie_in_objects() -> bool:
+    """Whether generators of our own have their words where CPython has always had them."""
+    trial, size = random.Random(0), object.__basicsize__ + 4 * (_TWISTER_WORDS + 1)
+    if sys.implementation.name != "cpython" or type(trial).__basicsize__ < size:
+        return False
+    memory = _memory(id(trial) + object.__basicsize__)
+    for draws in (0, 1, 700):
+        for _ in range(draws):
+            trial.random()
+        _, words, _ = trial.getstate()
+        if memory.tolist() != [words[-1], *words[:-1]]:
+            return False
+    return True
 
 
 _FRESH = 2**31
@@ -153,7 +203,7 @@ class LegacyStream:
 
 
 def _memory(address: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """NumPy's Mersenne twister: its words, then how many of them are used up."""
+    """All words of a Mersenne twister, and how many of them are used up: NumPy has that last, Python first."""
     words = (ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address)
     return np.frombuffer(memoryview(words), np.uint32)
 
@@ -240,16 +290,17 @@ _TABLE = np.array([mix(_TWISTER_WORDS, lane) for lane in range(_TWISTER_WORDS)],
 _HALF = np.uint64(32)
 
 
-def stream_of(generator: Any, salt: int | None = None) -> Stream | None:
+def stream_of(generator: Any, salt: int | None = None, *, lasting: bool = False) -> Stream | None:
     """The stream of a generator; None for what is none, or can't be seeded.
 
     By default a global generator has a salt of its own, and any other the one that follows from its present state.
+    States that are to be kept, beyond this process, are those of a `lasting` one.
     """
     for number, common in enumerate(global_generators().values()):
         if generator is common:
             salt = mix(1, number)
     if isinstance(generator, random.Random):
-        return None if isinstance(generator, random.SystemRandom) else PythonStream(generator, salt)
+        return None if isinstance(generator, random.SystemRandom) else PythonStream(generator, salt, lasting)
     if isinstance(generator, np.random.RandomState) and isinstance(generator._bit_generator, np.random.MT19937):
         return LegacyStream(generator, salt)
     if isinstance(generator, np.random.RandomState | np.random.Generator):
@@ -268,9 +319,9 @@ def global_generators() -> dict[str, Any]:
     return generators
 
 
-def global_streams() -> dict[str, Stream]:
+def global_streams(*, lasting: bool = False) -> dict[str, Stream]:
     """The streams of the global generators."""
-    streams = {whose: stream_of(generator) for whose, generator in global_generators().items()}
+    streams = {whose: stream_of(generator, lasting=lasting) for whose, generator in global_generators().items()}
     return {whose: stream for whose, stream in streams.items() if stream is not None}
 
 

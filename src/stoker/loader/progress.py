@@ -10,6 +10,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from stoker.errors import StateError
+from stoker.loader.sharding import since
 from stoker.loader.state import START, Place
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class Progress:
 
     def received(self, number: int) -> None:
         """The user has received a batch, or its error."""
+        if number == self._batches and not self._ahead:  # nearly always
+            if self._marks:
+                self._mark = self._marks.pop(number, self._mark)
+            self._batches += 1
+            return
         self._ahead.add(number)
         while self._batches in self._ahead:
             self._ahead.discard(self._batches)
@@ -108,9 +114,9 @@ class Progress:
         )
 
     def _stream(self, worker: int) -> Any:
+        before = None if self._begin.workers is None else self._begin.workers[worker]
         if worker not in self._streams:
-            before = self._begin.workers
-            return None if before is None else before[worker]
+            return before
         blob, ended = self._streams[worker]
         state = {} if blob is None else pickle.loads(blob)
         state.pop("run", None)
@@ -119,4 +125,4 @@ class Progress:
                 f"the stream of worker {worker} cannot say where it stands: {state['failed']}. Mend its state_dict(), "
                 "or remove it: a stream without one is resumed by reading again what came before."
             )
-        return {"ended": ended, **state}
+        return since(before, {"ended": ended, **state})

@@ -52,10 +52,9 @@ class SampleSeeding:
     workers agree, generators with other initial seeds differ. They are looked for again when the epoch's seed changes,
     because `set_epoch` may have made new ones.
 
-    Cost, in a batch of 64: some 30 us for the batch if nothing is drawn (45 with `restore`). Seeding for a sample costs
-    6 us for Python's generator, 3 for NumPy's legacy one, 2 each for torch's and for a `np.random.Generator`, and is
-    paid only for those that are drawn from. A worker's first batch costs 0.3 ms more. `one`, `whole` and `collate`
-    always seed all: 15 us, 41 with `restore`.
+    Cost (`benchmarks/order_cost.py`), in a batch of 64: some 7 us for the batch if nothing is drawn (13 with
+    `restore`). Seeding for a sample costs 5 us for Python's generator, 3 each for NumPy's legacy one and for torch's, 5
+    for those of `rng`, and is paid only for those that are drawn from. `one`, `whole` and `collate` always seed all.
 
     Args:
         mode: `"auto"`; `"sample"` seeds every generator before each sample, drawn from or not; `"worker"` leaves all

@@ -207,17 +207,17 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     """States of streams, as they were saved by some number of workers, for another number of workers.
 
     Raises:
-        StateMismatchError: they are of a dataset that shares itself out and does not name its shards.
+        StateMismatchError: they are of a dataset that shares itself out and does not name its shards, or has forgotten
+            some.
         StateFormatError: they are no states of streams.
     """
-    if not all(state is None or _is_state(state) for state in states):
-        raise StateFormatError(f"the state is damaged: its streams are {str(states)[:200]}")
-    begun = [state for state in states if state is not None]
+    begun = _begun(states)
     if len(states) == workers or not begun:
         return states if begun else [None] * workers
+    merged = _merged(begun)
     if all(state["ended"] for state in begun) and len(begun) == len(states):
-        return [{"ended": True}] * workers
-    if (merged := _merged(begun)) is not None:
+        return [{**(merged or {}), "ended": True}] * workers
+    if merged is not None:
         return [merged] * workers
     if len(states) == 1:
         states = begun = [{**begun[0], "strided": True}]
@@ -230,11 +230,56 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     )
 
 
+def together(states: list[Any]) -> list[Any]:
+    """The streams of all ranks, as one worker of one rank would have left them.
+
+    Raises:
+        StateMismatchError: they do not name their shards, so nobody can know whose is what.
+        StateFormatError: they are no states of streams.
+    """
+    begun = _begun(states)
+    if not begun:
+        return [None]
+    merged = _merged(begun)
+    if merged is None:
+        raise StateMismatchError(
+            "the streams of the ranks do not name their shards, so nobody can tell what another number of ranks has "
+            "still to read: go on with as many ranks, each with its own state. Streams that are interleaved or made of "
+            "text files name them, and yours may (see the guide on resuming)."
+        )
+    return [{**merged, "ended": len(begun) == len(states) and all(state["ended"] for state in begun)}]
+
+
+def _begun(states: list[Any]) -> list[State]:
+    """Those who have begun."""
+    if not all(state is None or _is_state(state) for state in states):
+        raise StateFormatError(f"the state is damaged: its streams are {str(states)[:200]}")
+    return [state for state in states if state is not None]
+
+
 def _is_state(state: Any) -> bool:
     if not isinstance(state, dict) or "ended" not in state:
         return False
     known = "part" in state or isinstance(state.get("stream", 0), (dict, type(None)))
     return bool(state["ended"]) or (known and isinstance(state.get("position"), int))
+
+
+def since(before: State | None, state: State) -> State:
+    """A worker's state, with the shards that it names and has not read from since it began there: they may be another
+    worker's, whose word on them then counts.
+
+    Args:
+        before: where the worker began; None for the start.
+        state: where it stands now.
+    """
+    was, now = _shards(before or {})[0], _shards(state)[0]
+    if state["ended"] and now == {} and state["position"] > (before["position"] if before else 0):
+        return {**state, "forgot": True}
+    if before is None or not was or not now:
+        return state
+    handed = was if before.get("merged") else before.get("unread", ())
+    unread = [name for name in handed if name in now and now[name] == was.get(name)]
+    return {**state, "unread": unread} if unread else state
 
 
 def _merged(states: list[State]) -> State | None:
@@ -243,17 +288,35 @@ def _merged(states: list[State]) -> State | None:
     Positions go on behind all that came before: what is drawn for a sample then is not drawn again.
     """
     states = sorted(states, key=lambda state: not state.get("merged"))  # what a worker has not begun yet is the oldest
-    shards: dict[str, Any] = {}
+    unread: dict[str, Any] = {}
+    read: dict[str, Any] = {}
+    wrap = None
     for state in states:
-        stream = state.get("stream") or {}
-        wrap = next((name for name in ("own", "iterator") if stream.keys() == {name}), None)  # by whom it is kept
-        named = stream if wrap is None else stream[wrap]
-        if not isinstance(named, dict) or named.keys() != {"shards"} or not isinstance(named["shards"], dict):
+        shards, wrap = _shards(state)
+        if shards is None:
             return None
-        shards |= named["shards"]
-    whole = {"shards": shards}
+        if state.get("forgot"):
+            raise StateMismatchError(
+                "a worker's stream had come to its end, and its state no longer named the shards that it had read: "
+                "with another number of workers they would be read again. Let the dataset name them until its next "
+                "iteration begins (see the guide on resuming), or use as many workers as saved the state."
+            )
+        old = shards if state.get("merged") else state.get("unread", ())
+        for name, place in shards.items():
+            (unread if name in old else read)[name] = place
+    whole: State = {"shards": {**unread, **read}}
     position = max(state["position"] for state in states)
     return {"ended": False, "merged": True, "position": position, "stream": whole if wrap is None else {wrap: whole}}
+
+
+def _shards(state: State) -> tuple[dict[str, Any] | None, str | None]:
+    """The shards that a worker's state names, None if it names none; and under which name they are kept there."""
+    stream = state.get("stream") or {}
+    wrap = next((name for name in ("own", "iterator") if stream.keys() == {name}), None)  # by whom it is kept
+    named = stream if wrap is None else stream[wrap]
+    if not isinstance(named, dict) or named.keys() != {"shards"} or not isinstance(named["shards"], dict):
+        return None, wrap
+    return named["shards"], wrap
 
 
 def _strided_anew(states: list[Any]) -> State:

@@ -171,6 +171,8 @@ def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> Non
         if _global_batch(theirs) == _global_batch(ours):
             theirs.pop("batch_size", None), ours.pop("batch_size", None)
     theirs.pop("ranks", None), ours.pop("ranks", None)
+    if "seed" not in theirs:  # of streams of all ranks, each with its own
+        ours.pop("seed", None)
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
     if names:
         told = "; ".join(f"{name} was {theirs.get(name)!r} and is {ours.get(name)!r}" for name in names)

@@ -72,7 +72,7 @@ class Walk:
     def _drawing(self, call: Callable[[], T]) -> T:
         """Makes a call that may draw: with the generators as they stood at this point of an earlier pass, if any."""
         then = self._again.pop(0) if self._again else {}
-        common = global_streams()
+        common = global_streams(lasting=True)
         before = {name: stream.state() for name, stream in common.items()}
         _restore({**self._own, **common}, then)
         stood = {name: stream.state() for name, stream in self._own.items()}
@@ -121,7 +121,7 @@ def _own_streams(sampler: Any, dataset: Any) -> dict[str, Stream]:
     """The generators that a sampler holds, by number."""
     others = {id(generator) for generator in (*global_generators().values(), *held_generators(dataset))}
     held = [generator for generator in held_generators(sampler) if id(generator) not in others]
-    streams = [stream for generator in held if (stream := stream_of(generator, salt=0)) is not None]
+    streams = [stream for generator in held if (stream := stream_of(generator, salt=0, lasting=True)) is not None]
     return {str(number): stream for number, stream in enumerate(streams)}
 
 
