@@ -38,8 +38,11 @@ def answered(say: Callable[[], str], patience: float = 0.5) -> Iterator[None]:
     _say, _patience = say, patience
     try:
         yield
-    except KeyboardInterrupt:
-        _end(say)
+    except BaseException as error:
+        # What is interrupted while it starts or ends may raise something else: a pool whose thread has not begun
+        if _stopped or isinstance(error, KeyboardInterrupt):
+            _end(say)
+        raise
 
 
 @contextmanager

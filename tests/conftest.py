@@ -33,7 +33,7 @@ except ImportError:
 else:  # the same examples in every run, and no clock: the machine may be busy
     hypothesis.settings.register_profile("stoker", deadline=None, derandomize=True, database=None, max_examples=50)
     hypothesis.settings.load_profile("stoker")
-    hypothesis.settings.register_profile("long", deadline=None, max_examples=1000)  # --hypothesis-profile=long
+    hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)  # --hypothesis-profile=long
 
 
 @dataclass(frozen=True)

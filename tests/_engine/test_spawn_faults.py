@@ -17,6 +17,7 @@ import pytest
 import stoker
 from stoker._engine import spawn
 from stoker._events import Event
+from tests.faults.runs import Once
 
 N = 24
 
@@ -26,21 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 @pytest.fixture(autouse=True)
 def no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork", raising=False)
-
-
-class Once:
-    """Does something the first time that it is called in any process: the file tells the others."""
-
-    def __init__(self, file: Path, what: Callable[[], object]) -> None:
-        self._file = file
-        self._what = what
-
-    def __call__(self) -> None:
-        try:
-            os.close(os.open(self._file, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        self._what()
 
 
 class Numbers:
@@ -118,6 +104,14 @@ def test_a_worker_that_dies_in_its_init_function(tmp_path: Path) -> None:
     assert run.told == ["death"] and "in worker_init_fn" in run.events[0].message
 
 
+def kill_first(iterator: Any) -> None:
+    """Returns when it is dead: on a busy machine a whole epoch may be over before the kernel has come to it."""
+    children = iterator._backend._life.children
+    pid = children[min(children)].pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
 def test_workers_that_are_killed_from_outside() -> None:
     settings = {"batch_size": 1, "prefetch_factor": 1}
     run = Run(Numbers(), **settings)
@@ -126,8 +120,7 @@ def test_workers_that_are_killed_from_outside() -> None:
     for number, batch in enumerate(iterator):
         batches.append(b"".join(leaf.tobytes() for leaf in batch))
         if number in (0, 10):
-            children = iterator._backend._life.children
-            os.kill(children[min(children)].pid, signal.SIGKILL)
+            kill_first(iterator)
     assert batches == Run(Numbers(), num_workers=0, batch_size=1).batches()
     assert 1 <= len(run.told) <= 2 and set(run.told) == {"death"}  # the second may have had nothing in hand
 
@@ -137,8 +130,7 @@ def test_persistent_workers_between_epochs() -> None:
     with run.loader as loader:
         for _ in range(3):
             assert run.batches() == model.batches()
-            children = loader._iterator._backend._life.children
-            os.kill(children[min(children)].pid, signal.SIGKILL)
+            kill_first(loader._iterator)
     assert 1 <= len(run.told) <= 2 and set(run.told) == {"death"}
 
 

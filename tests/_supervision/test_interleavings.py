@@ -18,46 +18,11 @@ from stoker._supervision.dispatch import SLOW_UNIT, Dispatch, Run
 from stoker._supervision.restarts import KILLS, OWN_KILLS, PERIOD, Restarts, Verdict
 from stoker._supervision.stalls import STALLS, Stalls
 from stoker._transport.arena import Slot
-from stoker.errors import MemoryLimitError
+from tests._supervision.arena import Memory
 
 AFTER = 10.0
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, None)
 CODES = st.sampled_from([*OUTSIDE, -signal.SIGSEGV, 0])
-
-
-class Memory:
-    """An arena of so many bytes. A slot that is put back twice is an error."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.taken: dict[int, Slot] = {}
-        self._given = 0
-
-    @property
-    def left(self) -> int:
-        return self.capacity - sum(slot.capacity for slot in self.taken.values())
-
-    def can_give(self, count: int, size: int) -> bool:
-        return self.left >= count * size
-
-    def take_free(self, size: int) -> Slot | None:
-        return self.take(size) if size <= self.left else None
-
-    def take(self, size: int) -> Slot:
-        if size > self.left:
-            raise MemoryLimitError("full")
-        self._given += 1
-        self.taken[self._given] = Slot(self._given, 0, size)
-        return self.taken[self._given]
-
-    def slot(self, number: int) -> Slot:
-        return self.taken[number]
-
-    def put_back(self, number: int) -> None:
-        del self.taken[number]
-
-    def trim(self, keep: int) -> None:
-        pass
 
 
 class Interleavings(RuleBasedStateMachine):

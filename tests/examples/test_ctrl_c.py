@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +52,22 @@ def test_while_it_is_being_imported(script: str, tmp_path: Path, program: Callab
         running.process.send_signal(signal.SIGINT)
         ends(running, "before it had begun.")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_raised_by_what_was_interrupted_says_nothing() -> None:
+    """A pool of processes that has not begun, for instance."""
+    program = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[2] / "examples")!r})
+import ctrl_c
+with ctrl_c.answered(lambda: "here"):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        raise RuntimeError("cannot join thread before it is started")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (130, "Stopped by Ctrl-C here.\n")
 
 
 @pytest.mark.parametrize("press", [by_terminal, by_kill])

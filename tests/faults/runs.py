@@ -50,16 +50,16 @@ def is_killed(index: Any) -> None:
 class Once:
     """What befalls only the first process that comes here: a file tells the others."""
 
-    def __init__(self, file: Path, fault: Fault) -> None:
+    def __init__(self, file: Path, fault: Callable[..., object]) -> None:
         self._file = file
         self._fault = fault
 
-    def __call__(self, index: Any) -> None:
+    def __call__(self, *about: Any) -> None:
         try:
             os.close(os.open(self._file, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
-        self._fault(index)
+        self._fault(*about)
 
 
 class Samples(stoker.Dataset[Any]):

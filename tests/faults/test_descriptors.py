@@ -19,6 +19,38 @@ def test_many_batches_held_with_a_hundred_descriptors(start: Any, birth: str) ->
     assert program.end() == (0, "")
 
 
+def test_too_few_descriptors_to_begin_with_leave_none_behind(start: Any, birth: str) -> None:
+    """Whichever of them is the first that cannot be had."""
+    program = start(
+        birth,
+        """
+        import resource
+        import stoker
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        failed = 0
+        for more in range(100):
+            before = sorted(os.listdir("/proc/self/fd"))
+            free = os.open(os.devnull, os.O_RDONLY)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, limits[1]))
+            try:
+                batches = iter(loader(Data()))
+                next(batches)
+                batches.close()
+                break
+            except (OSError, RuntimeError) as error:
+                assert isinstance(error, stoker.StokerError) or "Too many open files" in str(error), repr(error)
+                failed += 1
+            finally:
+                batches = error = None
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert sorted(os.listdir("/proc/self/fd")) == before, more
+        assert 3 < failed < 99
+        """,
+    )
+    assert program.end() == (0, "")
+
+
 def test_a_thousand_descriptors_in_the_trainer(start: Any) -> None:
     """Descriptors beyond those that `select` can tell apart."""
     program = start(

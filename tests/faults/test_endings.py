@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import util
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stoker import DataLoader
+from stoker._engine.process import kernel
 
 QUICK = 2.0
 """Seconds. A second is promised; the machine that tests this may be busy."""
@@ -192,6 +194,24 @@ def test_a_forked_child_does_not_disturb(birth: str) -> None:
     assert [batch[0, 0] for batch in iterator] == list(range(2, 40, 2))
 
 
+def test_a_report_in_a_forked_child_takes_nothing_from_its_parent(birth: str) -> None:
+    how: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "output": "numpy", "prefetch_factor": 1}
+    made = DataLoader(SAMPLES, multiprocessing_context=birth, **how)
+    iterator: Any = iter(made)
+    first = next(iterator)[0, 0]
+    select.select([iterator._backend._life.channel.fileno()], [], [])  # the next lies there
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            report = made.report(stacks=True)
+            code = 0 if "told to the process that has the iterator" in str(report) else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [first, *(batch[0, 0] for batch in iterator)] == list(range(0, 40, 2))
+
+
 def test_ctrl_c_while_the_zygote_is_born(monkeypatch: pytest.MonkeyPatch) -> None:
     def fork() -> int:
         pid = real()
@@ -203,6 +223,32 @@ def test_ctrl_c_while_the_zygote_is_born(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "fork", fork)
     with pytest.raises(KeyboardInterrupt):
         open_iterator("fork")
+
+
+def test_ctrl_c_while_a_clean_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawnv(*arguments: Any) -> int:
+        pid: int = real(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return pid
+
+    real = util.spawnv_passfds
+    monkeypatch.setattr(util, "spawnv_passfds", spawnv)
+    with pytest.raises(KeyboardInterrupt):
+        open_iterator("forkserver")
+
+
+def test_ctrl_c_in_the_last_steps_of_a_birth(monkeypatch: pytest.MonkeyPatch, birth: str) -> None:
+    """Nobody else knows of the zygote then."""
+
+    def descriptor(pid: int) -> int | None:
+        if pid != os.getpid():
+            signal.raise_signal(signal.SIGINT)
+        return real(pid)
+
+    real = kernel.process_descriptor
+    monkeypatch.setattr(kernel, "process_descriptor", descriptor)
+    with pytest.raises(KeyboardInterrupt):
+        open_iterator(birth)
 
 
 def test_threads_of_the_thread_backend() -> None:

@@ -17,27 +17,13 @@ import pytest
 
 from stoker import DataLoader, IterableDataset, StokerWarning, StreamLostError, WorkerDiedError, get_worker_info
 from stoker._engine.process import trainer
+from tests.faults.runs import Once
 
 N = 60
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Once:
-    """Does something the first time that it is called in any process: the file tells the others."""
-
-    def __init__(self, file: Path, what: Callable[[], object]) -> None:
-        self._file = file
-        self._what = what
-
-    def __call__(self) -> None:
-        try:
-            os.close(os.open(self._file, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        self._what()
 
 
 class Numbers:

@@ -128,11 +128,11 @@ class TestGivenUp:
 
     def test_a_zygote_that_was_stopped_with_answers_in_hand(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What it had sent before is not lost, and not made twice."""
+        monkeypatch.setattr(trainer, "PULSE", 0.05)
         iterator = iter(loader(Samples(), **FORKED))
         batches = [plain(next(iterator))]
         stopped = iterator._backend.pids[0]
         os.kill(stopped, signal.SIGSTOP)
-        monkeypatch.setattr(trainer, "PULSE", 0.05)
         monkeypatch.setattr(trainer, "HUNG", 0.3)
         batches += map(plain, iterator)
         assert indices(batches) == CALM

@@ -22,6 +22,7 @@ from stoker._engine.process import birth, sickness, trainer, zygote
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (sickness, zygote):
         monkeypatch.setattr(module, "SICK_AFTER", 0.3)
+    monkeypatch.setattr(trainer, "PULSE", 1000.0)  # who watches needs nobody to wake it
 
 
 @pytest.fixture

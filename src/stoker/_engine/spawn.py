@@ -30,9 +30,9 @@ from stoker._engine.process import fates, marks, telling
 from stoker._engine.process.birth import Assemble, Parts
 from stoker._engine.process.deadlines import FROZEN, HELD_BACK, LEAVE, PATIENCE, PULSE, REAP
 from stoker._engine.process.lending import Lending
+from stoker._engine.process.life import held_bytes
 from stoker._engine.process.shipment import Shipment
 from stoker._engine.process.telling import Death
-from stoker._engine.process.trainer import held_bytes
 from stoker._events import Event
 from stoker._supervision.dispatch import Dispatch, Run
 from stoker._supervision.retirement import Retirement
@@ -179,7 +179,7 @@ class SpawnBackend(Backend):
         self._fatal: BaseException | None = None
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
-        self._work[unit] = leaves.dumps(work, lambda leaf: None)
+        self._work[unit] = leaves.dumps_unit(work)
         self._dispatch.submitted(unit, worker)
         self._hand_out()
 

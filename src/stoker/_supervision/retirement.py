@@ -13,9 +13,13 @@ class Retirement:
     Args:
         most_samples: from which on it retires; None for never.
         most_bytes: of private memory beyond what it was born with; None for any.
+
+    Attributes:
+        counts: whether it has to be told of every unit; else only from time to time.
     """
 
     def __init__(self, most_samples: int | None, most_bytes: int | None) -> None:
+        self.counts = most_samples is not None
         self._most_samples = most_samples
         self._most_bytes = most_bytes
         self._samples: dict[int, int] = {}

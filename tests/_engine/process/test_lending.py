@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from stoker._engine.process.lending import Lending
 from stoker._supervision.dispatch import Dispatch, Run
-from stoker._transport.arena import Slot
+from stoker._transport import segments
+from stoker._transport.arena import Arena, Slot, rounded
 from stoker.errors import MemoryLimitError
 
 
@@ -36,6 +39,9 @@ class Rooms:
 
     def trim(self, keep: int) -> None:
         self.kept = keep
+
+    def wrote(self, size: int) -> None:
+        self.written = size
 
 
 def lending(free: int, units: int, seconds: float = 0.0) -> tuple[Lending, Rooms]:
@@ -103,3 +109,33 @@ def test_the_usual_size_is_offered_unless_somebody_waits() -> None:
     assert not slots.is_asked
     assert slots.answered(0, "end", b"", held=4) is None
     assert rooms.free == 4
+
+
+def test_a_worker_that_asks_first_for_one_leaf_makes_no_batch_uneven() -> None:
+    descriptor, dispatch = segments.create(), Dispatch(3)
+    try:
+        arena = Arena(descriptor)
+        slots = Lending(arena, dispatch)
+        one, both = (9 << 20) + 1, (18 << 20) + 1
+        for unit in range(3):
+            dispatch.joined(unit)
+            dispatch.submitted(unit, unit)
+            dispatch.hand_out()
+            slots.asked(unit, unit, one, None)
+            held = granted(slots)[unit]
+            assert isinstance(held, Slot)
+            slots.asked(unit, unit, both, held.number)
+            held = granted(slots)[unit]
+            assert isinstance(held, Slot)
+            assert held.capacity == (18 << 20) + segments.PAGE
+            assert slots.answered(unit, "batch", (held.number, both), held.number) == held
+        slots.asked(0, 3, both + segments.PAGE, None)
+        held = granted(slots)[0]
+        assert isinstance(held, Slot)
+        slots.answered(3, "batch", (held.number, both + segments.PAGE), held.number)
+        slots.asked(0, 4, both, None)
+        held = granted(slots)[0]
+        assert isinstance(held, Slot)
+        assert held.capacity == rounded(both)  # that one was
+    finally:
+        os.close(descriptor)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker._engine.process import birth
+from stoker._engine.process import alarm, birth
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 
@@ -31,6 +31,7 @@ class Images:
 def test_without_what_only_linux_has(missing: list[str], method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in missing:
         monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setattr(alarm, "_kernel", lambda: None)
     loader = stoker.DataLoader(Images(), batch_size=8, num_workers=2, output="numpy", multiprocessing_context=method)
     batches = [(batch["image"].copy(), batch["index"]) for batch in loader]
     assert [list(indices) for _, indices in batches] == [list(range(start, start + 8)) for start in (0, 8, 16)]

@@ -18,42 +18,11 @@ from stoker._supervision.cut import PATIENCE, Cut
 from stoker._supervision.dispatch import SLOW_UNIT, Dispatch, Run
 from stoker._transport.arena import Slot
 from stoker._transport.rows import Layout
-from stoker.errors import MemoryLimitError
+from tests._supervision.arena import Memory
 
 ROWS = 32
 SIZE = 100
 ALIKE, OTHERWISE = Layout((), b"alike"), Layout((), b"otherwise")
-
-
-class Memory:
-    """An arena of so many slots. One that is put back twice is an error."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.taken: dict[int, Slot] = {}
-        self._given = 0
-
-    def can_give(self, count: int, size: int) -> bool:
-        return self.capacity - len(self.taken) >= count
-
-    def take_free(self, size: int) -> Slot | None:
-        return self.take(size) if self.can_give(1, size) else None
-
-    def take(self, size: int) -> Slot:
-        if not self.can_give(1, size):
-            raise MemoryLimitError("full")
-        self._given += 1
-        self.taken[self._given] = Slot(self._given, 0, size)
-        return self.taken[self._given]
-
-    def slot(self, number: int) -> Slot:
-        return self.taken[number]
-
-    def put_back(self, number: int) -> None:
-        del self.taken[number]
-
-    def trim(self, keep: int) -> None:
-        pass
 
 
 def shared(workers: int) -> tuple[Cut, Dispatch, Sharing]:
@@ -62,7 +31,7 @@ def shared(workers: int) -> tuple[Cut, Dispatch, Sharing]:
     dispatch = Dispatch(workers, cut)
     for worker in range(workers):
         dispatch.joined(worker)
-    return cut, dispatch, Sharing(cut, dispatch, Lending(Memory(4), dispatch))  # type: ignore[arg-type]
+    return cut, dispatch, Sharing(cut, dispatch, Lending(Memory(4 * SIZE), dispatch))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("how", ["dropped", "a death"])
@@ -93,7 +62,7 @@ class Shares(RuleBasedStateMachine):
 
     @initialize(workers=st.integers(2, 4), capacity=st.integers(1, 4))
     def begin(self, workers: int, capacity: int) -> None:
-        self.memory = Memory(capacity)
+        self.memory = Memory(capacity * SIZE)
         self.cut = Cut(workers)
         self.cut.learned(1, 1.0)
         self.dispatch = Dispatch(workers, self.cut)

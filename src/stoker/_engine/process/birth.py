@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from stoker._engine.base import Recipe
 from stoker._engine.process import entry, kernel, zygote
-from stoker._engine.process.deadlines import REAP
 from stoker._supervision.rules import Rules
 from stoker._transport.reader import ForkHold, forking
 
@@ -49,12 +48,14 @@ Parts = dict[str, Any]
 Assemble = Callable[[Parts], Recipe]
 
 
-def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, rules: Rules, recipe: Recipe, hold: ForkHold) -> int:
+def fork(
+    ends: zygote.Ends, ours: Sequence[int | None], workers: int, rules: Rules, recipe: Recipe, hold: ForkHold
+) -> int:
     """Forks the zygote; returns its pid.
 
     Args:
         ends: the zygote's.
-        ours: the trainer's ends of the same, which the zygote closes.
+        ours: the trainer's ends of the same, and what else it has for itself, which the zygote closes.
         workers: how many it forks.
         rules: what they may do.
         recipe: makes the job in each.
@@ -75,14 +76,14 @@ def fork(ends: zygote.Ends, ours: Sequence[int], workers: int, rules: Rules, rec
                 try:
                     quiet.__exit__(None, None, None)  # workers have the user's filters, and no other
                     for descriptor in ours:
-                        os.close(descriptor)
+                        if descriptor is not None:
+                            os.close(descriptor)
                     entry.main(ends, lambda: (recipe, workers, rules, collecting), before)
                 finally:
                     os._exit(1)
     except BaseException:  # Ctrl-C while it was born, heard now
         if pid:
-            kernel.kill(pid)
-            kernel.reap(pid, REAP)
+            kernel.end(pid)
         raise
     return pid
 

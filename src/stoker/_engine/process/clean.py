@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker, spawn, util
 from typing import Any
 
-from stoker._engine.process import refusals, sending
+from stoker._engine.process import kernel, refusals, sending
 from stoker._engine.process.blocks import Block
 from stoker._engine.process.main_module import names_after_import
 from stoker._engine.process.parcel import Head, Parcel
@@ -83,8 +83,15 @@ def start(entry: str, parts: Mapping[str, Any], fds: Sequence[int]) -> int:
         travelling = {*fds, *theirs, stream.fd, buffers.fd}
         if head["tracker"] is not None:
             travelling.add(head["tracker"])
-        with _interrupt_held():
-            return util.spawnv_passfds(executable, [os.fsencode(word) for word in command], list(travelling))
+        pid = 0
+        try:
+            with _interrupt_held():
+                pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], list(travelling))
+        except BaseException:  # Ctrl-C while it was started, heard now
+            if pid:
+                kernel.end(pid)
+            raise
+        return pid
 
 
 def _resource_tracker() -> int | None:

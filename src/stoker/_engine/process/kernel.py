@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from stoker._engine.process.deadlines import REAP
+
 _SET_DEATH_SIGNAL = 1
 _SET_NAME = 15
 _FUTEX = {"x86_64": "202", "aarch64": "98"}
@@ -90,6 +92,12 @@ def reap(pid: int, seconds: float) -> int | None:
             return None
         time.sleep(pause)
         pause = min(pause * 2, 0.01)
+
+
+def end(pid: int) -> None:
+    """Kills a child that nobody else knows of yet, and waits for its end."""
+    kill(pid)
+    reap(pid, REAP)
 
 
 def told(code: int | None) -> str:

@@ -115,6 +115,7 @@ class Lending:
         if kind == "batch":
             number, self._usual_size = value[0], value[1]
             if number is not None:
+                self._arena.wrote(self._usual_size)
                 return self._arena.slot(number)
         self._free(held)
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import pickle
@@ -15,139 +14,30 @@ from typing import Any
 from stoker import errors
 from stoker._engine import ending
 from stoker._engine.base import START, Answer, Backend, Said, Witness
-from stoker._engine.process import birth, fates, kernel, telling
+from stoker._engine.process import fates, kernel, telling
 from stoker._engine.process.birth import Assemble, Birth, Parts
-from stoker._engine.process.channel import Channel, Message, pair
+from stoker._engine.process.channel import Message
 from stoker._engine.process.deadlines import (
-    CLOSE,
     FROZEN,
     HELD_BACK,
     HUNG,
     OPENED,
     PATIENCE,
     PULSE,
-    REAP,
     SERVED,
     STACKS,
 )
-from stoker._engine.process.zygote import Ends
+from stoker._engine.process.life import Life, end_all
 from stoker._events import Event
 from stoker._machine import memory
 from stoker._supervision.restarts import Restarts
 from stoker._supervision.rules import Rules
-from stoker._transport import leaves, segments
+from stoker._transport import leaves
 from stoker._transport.arena import Slot
-from stoker._transport.reader import ForkHold, Reader
 from stoker._transport.writer import Written
-
-SHARE_OF_MEMORY = 0.5
-"""Share of the memory that is free at the start which batches in the user's hands may take before they are copied."""
 
 _BIRTH = -1
 """Stands for a unit: what a zygote does before its workers are born."""
-
-
-class _Life:
-    """One zygote and all that belongs to it, so that it can be ended without the backend: by garbage, or at exit."""
-
-    def __init__(self, forked: bool, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> None:
-        self.owner = os.getpid()
-        self.arena = segments.create()
-        self.reader = Reader(self.arena, held_bytes(rules))
-        self.hold = ForkHold()
-        self.workers: list[int] = []
-        ours, theirs = pair()
-        lifeline, self.lifeline = os.pipe()
-        ends = Ends(theirs.fileno(), self.arena, lifeline, kernel.process_descriptor(self.owner))
-        try:
-            if forked:
-                mine = (ours.fileno(), self.lifeline)
-                self.pid = birth.fork(ends, mine, workers, rules, assemble(parts), self.hold)
-            else:
-                self.pid = birth.clean(ends, workers, rules, parts, assemble)
-        except BaseException as error:
-            self.hold.release()
-            ours.close()
-            os.close(self.arena)
-            os.close(self.lifeline)
-            if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM):
-                raise errors.WorkerStartError(
-                    f"could not start the process that minds the workers: {error}. The limit on processes (`ulimit "
-                    "-u`, or the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
-                ) from error
-            raise
-        finally:
-            theirs.close()
-            os.close(lifeline)
-            if ends.trainer is not None:
-                os.close(ends.trainer)
-        self.descriptor = kernel.process_descriptor(self.pid)
-        self.channel = Channel(ours)
-        self.status: int | None = None
-        self.unopened = 0  # batches that have arrived, and wait in the arena
-        self.ended = False
-        self._closed = False
-
-    def end(self, kill: bool = False) -> None:
-        """Ends the zygote and its workers and gives back all that they held. Idempotent; nothing in a forked child."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self.end_processes(kill)
-            if os.getpid() == self.owner:
-                self.reader.close()
-        finally:
-            self.channel.close()
-            if self.descriptor is not None:
-                os.close(self.descriptor)
-            os.close(self.arena)
-            os.close(self.lifeline)
-            self.hold.release()
-
-    def end_processes(self, kill: bool = False) -> None:
-        """Ends the zygote and its workers. Batches that have arrived can still be opened. Idempotent."""
-        if self.ended:
-            return
-        self.ended = True
-        if os.getpid() != self.owner:
-            return
-        try:
-            seconds = ending.time_left(CLOSE)
-            if kill or not seconds:
-                kernel.kill(self.pid, self.descriptor)
-            else:
-                self.channel.hang_up()
-            self._await_end(seconds or REAP)
-            self._reap_orphans()
-        except BaseException:  # Ctrl-C once more: then at once
-            kernel.kill(self.pid, self.descriptor)
-            kernel.reap(self.pid, REAP)
-            raise
-
-    def _await_end(self, seconds: float) -> None:
-        if self.descriptor is not None:
-            poll = select.poll()
-            poll.register(self.descriptor, select.POLLIN)
-            if not poll.poll(seconds * 1000):
-                kernel.kill(self.pid, self.descriptor)
-                poll.poll(REAP * 1000)
-            self.status = kernel.reap(self.pid, REAP)
-            return
-        self.status = kernel.reap(self.pid, seconds)
-        if self.status is None:
-            kernel.kill(self.pid)
-            self.status = kernel.reap(self.pid, REAP)
-
-    def _reap_orphans(self) -> None:
-        """Workers whose zygote was killed fall to PID 1, or to a subreaper: if that is us, nobody else reaps them."""
-        if self.status == 0:
-            return  # it has reaped them, and their numbers may be others' by now
-        for message in self.channel.receive():
-            if message[0] == "workers":
-                self.workers = message[1]
-        for pid in self.workers:
-            kernel.reap(pid, REAP)
 
 
 class ProcessBackend(Backend):
@@ -174,7 +64,7 @@ class ProcessBackend(Backend):
         self._events: deque[Event] = deque()  # not told yet
         self._deaths = Restarts(rules.max_restarts)
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
-        self._lives: list[_Life] = []  # those that hold anything; the last one works
+        self._lives: list[Life] = []  # those that hold anything; the last one works
         self._units: dict[int, tuple[bytes, int | None, int]] = {}  # submitted, not answered: work, worker, rows
         self._inbox: deque[Answer] = deque()
         self._dropped_below = 0
@@ -187,20 +77,23 @@ class ProcessBackend(Backend):
         self._sick_births = 0
         self._ever_worked = False
         self._owner = os.getpid()
-        self._finalizer = weakref.finalize(self, _end_all, self._lives)
+        self._finalizer = weakref.finalize(self, end_all, self._lives)
         self._bear()
 
     def _bear(self) -> None:
         ending.leave_if_left_behind()
-        self._life = _Life(self._how.forked, self._workers, self._rules, self._parts, self._assemble)
+        self._life = Life(self._how.forked, self._workers, self._rules, self._parts, self._assemble)
         self._lives.append(self._life)
         if self.is_closed:  # meanwhile, by the end of the interpreter
-            _end_all(self._lives)
+            end_all(self._lives)
             ending.leave_if_left_behind()
         self._gone = False  # whether the last poll found the zygote ended
         self._last_words = ""  # of it
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
+        self._polls_for_room = False
+        if self._life.alarm.descriptor is not None:
+            self._poll.register(self._life.alarm.descriptor, select.POLLIN)
         if self._life.descriptor is not None:
             self._poll.register(self._life.descriptor, select.POLLIN)
 
@@ -220,7 +113,7 @@ class ProcessBackend(Backend):
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._check_owner()
-        blob = leaves.dumps(work, lambda leaf: None)
+        blob = leaves.dumps_unit(work)
         self._units[unit] = (blob, worker, rows)
         freed = self._life.reader.returned()
         if freed and self._starved_for is not None:
@@ -308,13 +201,25 @@ class ProcessBackend(Backend):
         return HUNG if self._how.forked or self._life.workers else OPENED
 
     def _poll_for(self, seconds: float) -> bool:
-        channel = self._life.channel
-        events = select.POLLIN | (select.POLLOUT if channel.unsent else 0)
-        self._poll.modify(channel.fileno(), events)
-        ready = self._poll.poll(seconds * 1000)
-        self._gone = any(descriptor == self._life.descriptor for descriptor, _ in ready)
-        channel.flush()
-        return bool(ready)
+        """Waits for a word of the zygote's, or its end, and returns whether there is one."""
+        life = self._life
+        if life.channel.unsent != self._polls_for_room:
+            self._polls_for_room = life.channel.unsent
+            events = select.POLLIN | (select.POLLOUT if self._polls_for_room else 0)
+            self._poll.modify(life.channel.fileno(), events)
+        if seconds == PULSE:  # nearly every wait
+            if not life.alarm.is_set:
+                life.alarm.set(PULSE)
+            patience = life.alarm.patience()
+        else:
+            patience = seconds
+        said = [descriptor for descriptor, _ in self._poll.poll(None if patience is None else patience * 1000)]
+        if not said or life.alarm.descriptor in said:
+            life.alarm.quiet()
+            said = [descriptor for descriptor in said if descriptor != life.alarm.descriptor]
+        self._gone = life.descriptor in said
+        life.channel.flush()
+        return bool(said)
 
     def _listen(self) -> None:
         """Takes what has arrived; notices the zygote's end."""
@@ -362,7 +267,7 @@ class ProcessBackend(Backend):
     def _tell(self, kind: str, message: str) -> None:
         self._events.append(Event(kind, message))
 
-    def _release(self, life: _Life) -> None:
+    def _release(self, life: Life) -> None:
         """Gives back what a life holds that has ended, as soon as all its batches are delivered."""
         if life.ended and life is not self._life and not life.unopened:
             life.end()
@@ -454,6 +359,8 @@ class ProcessBackend(Backend):
 
     def stacks(self) -> str:
         """The Python stacks of the workers now, or what is known instead."""
+        if os.getpid() != self._owner:
+            return "(the workers' stacks are told to the process that has the iterator)"
         self._stacks = None
         self._life.channel.send("stacks")
         until = time.monotonic() + STACKS * (self._workers + 1)
@@ -468,7 +375,8 @@ class ProcessBackend(Backend):
 
     def memory(self) -> dict[str, int]:
         """The arenas, and what the zygote and the workers take."""
-        self._listen()
+        if os.getpid() == self._owner:  # a forked child would read what its parent waits for
+            self._listen()
         zygote, *workers = self.pids
         return {
             "batches": sum(os.fstat(life.arena).st_blocks * 512 for life in self._lives),
@@ -506,14 +414,3 @@ class ProcessBackend(Backend):
         self._finalizer()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
-
-
-def held_bytes(rules: Rules) -> int:
-    """How much of the arena batches in the user's hands may take before they are copied out of it."""
-    budget = rules.memory_budget
-    return int(memory.available().bytes * SHARE_OF_MEMORY) if budget is None else budget // 4
-
-
-def _end_all(lives: list[_Life]) -> None:
-    for life in lives:
-        life.end()

@@ -17,6 +17,7 @@ from stoker import errors
 from stoker._engine.base import Failure, Recipe, Said
 from stoker._engine.blame import Blame, Death
 from stoker._engine.process import immortal, kernel, settle, worker
+from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
 from stoker._engine.process.lending import Lending
@@ -62,7 +63,7 @@ class _Child:
         self.pid = pid
         self.channel = channel
         self.descriptor = kernel.process_descriptor(pid)
-        self.looked_at = 0.0
+        self.unseen = LOOK  # seconds that it has worked since its memory was looked at
         self.retires = False
         self.stall: Stall | None = None  # for which it was ended
         self.stack = ""  # as it was then
@@ -111,7 +112,9 @@ class Zygote:
         self._sickness = Sickness()
         self._stacks = Stacks(workers)
         self._leaving: dict[int, tuple[_Child, float]] = {}  # who was told to leave → when it is to be gone
-        self._looks_at = 0.0  # when the workers are looked at next
+        self._looks_at = 0.0  # when it is looked for stalls next
+        self._alarm = Alarm()  # rings when something is due, other than what the peers say
+        self._is_due = True
         self._troubled = False  # whether a worker has died or stalled: then more is kept of units than their work
         self._alone_since: float | None = None  # since when there is no worker, and none can be started
         self._selector = selectors.DefaultSelector()
@@ -123,6 +126,8 @@ class Zygote:
         if immortal.worth_it():
             immortal.mark_heap()
         self._watch(self._trainer.fileno(), self._from_trainer)
+        if self._alarm.descriptor is not None:
+            self._watch(self._alarm.descriptor, self._ring)
         if self._trainer_descriptor is not None:
             self._watch(self._trainer_descriptor, self._end)
         for number in range(self._workers):
@@ -133,15 +138,13 @@ class Zygote:
             self._from_trainer()  # the first unit does not wait for the last worker
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
-            for key, _ in self._selector.select(self._next_look()):
-                key.data()
-            if self._leaving:
-                self._see_off()
-            if self._due:
-                self._replace()
-            self._look_for_sickness()
-            self._look_for_stalls()
+            if self._is_due:  # also before the first wait: units may be there already
+                self._attend()
             self._flush()
+            for key, _ in self._selector.select(self._alarm.patience()):
+                key.data()
+            if self._alarm.descriptor is None:
+                self._ring()
 
     def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)
@@ -185,6 +188,7 @@ class Zygote:
         """In the child that was just forked: lets go of what is the zygote's, and works."""
         settle.worker(number, zygote, self._stacks.descriptor(number), self._collecting)
         self._selector.close()
+        self._alarm.close()
         self._trainer.close()
         zygotes.close()
         for child in self._children.values():
@@ -208,6 +212,7 @@ class Zygote:
     def _bury(self, number: int) -> None:
         """The worker has ended: its units are named to the trainer, its slots are free."""
         self._troubled = True
+        self._is_due = True
         child = self._children.pop(number)
         self._selector.unregister(child.channel.fileno())
         self._full.discard(child.channel.fileno())
@@ -243,9 +248,8 @@ class Zygote:
         stalled = child.stall is not None and child.stall.unit == unit
         self._trainer.send("replaced", number, child.pid, status, *at, stalled, verdict.blamed)
 
-    def _replace(self) -> None:
+    def _replace(self, now: float) -> None:
         """Forks those who are to take a worker's place, when it is time. Where none can be forked, a little later."""
-        now = time.monotonic()
         for number in [number for number, due in self._due.items() if due <= now]:
             try:
                 self._fork(number)
@@ -267,21 +271,19 @@ class Zygote:
         if now - self._alone_since > PATIENCE:
             self._refuse(number, error)
 
-    def _see_off(self) -> None:
+    def _see_off(self, now: float) -> None:
         """Ends those who were told to leave and have not."""
-        now = time.monotonic()
         for number, (child, until) in list(self._leaving.items()):
             if self._children.get(number) is not child:
                 del self._leaving[number]
             elif until <= now:
                 kernel.kill(child.pid)
 
-    def _care_for(self, number: int, made: Said) -> None:
+    def _care_for(self, child: _Child, number: int, made: Said) -> None:
         """A worker has answered: whether it is to go on. Its place is taken when it has left."""
-        child, now = self._children[number], time.monotonic()
         self._retirement.made(number, made.samples)
-        if now - child.looked_at > LOOK:
-            child.looked_at = now
+        if child.unseen >= LOOK:
+            child.unseen = 0.0
             self._retirement.has(number, kernel.private_bytes(child.pid))
         if not child.retires and made.movable and (reason := self._retirement.reason(number)):
             child.retires = True
@@ -289,7 +291,8 @@ class Zygote:
             self._trainer.send("retired", number, child.pid, reason)
         if child.retires and not self._dispatch.held(number):
             child.channel.hang_up()  # it leaves, unless it is stopped
-            self._leaving.setdefault(number, (child, now + LEAVE))
+            self._leaving.setdefault(number, (child, time.monotonic() + LEAVE))
+            self._is_due = True
 
     def _end(self) -> NoReturn:
         """Ends the workers and this process: the idle at once, the busy after a moment."""
@@ -314,6 +317,8 @@ class Zygote:
                 _, unit, number, blob, freed, rows = message
                 self._put_back(freed)
                 self._work[unit] = blob
+                if not self._alarm.is_set:  # nobody had work, and nobody was looked at
+                    self._is_due = self._is_due or self._stalls.tick is not None or not self._answered
                 self._dispatch.submitted(unit, number, rows)
             elif name == "freed":
                 self._put_back(message[1])
@@ -368,7 +373,10 @@ class Zygote:
             self._conclude(unit, number)
         else:
             self._deliver(number, unit, kind, value, held, made)
-        self._care_for(number, made)
+        child = self._children[number]
+        child.unseen += seconds
+        if self._retirement.counts or child.retires or child.unseen >= LOOK:
+            self._care_for(child, number, made)
 
     def _conclude(self, unit: int, number: int) -> None:
         """Sees whether a unit that was shared is whole, or has to be made again."""
@@ -412,7 +420,8 @@ class Zygote:
 
     def _hand_out(self) -> None:
         for number, run in self._dispatch.hand_out():
-            unit, known, slot, part = run.unit, self._blame.known(run.unit), None, None
+            unit, slot, part = run.unit, None, None
+            known = self._blame.known(unit) if self._troubled else ()
             if run.is_part:
                 part = self._sharing.handed_out(run)
             else:
@@ -438,28 +447,33 @@ class Zygote:
         if numbers and self._lending.is_asked:
             self._grant()
 
-    # Sick births
+    # What is due
 
-    def _next_look(self) -> float | None:
-        """Seconds until the next look at workers that are sick or stall, or are to be born; None when there is none."""
-        now = time.monotonic()
-        looks: list[float] = []
-        if self._work:  # else nobody is at work
-            if not self._answered:
-                looks.append(now + SICK_AFTER / 5)
-            if self._stalls.tick is not None:
-                looks.append(self._looks_at)
-        if self._due:
-            looks += self._due.values()
-        if self._leaving:
-            looks += [until for _, until in self._leaving.values()]
-        return max(0.0, min(looks) - now) if looks else None
+    def _ring(self) -> None:
+        self._is_due = self._alarm.quiet() or self._is_due
 
-    def _look_for_stalls(self) -> None:
-        """Reports units that take too long, and ends their workers where that is wished."""
+    def _attend(self) -> None:
+        """Does what is due: workers that are to be ended or born, that are sick, or stall."""
         now, tick = time.monotonic(), self._stalls.tick
-        if tick is None or now < self._looks_at:
-            return
+        self._is_due = False
+        if self._leaving:
+            self._see_off(now)
+        if self._due:
+            self._replace(now)
+        due = [*self._due.values(), *(until for _, until in self._leaving.values())]
+        if self._work:  # else nobody is late with it
+            if not self._answered:
+                self._look_for_sickness(now)
+                due.append(now + SICK_AFTER / 5)
+            if tick is not None:
+                if now >= self._looks_at:
+                    self._look_for_stalls(now, tick)
+                due.append(self._looks_at)
+        if due:
+            self._alarm.set(min(due) - now)
+
+    def _look_for_stalls(self, now: float, tick: float) -> None:
+        """Reports units that take too long, and ends their workers where that is wished."""
         late = now - self._looks_at
         if late > tick:  # we were stopped, by a signal or with the whole machine, and the workers as well
             self._stalls.forgive(late + tick)
@@ -478,11 +492,9 @@ class Zygote:
                 child.stall, child.stack = stall, stack
                 kernel.kill(child.pid)
 
-    def _look_for_sickness(self) -> None:
-        if self._answered:
-            return
+    def _look_for_sickness(self, now: float) -> None:
         busy = [child.pid for number, child in self._children.items() if self._dispatch.held(number)]
-        if self._sickness.shows(busy, time.monotonic()):
+        if self._sickness.shows(busy, now):
             self._trainer.send("sick", self._stacks_of(*self._children))
 
     def _stacks_of(self, *numbers: int) -> str:
