@@ -36,6 +36,20 @@ def test_a_slot_is_reserved_when_it_is_taken(arena: Arena) -> None:
     assert blocks(arena) == slot.capacity == arena.reserved_bytes
 
 
+def test_slots_of_even_batches_are_no_larger_than_they(arena: Arena) -> None:
+    size, exactly = (19 << 19) + 1, (19 << 19) + segments.PAGE
+    assert [arena.take(size).capacity for _ in range(2)] == [exactly] * 2
+    arena.wrote(size)
+    arena.put_back(0)
+    assert arena.take(size // 2 + 1).number == 0
+    arena.wrote(size // 2 + 1)  # the last of an epoch is smaller, and makes none uneven
+    assert arena.take(size).capacity == exactly
+    assert arena.take(size - 2 * segments.PAGE).capacity == exactly  # for one of those, or for this one
+    assert arena.take(1 << 20).capacity == rounded(1 << 20)
+    arena.wrote(size + segments.PAGE)
+    assert arena.take(size).capacity == rounded(size) == 10 << 20
+
+
 def test_slots_do_not_overlap(arena: Arena) -> None:
     slots = sorted((arena.take(size) for size in (5000, 100_000, 70_000)), key=lambda slot: slot.offset)
     for lower, upper in itertools.pairwise(slots):

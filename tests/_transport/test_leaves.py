@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -59,3 +60,36 @@ def test_a_tensor_that_a_batch_holds_twice_arrives_as_one() -> None:
     first, second = travelled([tensor, tensor])
     first += 1
     assert first is second
+
+
+class Unit(NamedTuple):
+    number: int
+    indices: Any
+
+
+def test_a_unit_travels_as_a_tuple() -> None:
+    sent = pickle.loads(leaves.dumps_unit(Unit(3, [1, 2])))
+    assert type(sent) is tuple
+    assert Unit(*sent) == Unit(3, [1, 2])
+    assert pickle.loads(leaves.dumps_unit(7)) == 7
+
+
+def test_a_unit_with_a_class_that_no_module_has_travels_by_value() -> None:
+    class Index(str):
+        pass
+
+    (_, indices) = pickle.loads(leaves.dumps_unit(Unit(3, [Index("a")])))
+    assert indices == ["a"]
+    assert type(indices[0]).__name__ == "Index"
+
+
+def test_a_tensor_in_a_unit_travels_without_what_it_is_a_view_of() -> None:
+    torch = pytest.importorskip("torch")
+    indices = list(torch.randperm(100_000)[:8])
+    sent = leaves.dumps_unit(Unit(3, indices))
+    assert len(sent) < 4000
+    (_, arrived) = pickle.loads(sent)
+    assert arrived == indices
+    followed = torch.ones(2, requires_grad=True)
+    (_, arrived) = pickle.loads(leaves.dumps_unit(Unit(3, followed)))
+    assert arrived.requires_grad

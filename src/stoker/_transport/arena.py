@@ -24,7 +24,10 @@ class Slot(NamedTuple):
 
 def rounded(size: int) -> int:
     """`size` rounded up to an eighth of a power of two, and to whole pages, so that uneven batches share slots."""
-    step = max(segments.PAGE, 1 << max(0, size.bit_length() - 4))
+    return _up_to(max(segments.PAGE, 1 << max(0, size.bit_length() - 4)), size)
+
+
+def _up_to(step: int, size: int) -> int:
     return -(-size // step) * step
 
 
@@ -45,6 +48,8 @@ class Arena:
         self._end = 0
         self._returns = 0  # since idle slots were last looked at
         self._least_idle = 0  # how many lay idle all the time since then
+        self._largest = 0  # batch that lay in a slot, in bytes of whole pages
+        self._is_even = True  # whether none was larger than the first
 
     def slot(self, number: int) -> Slot:
         return self._slots[number]
@@ -54,10 +59,11 @@ class Arena:
         count -= sum(self._slots[number].capacity >= size for number in self._free)
         if count <= 0:
             return True
-        if self._limit is not None and self.reserved_bytes + count * rounded(size) > self._limit:
+        wanted = count * self._capacity(size)
+        if self._limit is not None and self.reserved_bytes + wanted > self._limit:
             return False
         memory = available()
-        return memory.bytes - 2 * reserve.kept_free(memory.limit) >= count * rounded(size)
+        return memory.bytes - 2 * reserve.kept_free(memory.limit) >= wanted
 
     @property
     def reserved_bytes(self) -> int:
@@ -79,7 +85,7 @@ class Arena:
         self._least_idle = 0
         slot = self._best(self._holes, size)
         if slot is None:
-            slot = Slot(len(self._slots), self._end, rounded(size))
+            slot = Slot(len(self._slots), self._end, self._capacity(size))
         while True:
             try:
                 self._check_limit(slot.capacity)
@@ -94,6 +100,17 @@ class Arena:
             self._end += slot.capacity
         self._holes.discard(slot.number)
         return slot
+
+    def wrote(self, size: int) -> None:
+        """A batch takes so many bytes of its slot."""
+        pages = _up_to(segments.PAGE, size)
+        self._is_even = self._is_even and pages <= (self._largest or pages)
+        self._largest = max(self._largest, pages)
+
+    def _capacity(self, size: int) -> int:
+        """What a new slot for so many bytes should hold: where batches are even, no more than one of them."""
+        pages = _up_to(segments.PAGE, size)
+        return max(pages, min(rounded(size), self._largest)) if self._is_even else rounded(size)
 
     def _check_limit(self, size: int) -> None:
         taken = self.reserved_bytes
