@@ -153,9 +153,10 @@ def test_a_dataset_that_raises_in_the_trainer_is_not_tried_there_again() -> None
     trial = Trial(2, near=True)
     while trial.workers:
         trial.delivered(trial.turn, 0.0, 0.001)
-    trial.without_near()
+    trial.without_near("a batch raised ValueError there: no")
     assert 0 not in played(trial, of(0.0, 0.001))
     assert decided(trial).number in (1, 2)
+    assert decided(trial).text.endswith(" (not tried without workers: a batch raised ValueError there: no)")
 
 
 @pytest.mark.parametrize("own", [0.0, 0.002, 0.05])
@@ -188,7 +189,7 @@ class ToAndFro(Trial):
                 self.workers = min(self.last, self.most)
                 self.choice = Choice(self.workers, self.most, {0: 0.001, 1: 0.002, 2: 0.003}, 0.5)
 
-    def without_near(self) -> None:
+    def without_near(self, reason: str) -> None:
         self.course = (2, 1, 2, 1, 2, 1)
         self.workers = self.most
 

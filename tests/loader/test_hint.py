@@ -37,7 +37,7 @@ def test_how_many(own: float, cost: float, cpus: int, number: int) -> None:
 
 def said_after(hint: Hint, own: float, cost: float, most: int = 1000) -> int | None:
     for count in range(most):
-        if hint.delivered(own, cost, 4) is not None:
+        if hint.delivered(own, cost, lambda: 4) is not None:
             return count
     return None
 
@@ -50,7 +50,7 @@ def test_it_looks_at_enough_batches_and_seconds() -> None:
 
 def test_the_first_batch_is_not_counted() -> None:
     hint = Hint()
-    hint.delivered(0.0, 1000.0, 4)
+    hint.delivered(0.0, 1000.0, lambda: 4)
     assert said_after(hint, 0.1, 0.01) is None
 
 

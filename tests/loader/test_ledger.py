@@ -129,20 +129,20 @@ def test_the_sum_is_what_was_planned(epochs: list[tuple[list[tuple[bool, list[An
 def test_time() -> None:
     ledger = Ledger()
     for number in range(2):
-        ledger.begin(number, None)
+        ledger.begin(number, None, asked=10.0)
         for batch in range(3):
-            ledger.waited(0.5)
-            ledger.spent(2.0 * (batch + 1))
+            now = 10.0 + 2.0 * (batch + 1)
+            ledger.waited(now - 0.5, now)
     assert (ledger.epoch.waited, ledger.epoch.spent) == (1.5, 6.0)
     assert (ledger.total.waited, ledger.total.spent) == (3.0, 12.0)
 
 
 def test_nobody_waits_longer_than_it_takes() -> None:
+    """Somebody has waited since before another iterator began the epoch."""
     ledger = Ledger()
-    ledger.begin(0, None)
-    ledger.waited(2.0)
-    ledger.spent(1.5)
-    assert ledger.epoch.spent == ledger.total.spent == 2.0
+    ledger.begin(0, None, asked=10.0)
+    ledger.waited(9.5, 11.5)
+    assert ledger.epoch.waited == ledger.epoch.spent == ledger.total.spent == 2.0
 
 
 def test_faults_by_class() -> None:

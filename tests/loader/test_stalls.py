@@ -19,6 +19,7 @@ import pytest
 import stoker
 from stoker import DataLoader, StalledError, StokerWarning
 from stoker._events import Event
+from tests.faults.runs import Once
 
 N = 24
 AFTER = 0.3
@@ -65,21 +66,6 @@ class Gate:
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path)
-
-
-class Once:
-    """Does something the first time that it is called in any process: the file tells the others."""
-
-    def __init__(self, file: Path, what: Callable[[], object]) -> None:
-        self._file = file
-        self._what = what
-
-    def __call__(self) -> None:
-        try:
-            os.close(os.open(self._file, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        self._what()
 
 
 def stop() -> None:

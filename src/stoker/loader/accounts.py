@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,24 +40,18 @@ class Accounts:
         self._first: dict[str, Any] | None = None  # bad sample of the epoch
         self._epoch = 0
         self._rank, self._ranks = 0, 1
-        self._began = time.perf_counter()
+        self._clean = 0  # samples that the budget has not been told of: those of batches in which none was bad
 
     def begin(self, epoch: Epoch, loader: DataLoader[Any], asked: float) -> None:
         """An epoch begins, with a first batch that was asked for then."""
         self._budget.rewind()
+        self._clean = 0
         self._first = None
         self._epoch = epoch.number
         self._rank, self._ranks = _world(loader)
-        self._began = asked
         if self._file is None and self._path is not None:
             self._file = QuarantineFile(self._path)
-        self._ledger.begin(epoch.number, epoch.samples)
-
-    def waited_since(self, asked: float) -> None:
-        """The user asked for a batch then (by `time.perf_counter`), and waits no more."""
-        now = time.perf_counter()
-        self._ledger.waited(now - asked)
-        self._ledger.spent(now - self._began)
+        self._ledger.begin(epoch.number, epoch.samples, asked)
 
     def deliver(self, answer: Answer, step: Step) -> None:
         """An answer is about to be given to the user.
@@ -68,10 +61,14 @@ class Accounts:
             EmptyBatchError: nothing is left of the batch, and other ranks count on one.
         """
         said = answer.said
-        if answer.kind == "batch" and not said.faults:  # nearly every one
-            self._budget.add(said.samples, errors=0)
-            self._ledger.delivered(said.samples, ())
+        if answer.kind == "batch" and not said.faults:
+            counts = self._ledger.epoch  # nearly every batch, so it is short here
+            counts.delivered += said.samples
+            counts.batches += 1
+            self._clean += said.samples
             return
+        self._budget.add(self._clean, errors=0)
+        self._clean = 0
         faults = [{**fault, "epoch": self._epoch, "batch": step.number, "rank": self._rank} for fault in said.faults]
         for fault in faults:
             self._note(fault)

@@ -49,12 +49,14 @@ class Choice:
         most: how many there could be.
         seconds: that the training loop takes for a batch, by numbers of workers.
         waiting: share of it that goes by waiting, with the number that was chosen.
+        not_near: why the trainer itself could not be tried, in words.
     """
 
     number: int
     most: int
     seconds: Mapping[int, float]
     waiting: float
+    not_near: str | None = None
 
     @property
     def text(self) -> str:
@@ -62,7 +64,8 @@ class Choice:
         each = ", ".join(
             f"{1e3 * seconds:.3g} ms with {number or 'none'}" for number, seconds in sorted(self.seconds.items())
         )
-        return f"of at most {self.most}, because the training loop took for each batch {each}"
+        left_out = "" if self.not_near is None else f" (not tried without workers: {self.not_near})"
+        return f"of at most {self.most}, because the training loop took for each batch {each}{left_out}"
 
 
 class Trial:
@@ -89,6 +92,7 @@ class Trial:
         self.turn = 0
         self.choice: Choice | None = None
         self._near = near
+        self._not_near: str | None = None
         self._ahead = ahead
         self._seconds: dict[int, list[float]] = {}
         self._waiting: dict[int, list[float]] = {}
@@ -111,9 +115,9 @@ class Trial:
         self.turn += 1
         self._fill()
 
-    def without_near(self) -> None:
+    def without_near(self, reason: str) -> None:
         """The trainer cannot make batches: the dataset raises there."""
-        self._near = False
+        self._near, self._not_near = False, reason
         self._left = [number for number in self._left if number]
         self._seconds.pop(0, None)
         if self.workers == 0:
@@ -217,5 +221,5 @@ class Trial:
     def _settle(self, number: int) -> None:
         seconds = {tried: statistics.median(took) for tried, took in self._seconds.items()}
         waiting = statistics.median(self._waiting.get(number) or self._waiting[self.most])
-        self.choice = Choice(number, self.most, seconds, waiting)
+        self.choice = Choice(number, self.most, seconds, waiting, self._not_near)
         self.workers = number

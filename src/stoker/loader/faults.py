@@ -61,9 +61,16 @@ class Faults:
         policy: the loader's `on_error`.
         dataset: asked to describe a sample, if it can.
         worker: number of the worker.
+
+    Attributes:
+        is_lenient: whether a sample that fails may be left out or replaced.
+        knows_any: whether the unit is known to end its workers somewhere.
+        has_met_any: whether a sample of the unit has failed.
     """
 
     def __init__(self, policy: OnError, dataset: Any, worker: int) -> None:
+        self.is_lenient = policy != "raise"
+        self.knows_any = self.has_met_any = False  # looked at in every batch, so they are no properties
         self._policy = policy
         self._describe = getattr(dataset, "describe", None)
         self._worker = worker
@@ -75,32 +82,17 @@ class Faults:
     def begin(self, epoch: int, batch: int, known: Known) -> None:
         """The next unit, and what it is known to do."""
         self._epoch, self._batch = epoch, batch
-        if known or self._known:
-            self._known = {}
+        if known or self.knows_any:
+            self._known, self.knows_any = {}, bool(known)
             for mark, story in known:
                 self._known.setdefault(mark, []).append(story)
-        if self._met or self._decided:
-            self._met, self._decided = {}, {}
-
-    @property
-    def is_lenient(self) -> bool:
-        """Whether a sample that fails may be left out or replaced."""
-        return self._policy != "raise"
+        if self.has_met_any:
+            self._met, self._decided, self.has_met_any = {}, {}, False
 
     @property
     def met(self) -> list[dict[str, Any]]:
         """The samples of the unit that failed, in order; plain values."""
-        return [self._met[place] for place in sorted(self._met)] if self._met else []
-
-    @property
-    def knows_any(self) -> bool:
-        """Whether the unit is known to end its workers somewhere."""
-        return bool(self._known)
-
-    @property
-    def has_met_any(self) -> bool:
-        """Whether a sample of the unit has failed."""
-        return bool(self._met)
+        return [self._met[place] for place in sorted(self._met)]
 
     def has_met(self, place: int) -> bool:
         """Whether it is decided what becomes of this sample."""
@@ -139,6 +131,7 @@ class Faults:
             ours = isinstance(error, errors.ShardingError)  # a mistake in the use of the loader, not in the data
             decision = self._wish() if wish else "raise" if ours else self._asked(record)
             self._decided[place] = decision
+        self.has_met_any = True
         self._met[place] = {
             "kind": kind,
             "outcome": {"raise": "raised", "skip": "skipped", "replace": "replaced"}[decision],

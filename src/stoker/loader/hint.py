@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 WAITS = 0.2
 """Share of its time from which on the training loop is said to wait."""
 
@@ -27,13 +29,13 @@ class Hint:
         self._count = -1
         self._own = self._waited = 0.0
 
-    def delivered(self, own: float, waited: float, cpus: int) -> str | None:
+    def delivered(self, own: float, waited: float, cpus: Callable[[], int]) -> str | None:
         """A batch was delivered; returns what is to be said now.
 
         Args:
             own: seconds since the one before that the training loop spent itself.
             waited: seconds that it waited.
-            cpus: that this process may use.
+            cpus: says how many this process may use; asked when it matters, since files have to be read for it.
         """
         self._count += 1
         if not self._count:
@@ -45,7 +47,7 @@ class Hint:
             return None
         own, cost = self._own / self._count, self._waited / self._count
         self._count, self._own, self._waited = 0, 0.0, 0.0  # it may be different later
-        number = workers_for(own, cost, cpus)
+        number = workers_for(own, cost, cpus())
         if cost <= WAITS * (own + cost) or number == 0:
             return None
         self.is_given = True

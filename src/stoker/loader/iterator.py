@@ -62,6 +62,7 @@ class LoaderIterator:
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
         self._answers: dict[int, Answer] = {}
         self._accounted: tuple[Answer, Step] | None = None  # about to be delivered
+        self._ledger = loader._ledger
         self._witness = Witness(loader._ledger, loader.on_event, loader._told)
         self._accounts = Accounts(loader, self._witness)
         self._backend: Backend | None = loader._new_backend(self._witness)
@@ -131,7 +132,7 @@ class LoaderIterator:
                 self._leave()
             raise
         finally:
-            self._accounts.waited_since(asked)
+            self._ledger.waited(asked, time.perf_counter())
         if answer is None:
             self._finish()
             raise StopIteration
@@ -165,7 +166,8 @@ class LoaderIterator:
         while True:
             if self._accounted is None and not self._account(backend):
                 return None
-            self._witness.flush()  # what the user's listener raises costs no batch: it is the next
+            if self._witness.later:
+                self._witness.flush()  # what the user's listener raises costs no batch: it is the next
             assert self._accounted is not None
             (answer, step), self._accounted = self._accounted, None
             if self._loader._is_stream:
@@ -204,9 +206,10 @@ class LoaderIterator:
                     error, self._sampler_error = self._sampler_error, None
                     raise error
                 return None
-            while not (answer := self._ready()):
+            while (answer := self._ready()) is None:
                 self._receive(backend)
-                self._top_up(backend)
+                if self._due not in self._answers:
+                    self._top_up(backend)  # one that comes before what has arrived is still waited for
             if answer.kind != "end":
                 self._top_up(backend)  # the workers go on while the user has the batch
                 return answer
@@ -248,7 +251,7 @@ class LoaderIterator:
 
     def _most(self, backend: Backend) -> int:
         """Units that may be under way. Where workers share each, more of them need not be."""
-        return self._ahead_if_shared if backend.shares else self._ahead
+        return self._ahead_if_shared if self._shares and backend.shares else self._ahead
 
     def _plan(self, backend: Backend) -> None:
         assert self._epoch is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -101,33 +100,40 @@ class LoaderJob:
         self._samples = 0
         self._notes: list[str] = []
         self._failed: Any = None
+        self._knows = False  # whether something is known of the unit
 
     def run(
         self, work: Work, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None
     ) -> Any:
         """Makes the batch of a unit, or `rows` of it, in memory that `lend` gives where it does."""
-        work = Work(*work)
+        work = work if type(work) is Work else Work(*work)
         outside = current.info
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
         self._faults.begin(work.epoch, work.batch, known)
+        self._knows = self._faults.knows_any
         try:
             seeds = self._begin(work)
             if self._settings.method == "process":
                 collate.write_in_place()  # torch may have been imported by the last unit
-            with contextlib.nullcontext() if lend is None else memory.lent_by(lend):
-                if rows is not None:
-                    return self._rows(work, seeds, *rows)
-                return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds)
+            if lend is None:
+                return self._made(work, seeds, rows)
+            with memory.lent_by(lend):
+                return self._made(work, seeds, rows)
         finally:
             if self._settings.method == "serial":
                 current.info = outside  # a worker's, where its dataset has a loader of its own
+
+    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None) -> Any:
+        if rows is not None:
+            return self._rows(work, seeds, *rows)
+        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds)
 
     def said(self) -> Said:
         """About the last unit."""
         stream = self._stream
         if stream is None:
             notes, self._notes = self._notes, []
-            return Said(notes, None, self._faults.met, self._samples)
+            return Said(notes, None, self._faults.met if self._faults.has_met_any else [], self._samples)
         notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
         state, movable = stream.state()
         return Said(notes, state, self._faults.met, self._samples, movable)
@@ -146,7 +152,8 @@ class LoaderJob:
     def _begin(self, work: Work) -> SampleSeeding:
         """The user's function, where it has not run yet, and what a new epoch brings."""
         self.mark[0] = START
-        self._faults.raise_known(START)
+        if self._knows:
+            self._faults.raise_known(START)
         begins = work.run != self._run
         if begins:
             self._run, self._stream, self._gathered = work.run, None, None
@@ -232,7 +239,7 @@ class LoaderJob:
     def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:
         source = self._source
         self._failed = work.indices
-        if self._gathered is not None and not self._faults.knows_any:
+        if self._gathered is not None and not self._knows:
             self.mark[0] = WHOLE
             batch = self._gathered(work.indices)
             if batch is not collate.NOT_GATHERED:
@@ -274,12 +281,14 @@ class LoaderJob:
     def _collated(self, seed: int, position: int, samples: list[Any]) -> Any:
         self._samples = len(samples)
         self.mark[0] = COLLATE
-        self._faults.raise_known(COLLATE)
+        if self._knows:
+            self._faults.raise_known(COLLATE)
         made = samples if self._settings.batched else samples[0]
         if self._settings.own_collate or self._seeding is None:
             batch = self._collate(made)
         else:
             batch = self._seeding.collate(seed, position, lambda: self._collate(made))
         self.mark[0] = WRITE
-        self._faults.raise_known(WRITE)
+        if self._knows:
+            self._faults.raise_known(WRITE)
         return batch

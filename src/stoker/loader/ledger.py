@@ -181,6 +181,7 @@ class Ledger:
         self._before = Counts(planned=0)
         self.epoch_number: int | None = None
         self.epochs = 0
+        self._asked = 0.0
         self.events: dict[str, Happened] = {}
         self.row_seconds: float | None = None
 
@@ -189,12 +190,19 @@ class Ledger:
         """Counts of all epochs since the loader was made, as they are now."""
         return self._before.plus(self.epoch) if self.epochs else self._before.copy()
 
-    def begin(self, epoch_number: int, planned: int | None) -> None:
-        """An epoch begins, of so many samples: those that are still to come, where it is resumed."""
+    def begin(self, epoch_number: int, planned: int | None, asked: float = 0.0) -> None:
+        """An epoch begins, of so many samples: those that are still to come, where it is resumed.
+
+        Args:
+            epoch_number: counted from 0.
+            planned: None where nobody knows.
+            asked: when its first batch was asked for, by `time.perf_counter`.
+        """
         self._before = self.total
         self.epoch = Counts(planned)
         self.epoch_number = epoch_number
         self.epochs += 1
+        self._asked = asked
 
     def delivered(self, samples: int, faults: Sequence[Fault]) -> None:
         """A batch is delivered.
@@ -214,13 +222,12 @@ class Ledger:
         """
         self.epoch.add_raised(samples, faults)
 
-    def waited(self, seconds: float) -> None:
-        """The training loop has waited so long for this batch."""
-        self.epoch.waited += seconds
-
-    def spent(self, seconds: float) -> None:
-        """So much time has gone by since the epoch's first `next()`."""
-        self.epoch.spent = max(seconds, self.epoch.waited)  # the first wait may have begun before the epoch did
+    def waited(self, since: float, now: float) -> None:
+        """The training loop has waited for a batch, by `time.perf_counter`."""
+        epoch = self.epoch
+        epoch.waited = waited = epoch.waited + now - since
+        spent = now - self._asked
+        epoch.spent = spent if spent > waited else waited  # another iterator may have waited since before the epoch
 
     def event(self, event: Event) -> None:
         """Something happened beside the batches."""

@@ -13,7 +13,7 @@ from stoker.loader.generators import mix
 from stoker.loader.shares import Share
 from stoker.samplers.order import BatchOrder, Int64Array, Order
 
-BLOCK = 4096
+BLOCK = 16384
 """Positions of a permutation that are computed at once: a call costs as much as some thousand of its positions."""
 
 SPARES = 4

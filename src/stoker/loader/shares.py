@@ -64,8 +64,9 @@ class Share:
             raise IndexError(
                 f"positions {start} to {stop} of a share of {self.count} (rank {self.world.rank} of {self.world.size})"
             )
-        every = np.arange(start, stop, dtype=np.int64) * self.world.size
-        return (every + (self.begin + self.world.rank)) % self.n
+        size, first = self.world.size, self.begin + self.world.rank
+        every = np.arange(first + start * size, first + stop * size, size, dtype=np.int64)
+        return every if first + (stop - 1) * size < self.n else every % self.n
 
     def global_position(self, batches: int, batch_size: int) -> int:
         """The `begin` of those who go on when every rank has delivered so many batches: the same on all ranks.

@@ -125,7 +125,7 @@ class TunedBackend(Backend):
             self._near = self._make_near()
         near, unit = self._near, self._waiting[0]
         if near is None:
-            self._not_near()
+            self._not_near("the dataset cannot be copied for it")
             return None
         if self._begun != unit.number:
             near.submit(unit.number, unit.work, None)
@@ -133,17 +133,17 @@ class TunedBackend(Backend):
             self._note_turn(unit.number)
         answer = near.receive(None)
         self._begun = None
-        if answer.kind == "error" and self._trial is not None:  # is it the sample, or the place?
-            self._not_near()
+        if answer.kind == "error" and self._trial is not None:  # is it the sample, or the place? Workers will show
+            self._not_near(f"a batch raised {type(answer.value).__name__} there: {answer.value}")
             return None
         self._waiting.popleft()
         if answer.kind == "batch":
             self._nearby.add(answer.unit)
         return answer
 
-    def _not_near(self) -> None:
+    def _not_near(self, reason: str) -> None:
         assert self._trial is not None
-        self._trial.without_near()
+        self._trial.without_near(reason)
         self._follow(self._trial)
 
     def open(self, answer: Answer) -> Any:

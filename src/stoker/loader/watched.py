@@ -25,7 +25,6 @@ class WatchedBackend(SerialBackend):
         super().__init__(recipe)
         self._hint: Hint | None = None if hint.is_given else hint
         self._witness = witness
-        self._cpus = shares.for_this_rank()
         self._waited = 0.0
         self._opened: float | None = None
 
@@ -45,7 +44,7 @@ class WatchedBackend(SerialBackend):
         self._opened, self._waited = now, 0.0
         if before is None:
             return
-        said = hint.delivered(max(0.0, now - before - waited), waited, self._cpus)
+        said = hint.delivered(max(0.0, now - before - waited), waited, shares.for_this_rank)
         if said is not None:
             self._hint = None
             self._witness.tell_later(Event("hint", said))

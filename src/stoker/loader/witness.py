@@ -40,6 +40,7 @@ class Witness:
 
     Attributes:
         steps: the steps of the units that are under way.
+        later: what `flush` is to tell.
     """
 
     def __init__(self, ledger: Ledger, listener: Listener | None, told: set[str]) -> None:
@@ -47,16 +48,16 @@ class Witness:
         self._listener = listener
         self._told = told
         self.steps: dict[int, Step] = {}
-        self._later: deque[Event] = deque()
+        self.later: deque[Event] = deque()
 
     def tell_later(self, event: Event) -> None:
         """As `tell`, when `flush` is called: where what the user's listener raises does no harm."""
-        self._later.append(event)
+        self.later.append(event)
 
     def flush(self) -> None:
         """Tells what was to be told later."""
-        while self._later:
-            self.tell(self._later.popleft())
+        while self.later:
+            self.tell(self.later.popleft())
 
     def tell(self, event: Event) -> None:
         """Counts, logs, and passes on an event; the first of each kind is a warning too. What the user's listener
