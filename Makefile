@@ -18,12 +18,12 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SECONDS := 1800
 SOAK_ARGS ?=
-# Most tests wait for processes of theirs, so as many run at once as there are CPUs, up to a few.
-TOGETHER := -n auto --maxprocesses 4 --dist worksteal
-BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged auto
+# Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
+TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
+BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged where auto
 BENCHMARKS += latency first_batch chaos recovery supervision
 # Those of which a short form says something.
-QUICK := $(filter-out auto latency chaos recovery supervision,$(BENCHMARKS))
+QUICK := $(filter-out where auto latency chaos recovery supervision,$(BENCHMARKS))
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...

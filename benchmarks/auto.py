@@ -28,7 +28,7 @@ RATE, FOUND, AFTER, MEANWHILE = "batches/s", "workers", "batches until decided",
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    seconds = 0.3 if options.quick else 2.0
+    seconds = 0.3 if options.quick else 1.2
     workloads = [*WORKLOADS]
     if options.data.is_dir():
         workloads.append("photographs")

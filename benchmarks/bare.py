@@ -20,12 +20,12 @@ KEPT = 4  # batches, into which all are written in turn
 def batches(dataset: Any, batch: int, count: int, workers: int, processes: bool) -> Iterator[Any]:
     """Gives a kept batch each time that as many samples are made; `count` times.
 
-    Samples are `(image, label)`, an image a tensor. The order is drawn at the start.
+    Samples are `(image, label)`, an image a tensor or an array. The order is drawn at the start.
     """
     import numpy as np
 
     image, _ = dataset[0]
-    size = image.numpy().nbytes
+    size = np.asarray(image).nbytes
     memory = mmap.mmap(-1, KEPT * batch * size)
     kept = np.frombuffer(memory, np.uint8).reshape(KEPT * batch, size)
     order = np.resize(np.random.default_rng(0).permutation(len(dataset)), count * batch).tolist()
@@ -35,7 +35,7 @@ def batches(dataset: Any, batch: int, count: int, workers: int, processes: bool)
         while number := os.read(units[0], 4):
             first = UNIT * int.from_bytes(number, "little")
             for place in range(first, first + UNIT):
-                kept[place % len(kept)] = dataset[order[place]][0].numpy().reshape(-1)
+                kept[place % len(kept)] = np.asarray(dataset[order[place]][0]).reshape(-1)
             os.write(done[1], b".")
 
     with contextlib.ExitStack() as ends:

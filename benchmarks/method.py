@@ -34,6 +34,9 @@ import table
 Figures = dict[str, Any]
 """What a measurement gives: numbers by their names, which hold the unit; a text where there is no number."""
 
+RIVALS = ("torchdata", "grain", "spdl", "simplejpeg")
+"""Packages, beside those that every measurement needs, on whose versions some depend."""
+
 LONGEST = 180.0
 """Seconds after which a measurement is given up."""
 TRIES = 3
@@ -115,7 +118,7 @@ def _rounds(cases: list[Case], rounds: int) -> Iterator[list[dict[str, Figures]]
             figures = {}
             for rival in list(case.rivals)[:: -1 if number % 2 else 1]:
                 figures[rival] = _measurement(case.rivals[rival])
-                first = next(iter(figures[rival].items()))
+                first = next(iter(figures[rival].items()), ("nothing", ""))
                 print(f"round {number + 1} of {rounds}: {case.name}: {rival}: {first[0]} {first[1]}", file=sys.stderr)
             this_round.append({rival: figures[rival] for rival in case.rivals})
         yield this_round
@@ -131,12 +134,25 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
         status, told, errors = _run(command, kept)
         if status is None:
             print(f"given up after {LONGEST:.0f} s, and begun again: {command}", file=sys.stderr)
-        elif status:
+            continue
+        figures = _figures(told)
+        if status < 0 and figures and not str(arguments.get("rival")).startswith("stoker"):
+            # Some rivals' threads outlive the interpreter now and then: that is theirs, and the figures are there
+            print(f"died of signal {-status} when it had its figures: {command}\n{errors}", file=sys.stderr)
+            status = 0
+        if status or not figures:
             raise SystemExit(f"a measurement ended with status {status}: {command}\n{told}{errors}")
-        else:
-            figures: Figures = json.loads(told.splitlines()[-1])
-            return figures
+        return figures
+    if not str(arguments.get("rival")).startswith("stoker"):
+        print(f"given up {TRIES} times, and left out of this round: {command}", file=sys.stderr)
+        return {}
     raise SystemExit(f"a measurement was given up {TRIES} times: {command}")
+
+
+def _figures(told: str) -> Figures:
+    """What a measurement said last; nothing if it did not come so far."""
+    last = told.splitlines()[-1:]
+    return json.loads(last[0]) if last and last[0].startswith("{") else {}
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int | None, str, str]:
@@ -188,8 +204,9 @@ def _ratio(ours: Any, theirs: Any) -> float | None:
 
 
 def _spread(values: list[Any]) -> dict[str, Any] | None:
-    """Median, smallest and largest; of texts the most frequent; None where a round has nothing."""
-    if not values or None in values:
+    """Median, smallest and largest, of texts the most frequent, over the rounds that have it; None if none has."""
+    values = [value for value in values if value is not None]
+    if not values:
         return None
     if isinstance(values[0], str):
         return {"median": statistics.mode(values), "all": values}
@@ -273,7 +290,9 @@ def environment() -> dict[str, Any]:
         "kernel": platform.release(),
         "Python": platform.python_version(),
         **{package: _version(package) for package in ("stoker", "torch", "numpy", "pillow")},
-        **{package: _version(package) for package in ("torchdata", "grain", "spdl") if find_spec(package)},
+        **{
+            package: _version(package) for package in ("torchdata", "grain", "spdl", "simplejpeg") if find_spec(package)
+        },
         "load average before": load_average(),
     }
 

@@ -239,6 +239,6 @@ def photograph_cost(data: Path, images: int) -> float:
 
 
 if __name__ == "__main__":
-    arguments = method.parser(__doc__, rounds=3)
+    arguments = method.parser(__doc__, rounds=5)
     arguments.add_argument("--data", type=Path, default=Path("build/photos"), help="the photographs")
     method.main(arguments, cases, measure)

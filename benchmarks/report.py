@@ -22,7 +22,7 @@ PLOT = PAGE.with_suffix(".svg")
 README = ROOT / "README.md"
 ORDER = (
     *("transport", "overhead", "start", "memory", "small_shm", "images"),
-    *("rows", "tokens", "dicts", "ragged", "auto"),
+    *("rows", "tokens", "dicts", "ragged", "where", "auto"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
     *("chaos", "recovery", "supervision"),

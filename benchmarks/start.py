@@ -4,7 +4,9 @@ Time to the first batch: from `iter(loader)` until the first `next()` has return
 in a process that has made its dataset and has not used a loader before. The second loader is made in the same process
 when the first is gone, as a run makes one to validate. Forked workers are compared with torch's under fork, clean ones
 (a new interpreter that is sent the dataset) with torch's under forkserver and under spawn. The datasets: a small one,
-a NumPy array of 1 GB, a list of 1.2 million paths, and tensors, for which a clean worker has to import torch.
+a NumPy array of 1 GB, a list of 1.2 million paths, and tensors, for which a clean worker has to import torch. That is
+most of what torch's workers do then, each for itself, and all that a zygote does, once for all of its workers: so these
+are also measured with eight.
 
 Import: `import stoker`, which loads neither torch nor NumPy, and then its `DataLoader`, which loads both.
 
@@ -20,6 +22,7 @@ from typing import Any
 import method
 from method import Case, Figures, Goal
 
+WORKERS = 2
 FIRST, SECOND = "seconds to the first batch", "seconds to that of a second loader"
 IMPORT, IMPORT_ALL = "ms to import stoker", "ms to import its DataLoader too"
 EPOCHS = "seconds for 10 epochs"
@@ -49,6 +52,11 @@ def cases(options: argparse.Namespace) -> list[Case]:
             for dataset, name in {**DATASETS, "tensors": "a small dataset of tensors"}.items()
         ),
         Case(
+            "first batch, clean, a small dataset of tensors, 8 workers",
+            rivals(*clean, dataset="tensors", workers=8),
+            [at_most_clean, at_most_spawned],
+        ),
+        Case(
             "ten short epochs, forked",
             rivals(*forked, dataset="small", epochs=10),
             [Goal(EPOCHS, "torch, fork", at_most=1)],
@@ -59,12 +67,12 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return result
 
 
-def measure(rival: str, start: str, dataset: str, quick: bool, epochs: int = 0) -> Figures:
+def measure(rival: str, start: str, dataset: str, quick: bool, epochs: int = 0, workers: int = WORKERS) -> Figures:
     if not dataset:
         return imports()
     DataLoader = method.data_loader(rival)
     items = make(dataset, quick)
-    loader = DataLoader(items, batch_size=64, num_workers=2, multiprocessing_context=start)
+    loader = DataLoader(items, batch_size=64, num_workers=workers, multiprocessing_context=start)
     began = time.perf_counter()
     if epochs:
         batches = sum(1 for _ in range(epochs) for _ in loader)
@@ -77,7 +85,7 @@ def measure(rival: str, start: str, dataset: str, quick: bool, epochs: int = 0) 
         figures[name] = time.perf_counter() - began
         del iterator, loader
         began = time.perf_counter()
-        loader = DataLoader(items, batch_size=64, num_workers=2, multiprocessing_context=start)
+        loader = DataLoader(items, batch_size=64, num_workers=workers, multiprocessing_context=start)
     del loader
     return figures
 
@@ -134,4 +142,4 @@ class Paths:
 
 
 if __name__ == "__main__":
-    method.main(method.parser(__doc__, rounds=3), cases, measure)
+    method.main(method.parser(__doc__, rounds=5), cases, measure)

@@ -2,9 +2,9 @@
 
 The workloads of transport.py and images.py, and batches of 64 samples of some 2 us, in two workers: once by the engine
 as it is, once by one without what supervises it. That other engine exists only here: `WITHOUT` names the words that are
-taken out of the product's methods, before its processes are forked. Gone are the marks that a worker leaves for each
-sample, the error policy's questions, the zygote's clocks and counts of stalls, deaths and memory, and what the trainer
-accounts for when it delivers a batch.
+taken out of the product's methods, before its processes are forked; both engines have these methods compiled anew, so
+that they lie alike in memory. Gone are the marks that a worker leaves for each sample, the error policy's questions,
+the zygote's looks at stalls and memory, and what the trainer accounts for when it delivers a batch.
 
 Both engines are alive at once, and give the same batches. They take turns, some 40 ms each: a *block* begins and ends
 when all batches ahead are made, so that who has no turn rests, and what a block takes is that of its batches. Two
@@ -52,40 +52,38 @@ WITHOUT: dict[str, dict[str, str]] = {
     # Worker: its marks go into a list of its own
     "_engine.process.worker:Worker.run": {"job.mark = self._mark": ""},
     "_engine.process.worker:Worker._answer": {"self._mark[0] = WRITE": "", "self._mark[0] = IDLE": ""},
-    "loader.job:LoaderJob.run": {"self._faults.begin(work.epoch, work.batch, known)": ""},
-    "loader.job:LoaderJob._begin": {"self.mark[0] = START": "", "self._faults.raise_known(START)": ""},
+    "loader.job:LoaderJob.run": {
+        "self._faults.begin(work.epoch, work.batch, known)": "",
+        "self._knows = self._faults.knows_any": "",
+    },
+    "loader.job:LoaderJob._begin": {"self.mark[0] = START": "", "if self._knows:": "if False:"},
     "loader.job:LoaderJob._collated": {
         "self.mark[0] = COLLATE": "",
-        "self._faults.raise_known(COLLATE)": "",
+        "if self._knows:": "if False:",
         "self.mark[0] = WRITE": "",
-        "self._faults.raise_known(WRITE)": "",
     },
-    "loader.job:LoaderJob.said": {"self._faults.met": "[]"},
+    "loader.job:LoaderJob.said": {"self._faults.met if self._faults.has_met_any else []": "[]"},
     "loader.map_source:MapSource.samples": {"if self._faults.has_met_any:": "if False:"},
     "loader.map_source:MapSource._in_turn": {
         "if not (self._skips or self._faults.is_lenient or self._faults.knows_any):": "if True:",
     },
     # Zygote
     "_engine.process.zygote:Zygote.run": {
-        "if self._leaving:": "if False:",
-        "if self._due:": "if False:",
-        "self._look_for_stalls()": "",
+        "if self._is_due:": "if not self._answered:",
     },
-    "_engine.process.zygote:Zygote._next_look": {
-        "now = time.monotonic()": "now = 0.0",
-        "if self._stalls.tick is not None:": "if False:",
-        "if self._due:": "if False:",
-        "if self._leaving:": "if False:",
+    "_engine.process.zygote:Zygote._take_answer": {
+        "child = self._children[number]": "",
+        "child.unseen += seconds": "",
+        "if self._retirement.counts or child.retires or child.unseen >= LOOK:": "if False:",
     },
-    "_engine.process.zygote:Zygote._take_answer": {"self._care_for(number, made)": ""},
     "_engine.process.zygote:Zygote._deliver": {"if self._troubled:": "if False:"},
-    "_engine.process.zygote:Zygote._hand_out": {"self._blame.known(run.unit)": "()"},
+    "_engine.process.zygote:Zygote._hand_out": {"self._blame.known(unit) if self._troubled else ()": "()"},
     # Trainer
     "loader.iterator:LoaderIterator.__next__": {
         "asked = time.perf_counter()": "asked = 0.0",
-        "self._accounts.waited_since(asked)": "pass",
+        "self._ledger.waited(asked, time.perf_counter())": "pass",
     },
-    "loader.iterator:LoaderIterator._delivered": {"self._witness.flush()": ""},
+    "loader.iterator:LoaderIterator._delivered": {"if self._witness.later:": "if False:"},
     "loader.iterator:LoaderIterator._account": {"self._accounts.deliver(answer, step)": "pass"},
 }
 """Module, class and method; what is taken out of it, and what stands there instead."""
@@ -176,11 +174,10 @@ class Engine:
     """
 
     def __init__(self, begin: Callable[[], Any], take: Callable[[Any], None], supervised: bool) -> None:
-        with contextlib.nullcontext() if supervised else unsupervised():
+        with made_anew(supervised):
             self._iterator = begin()
-        edited = {} if supervised else trainers()
         kind: Any = type(self._iterator)
-        self._iterator.__class__ = type(kind.__name__, (kind,), edited)
+        self._iterator.__class__ = type(kind.__name__, (kind,), trainers(supervised))
         self._take = take
 
     def block(self, batches: int) -> tuple[float, float]:
@@ -265,23 +262,26 @@ class Cheap:
 
 
 @contextlib.contextmanager
-def unsupervised() -> Iterator[None]:
-    """Within it, processes that are forked have an engine without supervision."""
+def made_anew(supervised: bool) -> Iterator[None]:
+    """Within it, processes that are forked have one engine or the other.
+
+    The methods that differ are compiled anew for both: functions that are made together lie together in memory.
+    """
     kept: list[tuple[Any, str, Callable[..., Any]]] = []
     try:
         for place in WITHOUT:
             owner, name = _method(place)
             kept.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, edited(place))
+            setattr(owner, name, edited(place, supervised))
         yield
     finally:
         for owner, name, function in kept:
             setattr(owner, name, function)
 
 
-def trainers() -> dict[str, Callable[..., Any]]:
-    """The methods of an iterator without supervision."""
-    return {_method(place)[1]: edited(place) for place in WITHOUT if place.startswith("loader.iterator:")}
+def trainers(supervised: bool) -> dict[str, Callable[..., Any]]:
+    """The methods of an iterator of one engine or the other."""
+    return {_method(place)[1]: edited(place, supervised) for place in WITHOUT if place.startswith("loader.iterator:")}
 
 
 def _method(place: str) -> tuple[Any, str]:
@@ -291,15 +291,16 @@ def _method(place: str) -> tuple[Any, str]:
 
 
 @functools.cache
-def edited(place: str) -> Callable[..., Any]:
-    """The function with some of its words replaced. Ends the program where they are not there any more."""
+def edited(place: str, supervised: bool) -> Callable[..., Any]:
+    """The function, or without supervision: with some of its words replaced. Ends the program where they are not there
+    any more."""
     owner, name = _method(place)
     function = getattr(owner, name)
     source = textwrap.dedent(inspect.getsource(function))
     for what, instead in WITHOUT[place].items():
         if what not in source:
             raise SystemExit(f"{place} has changed, and WITHOUT must follow: there is no {what!r} in it")
-        source = source.replace(what, instead)
+        source = source if supervised else source.replace(what, instead)
     code = compile(source, place, "exec", __future__.annotations.compiler_flag, dont_inherit=True)
     found: dict[str, Any] = {}
     exec(code, function.__globals__, found)

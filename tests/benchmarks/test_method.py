@@ -69,6 +69,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
         ("resume", "which both walk", ["stoker", "torchdata"]),
         ("latency", "uneven", ["stoker", "torch", "bare"]),
+        ("where", "ready batches", ["stoker", "stoker, hot"]),
     ],
 )
 def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Path) -> None:
@@ -80,12 +81,26 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
     assert results["environment"]["kernel"] == os.uname().release
 
 
+def test_the_parts_of_a_batch_are_the_batch(tmp_path: Path) -> None:
+    (case,) = run("where", "--case", "tokens", results=tmp_path / "results.json")["cases"]
+    medians = {name: by_rival["stoker"]["median"] for name, by_rival in case["figures"].items()}
+    whole, _ = medians.pop("us, all, with the clocks"), medians.pop("us, all")
+    assert medians.pop("us, the order, mean") > 0
+    assert len(medians) == 6
+    assert 0.5 * whole < sum(medians.values()) < 1.5 * whole  # medians of parts, on any machine
+
+
 @pytest.mark.parametrize(
     ("name", "case", "figures"),
     [
         (
             "images",
             "no step",
+            ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
+        ),
+        (
+            "images",
+            "fast decoder",
             ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
         ),
         ("first_batch", "photographs", ["seconds to the first batch"]),
@@ -99,13 +114,15 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
 def test_a_benchmark_with_photographs_runs(name: str, case: str, figures: list[str], tmp_path: Path) -> None:
     for package in ("PIL", "psutil", "rich", "typer"):
         pytest.importorskip(package)
+    if case == "fast decoder":
+        pytest.importorskip("simplejpeg")
     from PIL import Image
 
     for label in ("dark", "light"):
         for number in range(8):
             path = tmp_path / "photos" / label / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (160, 120), label + "gray").save(path)
+            Image.new("RGB", (320, 240), label + "gray").save(path)
     results = run(name, "--case", case, "--data", tmp_path / "photos", results=tmp_path / "results.json")
     assert list(results["cases"][0]["figures"]) == figures
 
@@ -117,6 +134,14 @@ def test_a_ratio_is_that_of_two_measurements_of_the_same_round(method: ModuleTyp
     assert found["figures"]["rate"]["theirs"] == {"median": 2, "min": 1, "max": 3, "all": [1, 2, 3]}
     assert found["ratios"]["rate"]["theirs"]["all"] == [10, 2, 1]
     assert found["goals"][0]["met"]
+
+
+def test_a_rival_that_was_given_up_is_left_out_of_its_round(method: ModuleType) -> None:
+    case = method.Case("c", {"ours": {}, "theirs": {}}, [method.Goal("rate", "theirs", at_least=2)])
+    rounds = [{"ours": {"rate": 10}, "theirs": {}}, {"ours": {"rate": 4}, "theirs": {"rate": 1}}]
+    found = method.summary(case, rounds)
+    assert found["figures"]["rate"]["theirs"]["all"] == [1]
+    assert found["ratios"]["rate"]["theirs"]["all"] == [4]
 
 
 def test_a_goal_is_missed_where_a_figure_is_worse_or_not_there(method: ModuleType) -> None:
@@ -155,6 +180,19 @@ def test_a_measurement_that_hangs_is_begun_again(method: ModuleType, monkeypatch
     monkeypatch.setattr(method, "_run", lambda *_: answers.pop())
     answers = [(0, '{"rate": 1}', ""), (None, "", "")]
     assert method._measurement({}) == {"rate": 1}
+
+
+def test_a_rival_that_dies_when_it_has_its_figures_is_measured_all_the_same(
+    method: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(method, "_run", lambda *_: (-6, 'a word\n{"rate": 1}\n', "terminated"))
+    assert method._measurement({"rival": "nodes, threads"}) == {"rate": 1}
+    assert "died of signal 6" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="status -6"):
+        method._measurement({"rival": "stoker, threads"})
+    monkeypatch.setattr(method, "_run", lambda *_: (-6, "a word\n", "terminated"))
+    with pytest.raises(SystemExit, match="status -6"):
+        method._measurement({"rival": "nodes, threads"})
 
 
 def test_processor_time_is_told_of_processes_that_live(method: ModuleType) -> None:

@@ -66,7 +66,8 @@ def soak(seed: int, numbers: object, seconds: float, folder: Path) -> None:
     watch = Watch()
     watch.start()
     before = now = Held()
-    helds: list[Held] = []
+    memory: list[float] = []  # numbers alone: what is kept here would be counted
+    objects: list[float] = []
     for number in numbers:  # type: ignore[attr-defined]
         if time.monotonic() - began > seconds:
             break
@@ -83,16 +84,17 @@ def soak(seed: int, numbers: object, seconds: float, folder: Path) -> None:
         now, left = settled(before)
         if left:
             sys.exit("\n".join([*diary, f"{where} has left behind:", *left]))
-        helds.append(now)
+        memory.append(now.memory / 2**20)
+        objects.append(now.objects)
         if time.monotonic() - said > 20:
             said = time.monotonic()
-            print(f"{said - began:5.0f} s: {len(helds)} runs, {now.memory / 2**20:.0f} MiB", flush=True)
-    print(f"seed {seed}: {len(helds)} runs in {time.monotonic() - began:.0f} s, all batches those of the calm runs")
+            print(f"{said - began:5.0f} s: {len(objects)} runs, {now.memory / 2**20:.0f} MiB", flush=True)
+    print(f"seed {seed}: {len(objects)} runs in {time.monotonic() - began:.0f} s, all batches those of the calm runs")
     for name, number in sorted(counts.items()):
         print(f"  {name}: {number:,}")
     print(f"  left behind: nothing (descriptors {len(now.descriptors)}, threads {now.threads}, as before)")
-    check_growth("MiB of memory", [held.memory / 2**20 for held in helds], GROWTH)
-    check_growth("objects", [held.objects for held in helds], OBJECTS)
+    check_growth("MiB of memory", memory, GROWTH)
+    check_growth("objects", objects, OBJECTS)
 
 
 def check_growth(what: str, found: list[float], most: float) -> None:

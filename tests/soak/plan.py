@@ -50,6 +50,7 @@ class Plan:
         draws = "nothing" if kind == "plain" else "rng" if "thread" in self._methods else "all"
         if kind == "plain":
             self.workers = max(2, self.workers)  # where it has one reader, it is lost with its worker
+        self._draws = draws
         sample = Drawing(chance.choice([1, 300, 20_000]), draws, self._faults(length))
         self._make: Callable[[], Any] = lambda: (STREAMS if self.is_stream else TABLES)[kind](length, sample)
         self.common: dict[str, Any] = {
@@ -108,6 +109,8 @@ class Plan:
         }
         if method == "thread":
             return settings | {"worker_method": "thread"}
+        if not self.is_stream and self._draws == "rng":  # threads share the global generators
+            settings["threads_per_worker"] = chance.choice([1, 1, 3])
         return settings | {
             "multiprocessing_context": chance.choice(["fork"] * 6 + ["forkserver", "spawn"]),
             "stall_warning": STALL,
