@@ -53,8 +53,8 @@ WITHOUT: dict[str, dict[str, str]] = {
     "_engine.process.worker:Worker.run": {"job.mark = self._mark": ""},
     "_engine.process.worker:Worker._answer": {"self._mark[0] = WRITE": "", "self._mark[0] = IDLE": ""},
     "loader.job:LoaderJob.run": {
-        "self._faults.begin(work.epoch, work.batch, known)": "",
-        "self._knows = self._faults.knows_any": "",
+        "self._faults.unit = work": "",
+        "if known or self._faults.is_touched:": "if False:",
     },
     "loader.job:LoaderJob._begin": {"self.mark[0] = START": "", "if self._knows:": "if False:"},
     "loader.job:LoaderJob._collated": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import logging
 import os
 import pickle
@@ -100,6 +101,20 @@ def test_of_equals_the_smallest_is_taken() -> None:
     makers = played(trial, lambda workers, batch: (0.0, 0.001))
     assert decided(trial).number == 1
     assert 0 not in makers
+
+
+def test_what_is_close_is_measured_longer() -> None:
+    def took(workers: int, batch: int) -> tuple[float, float]:
+        if workers == 2:
+            return 0.0, 0.0022 if batch < 150 else 0.0019  # as long as one, as it seemed first
+        return 0.0, {0: 0.02, 1: 0.0022}[workers]
+
+    trial = Trial(2, near=True)
+    makers = played(trial, took)
+    assert decided(trial).number == 2
+    assert 0 not in makers[150:], "it was not close"
+    turns = [len(list(turn)) for _, turn in itertools.groupby(makers)]
+    assert max(turns[-4:]) > 2 * max(turns[3:-4])
 
 
 def test_pauses_and_bursts_do_not_deceive() -> None:

@@ -36,6 +36,10 @@ ROUNDS = 3
 SECONDS, LARGEST, BURSTS = 0.03, 64, 3
 """A turn measures so many seconds, or so many batches, but at least so many bursts; `FEWEST` if that takes `LONG`."""
 
+CLOSE, LONGER, FINALS = 1.25, 4, 2
+"""Numbers that differ by less after all rounds are measured anew so often, in turns so many times as long. It costs
+little, because none of them is slow."""
+
 BURST, LONG, FEWEST = 16, 1.0, 4
 """Workers are woken for several batches at a time, up to so many: over these is averaged."""
 
@@ -139,7 +143,8 @@ class Trial:
         self._own.append(own)
         self._waited.append(waited)
         count, took = len(self._own), sum(self._own) + sum(self._waited)
-        enough = count >= BURSTS * self._burst and (took >= SECONDS or count >= LARGEST)
+        longer = LONGER if self._round > ROUNDS else 1
+        enough = count >= BURSTS * self._burst and (took >= longer * SECONDS or count >= longer * LARGEST)
         if enough or (count >= max(FEWEST, self._burst) and took >= LONG):
             self._finish()
 
@@ -173,8 +178,12 @@ class Trial:
         if not self._left:
             self._round += 1
             numbers = self._hopeful()
-            if len(numbers) == 1 or self._round > ROUNDS:
-                return self._settle(self._best(numbers))
+            if self._round > ROUNDS:
+                numbers = self._within(CLOSE, numbers)
+            if len(numbers) == 1 or self._round > ROUNDS + FINALS:
+                return self._settle(min(self._within(TIE, numbers)))
+            if self._round == ROUNDS + 1:
+                self._seconds |= {number: [] for number in numbers}
             self._left = sorted(numbers, reverse=self._round % 2 == 1)
         return self._begin(self._left.pop(0))
 
@@ -214,9 +223,10 @@ class Trial:
         limit = HOPELESS[min(self._round, ROUNDS) - 2] * min(least.values())
         return [number for number, seconds in least.items() if seconds <= limit]
 
-    def _best(self, numbers: list[int]) -> int:
+    def _within(self, factor: float, numbers: list[int]) -> list[int]:
+        """Those of them that take at most so many times as long as the best."""
         seconds = {number: statistics.median(self._seconds[number]) for number in numbers}
-        return min(number for number in numbers if seconds[number] <= TIE * min(seconds.values()))
+        return [number for number in seconds if seconds[number] <= factor * min(seconds.values())]
 
     def _settle(self, number: int) -> None:
         seconds = {tried: statistics.median(took) for tried, took in self._seconds.items()}

@@ -7,13 +7,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from stoker import errors
 from stoker._engine.base import Known
 from stoker.loader.generators import mix
+
+if TYPE_CHECKING:
+    from stoker.loader.job import Work
 
 Decision = Literal["raise", "skip", "replace"]
 Kind = Literal["exception", "death", "stall", "skip"]
@@ -53,7 +56,7 @@ LEFT_OUT: Any = object()
 
 
 class Faults:
-    """The error policy of one worker. Begun anew for each unit.
+    """The error policy of one worker.
 
     What it decided for a sample of a unit it decides again: a batch may be made twice (`loader/seeding.py`).
 
@@ -63,31 +66,32 @@ class Faults:
         worker: number of the worker.
 
     Attributes:
+        unit: in hand. It is set for each, and `begin` called for those that `is_touched` says or something is known of:
+            a batch of which nothing is to be told should not pay for that.
         is_lenient: whether a sample that fails may be left out or replaced.
         knows_any: whether the unit is known to end its workers somewhere.
         has_met_any: whether a sample of the unit has failed.
+        is_touched: one of the two, for the unit before.
     """
 
     def __init__(self, policy: OnError, dataset: Any, worker: int) -> None:
         self.is_lenient = policy != "raise"
-        self.knows_any = self.has_met_any = False  # looked at in every batch, so they are no properties
+        self.unit: Work
+        self.knows_any = self.has_met_any = self.is_touched = False  # no properties: every batch looks at them
         self._policy = policy
         self._describe = getattr(dataset, "describe", None)
         self._worker = worker
-        self._epoch = self._batch = 0
         self._known: dict[int, list[dict[str, Any]]] = {}
         self._met: dict[int, dict[str, Any]] = {}
         self._decided: dict[int, Decision] = {}
 
-    def begin(self, epoch: int, batch: int, known: Known) -> None:
-        """The next unit, and what it is known to do."""
-        self._epoch, self._batch = epoch, batch
-        if known or self.knows_any:
-            self._known, self.knows_any = {}, bool(known)
-            for mark, story in known:
-                self._known.setdefault(mark, []).append(story)
-        if self.has_met_any:
-            self._met, self._decided, self.has_met_any = {}, {}, False
+    def begin(self, known: Known) -> None:
+        """The next unit is known to do that."""
+        self._known, self.knows_any = {}, bool(known)
+        for mark, story in known:
+            self._known.setdefault(mark, []).append(story)
+        self._met, self._decided, self.has_met_any = {}, {}, False
+        self.is_touched = self.knows_any
 
     @property
     def met(self) -> list[dict[str, Any]]:
@@ -123,15 +127,14 @@ class Faults:
         text = known[-1]["message"] if known else str(error)
         kind: Kind = "skip" if wish else known[0]["kind"] if known else "exception"
         story = (known[-1]["stack"] if known else "") or "".join(traceback.format_exception(error))
-        record = ErrorRecord(
-            kind, index, position, self._epoch, self._batch, self._worker, self._description(index), error, story
-        )
+        unit, description = self.unit, self._description(index)
+        record = ErrorRecord(kind, index, position, unit.epoch, unit.batch, self._worker, description, error, story)
         decision = self._decided.get(place)
         if decision is None:
             ours = isinstance(error, errors.ShardingError)  # a mistake in the use of the loader, not in the data
             decision = self._wish() if wish else "raise" if ours else self._asked(record)
             self._decided[place] = decision
-        self.has_met_any = True
+        self.has_met_any = self.is_touched = True
         self._met[place] = {
             "kind": kind,
             "outcome": {"raise": "raised", "skip": "skipped", "replace": "replaced"}[decision],

@@ -109,8 +109,10 @@ class LoaderJob:
         work = work if type(work) is Work else Work(*work)
         outside = current.info
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
-        self._faults.begin(work.epoch, work.batch, known)
-        self._knows = self._faults.knows_any
+        self._faults.unit = work
+        if known or self._faults.is_touched:
+            self._faults.begin(known)
+            self._knows = self._faults.knows_any
         try:
             seeds = self._begin(work)
             if self._settings.method == "process":
