@@ -19,7 +19,7 @@ from typing import Any
 import method
 from method import Case, Figures, Goal
 
-NUMBERS = ("0", "1", "2", "4")
+NUMBERS = {"no workers": 0, "1 worker": 1, "2 workers": 2, "4 workers": 4}
 WARM_UP = 20
 LONGEST = 30.0
 """Seconds that it may take to decide."""
@@ -56,7 +56,7 @@ def measure(workload: str, workers: str, seconds: float, data: str) -> Figures:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         make = photographs(Path(data)) if workload == "photographs" else WORKLOADS[workload](Path(folder))
-        number = workers if workers == "auto" else int(workers)
+        number = NUMBERS.get(workers, "auto")
         events: list[Any] = []  # one of them tells that it has decided
         loader: Any = stoker.DataLoader(num_workers=number, shuffle=True, on_event=events.append, **make)
         return counted(loader, events, workers == "auto", seconds)
