@@ -235,6 +235,7 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "stall_action": "raise",
         "memory_budget": 8,
         "max_samples_per_worker": 9,
+        "share_heap": False,
         "on_event": print,
     }
     attributes = vars(stoker.DataLoader(**given))

@@ -198,6 +198,9 @@ class Witness(Protocol):
     def learned(self, row_seconds: float | None) -> None:
         """What a sample costs a worker, for those who come later."""
 
+    def marked(self, objects: int, seconds: float) -> None:
+        """The heap that workers share was marked immortal: so many objects, in so many seconds."""
+
 
 class Backend(ABC):
     """Runs units on workers. Used by one thread at a time.

@@ -25,7 +25,7 @@ from stoker._machine import cpus
 from stoker._supervision import restarts, stalls
 from stoker._supervision.rules import Rules, StallAction
 from stoker.datasets import IterableDataset
-from stoker.loader import arguments, budget, epoch, state
+from stoker.loader import arguments, budget, epoch, heap, state
 from stoker.loader.automatic import Automatic
 from stoker.loader.faults import OnError
 from stoker.loader.hint import Hint
@@ -128,6 +128,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             by; more is refused, and a worker that grows beyond its part is replaced between two batches. By default
             what the machine or container has left.
         max_samples_per_worker: from which on a worker process is replaced by a new one, between two batches.
+        share_heap: whether a heap of over a million Python objects is marked immortal before workers are forked, who
+            then share what they read of it (CPython 3.12 and 3.13). Costs 0.1 to 0.5 s a million, in each epoch beside
+            which that is little. What a worker drops of it is never freed there.
         on_event: called in the training process with an `Event` for each death, stall, bad sample, …
 
     Raises:
@@ -196,6 +199,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         stall_action: StallAction = "warn",
         memory_budget: int | None = None,
         max_samples_per_worker: int | None = None,
+        share_heap: bool = True,
         on_event: Listener | None = None,
     ) -> None:
         auto = Automatic() if num_workers == "auto" else None
@@ -238,6 +242,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.stall_action = stall_action
         self.memory_budget = arguments.size("memory_budget", memory_budget)
         self.max_samples_per_worker = arguments.size("max_samples_per_worker", max_samples_per_worker)
+        self.share_heap = bool(share_heap)
         self.on_event = on_event
 
         self._is_stream = _is_iterable(dataset)
@@ -554,11 +559,14 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         birth = choose(self.multiprocessing_context)
         if not birth.zygote:
             return SpawnBackend(parts, assemble, self.num_workers, self._rules, witness)
-        return ProcessBackend(parts, assemble, self.num_workers, birth, self._rules, witness)
+        backend = ProcessBackend(parts, assemble, self.num_workers, birth, self._rules, witness)
+        heap.tell(self)  # while it is born
+        return backend
 
     @property
     def _rules(self) -> Rules:
         known: dict[str, Any] = {"row_seconds": self._ledger.row_seconds, "units_at_once": self._units_at_once}
+        known["mark_heap"] = heap.is_marked(self)
         return Rules(**known, **{name: getattr(self, name) for name in Rules._fields if name not in known})
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stoker import collate
 from stoker._machine import cpus, memory
 from stoker.datasets.gather import gatherer
-from stoker.loader import epoch
+from stoker.loader import epoch, heap
 from stoker.loader.sharing import may_share
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def _rows(loader: DataLoader[Any]) -> Iterator[tuple[str, str]]:
     yield "workers", _workers(loader)
     if loader.threads_per_worker > 1:
         yield "threads", _threads(loader)
+    if (about := heap.text(loader)) is not None:
+        yield "heap", about
     if (auto := loader._automatic) is not None:
         yield "auto", auto.text(loader)
     yield "ahead", _ahead(loader)

@@ -174,6 +174,7 @@ class Ledger:
         epochs: how many have begun.
         events: by kind, since the loader was made.
         row_seconds: what a sample has cost a worker, as the last ones found; None while nobody knows.
+        marked: objects that were marked immortal before the latest workers, and the seconds that took; None for none.
     """
 
     def __init__(self) -> None:
@@ -184,6 +185,7 @@ class Ledger:
         self._asked = 0.0
         self.events: dict[str, Happened] = {}
         self.row_seconds: float | None = None
+        self.marked: tuple[int, float] | None = None
 
     @property
     def total(self) -> Counts:

@@ -75,6 +75,10 @@ class Witness:
         """What a sample costs a worker: the ledger keeps it for the next epoch's workers."""
         self._ledger.row_seconds = row_seconds
 
+    def marked(self, objects: int, seconds: float) -> None:
+        """What was marked immortal for workers: the ledger keeps it for the next epoch's."""
+        self._ledger.marked = objects, seconds
+
     def locate(self, unit: int, mark: int) -> str:
         """Where that is: "batch 7, sample 30"."""
         step = self.steps.get(unit)

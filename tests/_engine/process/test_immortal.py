@@ -369,6 +369,8 @@ def test_worth_it_asks_for_a_large_heap():
         assert supported() and not worth_it()
         rows = [(str(i), [i]) for i in range(400_000)]
         assert worth_it()
+        mark_reachable(rows)
+        assert not worth_it(), "what is frozen is shared already"
         """
     )
 

@@ -40,6 +40,9 @@ _CHUNK = 1 << 16
 _LOTS = 1 << 20
 _WORTH = 1_000_000
 
+_reachable = 0
+"""Objects that `mark_reachable` has marked here, or in a process that this one was forked from."""
+
 _ORDINARY, _LEFT_OUT, _FUNCTION, _ARRAY, _DICT = range(5)
 _RUNNING = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
@@ -79,21 +82,24 @@ def mark_reachable(root: object) -> Marked | None:
     Returns:
         What was done, or None, with nothing changed, where `supported()` is False.
     """
+    global _reachable
     if not supported():
         return None
     with _collector_off():
         outside = dict.fromkeys(_all_below(types.ModuleType, type), _LEFT_OUT)
-        return _mark([root], {**_kinds(), **outside, id(types.FunctionType): _FUNCTION})
+        marked = _mark([root], {**_kinds(), **outside, id(types.FunctionType): _FUNCTION})
+    _reachable += marked.objects
+    return marked
 
 
 def worth_it() -> bool:
     """Whether the heap is so large that marking it (0.1 to 0.5 s for a million objects) pays in shared memory.
 
-    Told from the blocks that Python has allocated, at no cost: more than a million. An interpreter with NumPy holds
-    some 100,000, one with torch half a million. False where marking is not supported, and where Python's own allocator
-    is not in use (`PYTHONMALLOC=malloc`), because nothing is counted there.
+    Told from the blocks that Python has allocated, at no cost: more than a million that are not frozen. An interpreter
+    with NumPy holds some 100,000, one with torch half a million. False where marking is not supported, and where
+    Python's own allocator is not in use (`PYTHONMALLOC=malloc`), because nothing is counted there.
     """
-    return supported() and sys.getallocatedblocks() > _WORTH
+    return supported() and sys.getallocatedblocks() - _reachable > _WORTH
 
 
 @lru_cache(maxsize=1)

@@ -316,6 +316,8 @@ class ProcessBackend(Backend):
             self._events.append(telling.held_back(*message[1:]))
         elif name == "row_seconds":
             self._witness.learned(message[1])
+        elif name == "marked":
+            self._witness.marked(*message[1:])
         elif name == "shares":
             self._shares = True
         elif name == "sick":

@@ -123,8 +123,8 @@ class Zygote:
 
     def run(self) -> None:
         """Until the trainer or its iterator ends; does not return."""
-        if immortal.worth_it():
-            immortal.mark_heap()
+        if self._rules.mark_heap and immortal.worth_it() and (marked := immortal.mark_heap()) is not None:
+            self._trainer.send("marked", marked.objects, marked.seconds)
         self._watch(self._trainer.fileno(), self._from_trainer)
         if self._alarm.descriptor is not None:
             self._watch(self._alarm.descriptor, self._ring)
