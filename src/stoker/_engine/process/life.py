@@ -14,6 +14,7 @@ from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.birth import Assemble, Parts
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import CLOSE, REAP
+from stoker._engine.process.inquiry import Inquiry
 from stoker._engine.process.zygote import Ends
 from stoker._machine import memory
 from stoker._supervision.rules import Rules
@@ -42,14 +43,19 @@ class Life:
             lifeline, self.lifeline = os.pipe()
             undo.callback(os.close, self.lifeline)
             handed_over.callback(os.close, lifeline)
+            asks, answers = pair()
+            self.inquiry = Inquiry(Channel(asks))
+            undo.callback(self.inquiry.close)
+            handed_over.callback(answers.close)
             self.alarm = Alarm()
             undo.callback(self.alarm.close)
-            ends = Ends(theirs.fileno(), self.arena, lifeline, kernel.process_descriptor(self.owner))
+            trainer = kernel.process_descriptor(self.owner)
+            ends = Ends(theirs.fileno(), self.arena, lifeline, answers.fileno(), trainer)
             if ends.trainer is not None:
                 handed_over.callback(os.close, ends.trainer)
             try:
                 if forked:
-                    mine = (ours.fileno(), self.lifeline, self.alarm.descriptor)
+                    mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor)
                     self.pid = birth.fork(ends, mine, workers, rules, assemble(parts), self.hold)
                 else:
                     self.pid = birth.clean(ends, workers, rules, parts, assemble)
@@ -81,6 +87,7 @@ class Life:
                 self.reader.close()
         finally:
             self.channel.close()
+            self.inquiry.close()
             self.alarm.close()
             if self.descriptor is not None:
                 os.close(self.descriptor)

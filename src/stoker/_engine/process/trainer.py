@@ -9,6 +9,7 @@ import select
 import time
 import weakref
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from stoker import errors
@@ -69,7 +70,6 @@ class ProcessBackend(Backend):
         self._inbox: deque[Answer] = deque()
         self._dropped_below = 0
         self._fatal: BaseException | None = None
-        self._stacks: str | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
         self._gave_back = 0.0  # when some was given back to such a one
         self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
@@ -301,19 +301,9 @@ class ProcessBackend(Backend):
         elif name == "died":
             _, worker, pid, code, unit, mark, stack, count = message
             self._fatal = fates.died(worker, pid, code, self._where(unit, mark), count, stack)
-        elif name == "replaced":
-            end = telling.Death(*message[1:])
-            self._events.append(telling.death(self._rules, end, self._where(end.unit, end.mark)))
-        elif name == "stalled":
-            _, worker, unit, mark, seconds, stack = message
-            where = self._witness.locate(unit, mark)
-            self._events.append(telling.stall(self._rules, worker, unit, mark, where, seconds, stack))
-            if self._rules.stall_action == "raise":
-                self._fatal = telling.stall_error(worker, where, seconds, stack)
-        elif name == "retired":
-            self._events.append(telling.retired(*message[1:]))
-        elif name == "held_back":
-            self._events.append(telling.held_back(*message[1:]))
+        elif name == "happened":
+            _, when, what, *about = message
+            self._events.append(replace(self._happened(what, *about), time=when))
         elif name == "row_seconds":
             self._witness.learned(message[1])
         elif name == "marked":
@@ -322,12 +312,23 @@ class ProcessBackend(Backend):
             self._shares = True
         elif name == "sick":
             self._born_sick(message[1])
-        elif name == "stacks":
-            self._stacks = message[1]
         elif name == "gave_up":
             self._last_words = f"\nIt raised:\n{message[1]}"
         elif name == "broken":
             self._fatal = fates.broken(pickle.loads(message[1]))
+
+    def _happened(self, what: str, *about: Any) -> Event:
+        """The event of what the zygote has told."""
+        if what == "replaced":
+            end = telling.Death(*about)
+            return telling.death(self._rules, end, self._where(end.unit, end.mark))
+        if what == "stalled":
+            worker, unit, mark, seconds, stack = about
+            where = self._witness.locate(unit, mark)
+            if self._rules.stall_action == "raise":
+                self._fatal = telling.stall_error(worker, where, seconds, stack)
+            return telling.stall(self._rules, worker, unit, mark, where, seconds, stack)
+        return telling.retired(*about) if what == "retired" else telling.held_back(*about)
 
     def _where(self, unit: int | None, mark: int) -> str | None:
         return None if unit is None else self._witness.locate(unit, mark)
@@ -363,13 +364,8 @@ class ProcessBackend(Backend):
         """The Python stacks of the workers now, or what is known instead."""
         if os.getpid() != self._owner:
             return "(the workers' stacks are told to the process that has the iterator)"
-        self._stacks = None
-        self._life.channel.send("stacks")
-        until = time.monotonic() + STACKS * (self._workers + 1)
-        while self._stacks is None and time.monotonic() < until and self._fatal is None:
-            self._poll_for(STACKS)
-            self._listen()
-        return self._stacks or "(the workers' stacks could not be read)"
+        text: str | None = self._life.inquiry.ask("stacks", STACKS * (self._workers + 1))
+        return text or "(the workers' stacks could not be read)"
 
     @property
     def is_closed(self) -> bool:
@@ -377,9 +373,9 @@ class ProcessBackend(Backend):
 
     def memory(self) -> dict[str, int]:
         """The arenas, and what the zygote and the workers take."""
-        if os.getpid() == self._owner:  # a forked child would read what its parent waits for
-            self._listen()
         zygote, *workers = self.pids
+        if os.getpid() == self._owner:  # a forked child would read what its parent waits for
+            workers = self._life.inquiry.ask("workers", STACKS) or workers
         return {
             "batches": sum(os.fstat(life.arena).st_blocks * 512 for life in self._lives),
             "zygote": memory.proportional(zygote),

@@ -52,6 +52,8 @@ class Ends(NamedTuple):
     """The arena's shared file."""
     lifeline: int
     """A pipe whose other end the trainer holds."""
+    inquiry: int
+    """Socket to whoever asks in the trainer."""
     trainer: int | None = None
     """pidfd of the trainer, where there is such a thing."""
 
@@ -85,6 +87,7 @@ class Zygote:
         self, channel: Channel, ends: Ends, workers: int, rules: Rules, recipe: Recipe, collecting: bool
     ) -> None:
         self._trainer = channel
+        self._inquiry = Channel(socket.socket(fileno=ends.inquiry))
         self._trainer_descriptor = ends.trainer
         self._arena = ends.arena
         self._rules = rules
@@ -126,6 +129,7 @@ class Zygote:
         if self._rules.mark_heap and immortal.worth_it() and (marked := immortal.mark_heap()) is not None:
             self._trainer.send("marked", marked.objects, marked.seconds)
         self._watch(self._trainer.fileno(), self._from_trainer)
+        self._watch(self._inquiry.fileno(), self._from_inquiry)
         if self._alarm.descriptor is not None:
             self._watch(self._alarm.descriptor, self._ring)
         if self._trainer_descriptor is not None:
@@ -151,7 +155,7 @@ class Zygote:
 
     def _flush(self) -> None:
         """Sends what is queued, and asks to be woken where the peer was not ready."""
-        for channel in (self._trainer, *(child.channel for child in self._children.values())):
+        for channel in (self._trainer, self._inquiry, *(child.channel for child in self._children.values())):
             descriptor = channel.fileno()
             if channel.unsent:
                 channel.flush()
@@ -190,6 +194,7 @@ class Zygote:
         self._selector.close()
         self._alarm.close()
         self._trainer.close()
+        self._inquiry.close()
         zygotes.close()
         for child in self._children.values():
             child.channel.close()
@@ -246,7 +251,7 @@ class Zygote:
         self._forget_dropped()
         self._due[number] = now + verdict.pause
         stalled = child.stall is not None and child.stall.unit == unit
-        self._trainer.send("replaced", number, child.pid, status, *at, stalled, verdict.blamed)
+        self._tell("replaced", number, child.pid, status, *at, stalled, verdict.blamed)
 
     def _replace(self, now: float) -> None:
         """Forks those who are to take a worker's place, when it is time. Where none can be forked, a little later."""
@@ -264,7 +269,7 @@ class Zygote:
     def _hold_back(self, number: int, error: OSError, now: float) -> None:
         """The others go on meanwhile; where there are none, there is an end to waiting."""
         self._due[number] = now + HELD_BACK
-        self._trainer.send("held_back", number, str(error))
+        self._tell("held_back", number, str(error))
         if self._children:
             return
         self._alone_since = self._alone_since or now
@@ -288,11 +293,15 @@ class Zygote:
         if not child.retires and made.movable and (reason := self._retirement.reason(number)):
             child.retires = True
             self._dispatch.retires(number)
-            self._trainer.send("retired", number, child.pid, reason)
+            self._tell("retired", number, child.pid, reason)
         if child.retires and not self._dispatch.held(number):
             child.channel.hang_up()  # it leaves, unless it is stopped
             self._leaving.setdefault(number, (child, time.monotonic() + LEAVE))
             self._is_due = True
+
+    def _tell(self, name: str, *message: Any) -> None:
+        """Something has happened, which the trainer may hear of much later: after a long step."""
+        self._trainer.send("happened", time.time(), name, *message)
 
     def _end(self) -> NoReturn:
         """Ends the workers and this process: the idle at once, the busy after a moment."""
@@ -334,11 +343,18 @@ class Zygote:
                 self._drop(message[1])
             elif name == "pulse":
                 self._trainer.send("alive")
-            elif name == "stacks":
-                self._trainer.send("stacks", self._stacks_of(*self._children))
         if self._trainer.ended:
             self._end()
         self._hand_out()
+
+    def _from_inquiry(self) -> None:
+        for name, number in self._inquiry.receive():
+            if name == "stacks":
+                self._inquiry.send(number, self._stacks_of(*self._children))
+            elif name == "workers":
+                self._inquiry.send(number, [child.pid for child in self._children.values()])
+        if self._inquiry.ended:  # the trainer goes on to its end
+            self._selector.unregister(self._inquiry.fileno())
 
     def _from_worker(self, number: int, ended: bool = False) -> None:
         child = self._children.get(number)
@@ -486,7 +502,7 @@ class Zygote:
             self._troubled = True
             number, unit, seconds = stall
             mark, stack = self._marks.read(number), self._stacks_of(number)
-            self._trainer.send("stalled", number, unit, mark, seconds, stack)
+            self._tell("stalled", number, unit, mark, seconds, stack)
             if self._rules.stall_action == "restart":
                 child = self._children[number]
                 child.stall, child.stack = stall, stack
