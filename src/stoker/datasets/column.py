@@ -7,13 +7,15 @@ bytearrays, which are enlarged in place, so that building never holds a column t
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Reader = Callable[[int], Any]
+"""Gives the value of a row; made once, because rows are read one by one."""
 
 _INT64 = np.dtype(np.int64)
 _PYTHON_NUMBERS: dict[type, np.dtype[Any]] = {bool: np.dtype(np.bool_), int: _INT64, float: np.dtype(np.float64)}
@@ -33,13 +35,15 @@ class Numbers:
     kind: type
     mask: Array | None
 
-    def get(self, row: int) -> Any:
-        """Returns the value of one row. An array is a copy: the caller may change it."""
-        if self.mask is not None and self.mask.item(row):
-            return None
+    def reader(self) -> Reader:
+        """Returns what gives the value of a row. An array is a copy: the caller may change it."""
+        array = self.array
+        read: Reader = array.__getitem__
         if self.kind in _PYTHON_NUMBERS:
-            return self.array.item(row)
-        return self.array[row, ...].copy() if self.kind is np.ndarray else self.array[row]
+            read = array.item
+        elif self.kind is np.ndarray:
+            read = lambda row: array[row, ...].copy()  # noqa: E731 - one of three
+        return _read_with_gaps(read, self.mask)
 
     def take(self, rows: Array) -> list[Any]:
         """Returns the values of these rows. Arrays are copies: the caller may change them."""
@@ -74,11 +78,17 @@ class Texts:
     kind: type
     mask: Array | None
 
-    def get(self, row: int) -> Any:
-        """Returns the value of one row."""
-        if self.mask is not None and self.mask.item(row):
-            return None
-        return self._decoded(self.buffer.data[self.offsets.item(row) : self.offsets.item(row + 1)])
+    def reader(self) -> Reader:
+        """Returns what gives the value of a row."""
+        data, offset = self.buffer.data, self.offsets.item
+
+        def read_text(row: int) -> str:
+            return str(data[offset(row) : offset(row + 1)], "utf-8", "surrogatepass")
+
+        def read_bytes(row: int) -> bytes:
+            return bytes(data[offset(row) : offset(row + 1)])
+
+        return _read_with_gaps(read_text if self.kind is str else read_bytes, self.mask)
 
     def take(self, rows: Array) -> list[Any]:
         """Returns the values of these rows."""
@@ -230,6 +240,13 @@ def _with_gaps(values: list[Any], mask: Array | None, rows: Array) -> list[Any]:
         for place in np.flatnonzero(mask[rows]).tolist():
             values[place] = None
     return values
+
+
+def _read_with_gaps(read: Reader, mask: Array | None) -> Reader:
+    if mask is None:
+        return read
+    is_gap = mask.item
+    return lambda row: None if is_gap(row) else read(row)
 
 
 def _described(value: Any) -> str:

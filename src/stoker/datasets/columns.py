@@ -64,6 +64,10 @@ class Columns(Sequence[Row], Generic[Row]):
         self._form = form
         self._stores = stores
         self._rows = rows
+        self._readers = [store.reader() for store in stores]
+
+    def __reduce__(self) -> Any:
+        return Columns, (self._form, self._stores, self._rows)
 
     def __len__(self) -> int:
         """Returns the number of rows."""
@@ -87,7 +91,7 @@ class Columns(Sequence[Row], Generic[Row]):
             row = self._rows[index]
         except IndexError:
             raise IndexError(f"row {index} is out of range for {len(self)} rows") from None
-        made: Row = self._form.join_one([store.get(row) for store in self._stores])
+        made: Row = self._form.join_one([read(row) for read in self._readers])
         return made
 
     def __getitems__(self, indices: Sequence[int] | Array) -> list[Row]:
@@ -178,6 +182,9 @@ class _Tuples:
         self.names = tuple(f"column {place}" for place in range(self._width))
         if self._kind is not tuple:
             self.names = tuple(f"column {name!r}" for name in self._kind._fields)  # type: ignore[attr-defined]
+        self.join_one: Callable[[Iterable[Any]], Any] = (
+            tuple if self._kind is tuple else self._kind._make  # type: ignore[attr-defined]
+        )
 
     def split(self, rows: Sequence[Any], first: int) -> list[Sequence[Any]]:
         for place, row in enumerate(rows):
@@ -188,19 +195,12 @@ class _Tuples:
         # Not `zip(*rows)`: an iterator for each row would have the garbage collector walk the user's whole list.
         return [list(map(itemgetter(place), rows)) for place in range(self._width)]
 
-    def join_one(self, values: list[Any]) -> Any:
-        return self._maker(values)
-
     def join(self, stores: list[list[Any]]) -> list[Any]:
         rows = zip(*stores, strict=True)
-        return list(rows if self._kind is tuple else map(self._maker, rows))
+        return list(rows if self._kind is tuple else map(self.join_one, rows))
 
     def parts(self, out: Any) -> list[Any]:
         return list(out)
-
-    @property
-    def _maker(self) -> Callable[[Iterable[Any]], Any]:
-        return tuple if self._kind is tuple else self._kind._make  # type: ignore[attr-defined]
 
 
 class _Dicts:
@@ -220,7 +220,7 @@ class _Dicts:
         return [list(map(itemgetter(key), rows)) for key in keys]
 
     def join_one(self, values: list[Any]) -> Any:
-        return dict(zip(self._keys, values, strict=True))
+        return dict(zip(self._keys, values))  # noqa: B905 - they are as many, and to check takes a tenth of a row
 
     def join(self, stores: list[list[Any]]) -> list[Any]:
         return [dict(zip(self._keys, values, strict=True)) for values in zip(*stores, strict=True)]
