@@ -20,7 +20,7 @@ SECONDS := 1800
 SOAK_ARGS ?=
 # Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
-BENCHMARKS := transport overhead start memory small_shm images order resume order_cost rows tokens dicts ragged where auto
+BENCHMARKS := transport overhead start memory columns small_shm images order resume order_cost rows tokens dicts ragged where auto
 BENCHMARKS += latency first_batch chaos recovery supervision
 # Those of which a short form says something.
 QUICK := $(filter-out where auto latency chaos recovery supervision,$(BENCHMARKS))

@@ -3,7 +3,11 @@
 Each workload of the other scripts, with the number that `"auto"` finds and with 0, 1, 2 and 4 workers. The training
 loop reads one byte of every page and has no work of its own, so it always waits: that is where the number matters most.
 Batches are counted after a warm-up of 20, with `"auto"` also after it has decided; how many batches that took is told,
-and at what rate they came. The goal is nine tenths of the best, so of each.
+and at what rate they came. The goal is nine tenths of the best, so of each. Processor time and memory are those of all
+processes.
+
+Samples that only wait are a case that `"auto"` is not made for: it goes by the CPUs, and workers that sleep need none.
+`threads_per_worker` is.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ WARM_UP = 20
 LONGEST = 30.0
 """Seconds that it may take to decide."""
 
+CPU, MEMORY = "CPU-ms per batch", "MB, all processes"
 RATE, FOUND, AFTER, MEANWHILE = "batches/s", "workers", "batches until decided", "batches/s until decided"
 
 
@@ -63,7 +68,7 @@ def measure(workload: str, workers: str, seconds: float, data: str) -> Figures:
 
 
 def counted(loader: Any, events: list[Any], decides: bool, seconds: float) -> Figures:
-    began, first, start = 0.0, 0.0, 0
+    began, first, start, used = 0.0, 0.0, 0, 0.0
     for count, batch in enumerate(epochs(loader), 1):
         read(batch)
         now = time.perf_counter()
@@ -71,8 +76,15 @@ def counted(loader: Any, events: list[Any], decides: bool, seconds: float) -> Fi
         if began and now - began > seconds:
             break
         if not began and count >= WARM_UP and (not decides or events or now - first > LONGEST):
-            began, start = now, count
-    figures: Figures = {RATE: (count - start) / (now - began), FOUND: str(loader.num_workers)}
+            used = method.cpu_seconds()
+            began, start = time.perf_counter(), count
+    made, used = count - start, method.cpu_seconds() - used
+    figures: Figures = {
+        RATE: made / (now - began),
+        FOUND: str(loader.num_workers),
+        CPU: 1e3 * used / made,
+        MEMORY: method.memory_of_all() / 1e6,
+    }
     if decides:
         figures |= {AFTER: start, MEANWHILE: (start - 1) / (began - first)}
     return figures
@@ -155,6 +167,12 @@ def ragged(folder: Path) -> dict[str, Any]:
     return {"dataset": texts, "batch_size": BATCH, "collate_fn": PadCollator()}
 
 
+def uneven(folder: Path) -> dict[str, Any]:
+    from latency import Waits
+
+    return {"dataset": Waits(uneven=True), "batch_size": 64}
+
+
 def photographs(data: Path) -> dict[str, Any]:
     from images import BATCH, EXAMPLES
 
@@ -172,6 +190,7 @@ WORKLOADS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "tokens": tokens,
     "dicts": dicts,
     "ragged texts": ragged,
+    "uneven samples that wait": uneven,
 }
 
 

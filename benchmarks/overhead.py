@@ -88,11 +88,12 @@ def tiny(rival: str, seconds: float) -> Figures:
     while time.perf_counter() - began < seconds:
         next(iterator)
         count += 1
-    passed = time.perf_counter() - began
+    passed, memory = time.perf_counter() - began, method.memory_of_all()
     del iterator
     return {
         "batches/s": count / passed,
         "CPU-us per batch, all processes": 1e6 * (method.cpu_seconds() - used) / (count + WARM_UP),
+        "MB, all processes": memory / 1e6,
     }
 
 

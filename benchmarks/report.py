@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "performance.md"
 PLOT = PAGE.with_suffix(".svg")
 README = ROOT / "README.md"
 ORDER = (
-    *("transport", "overhead", "start", "memory", "small_shm", "images"),
+    *("transport", "overhead", "start", "memory", "columns", "small_shm", "images"),
     *("rows", "tokens", "dicts", "ragged", "where", "auto"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),

@@ -27,7 +27,7 @@ from method import Case, Figures, Goal
 WORKERS = 2
 BATCH = 64
 WARM_UP = 12  # batches: all slots have been used, all mappings made
-SIZES = [("38 MB", (3, 224, 224), 128, 5), ("3 MB", (3, 64, 64), 1024, 5), ("128 kB", (512,), 4096, 2)]
+SIZES = [("38 MB", (3, 224, 224), 128, 5), ("3 MB", (3, 64, 64), 1024, 5), ("128 kB", (512,), 4096, 2.5)]
 """Name of the batch, shape of a sample, how many are in memory, how many times torch's rate is the goal."""
 
 

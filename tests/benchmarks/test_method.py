@@ -65,6 +65,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("ragged", "ragged texts, 2 workers", ["stoker", "torch"]),
         ("order_cost", "one worker, nothing drawn", ["stoker"]),
         ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
+        ("columns", "tuples", ["columns", "list"]),
         ("small_shm", "", ["stoker", "torch"]),
         ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
         ("resume", "which both walk", ["stoker", "torchdata"]),
