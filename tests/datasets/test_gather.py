@@ -9,7 +9,7 @@ import pytest
 
 from stoker import collate
 from stoker.datasets import ConcatDataset, Dataset, MapDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
-from stoker.datasets.gather import gatherer, inside, layout_of
+from stoker.datasets.gather import UNKNOWN, foreseen, gatherer, inside, layout_of
 from stoker.testing.gather import differences, out_for
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -103,6 +103,32 @@ def test_what_has_none_has_none() -> None:
 )
 def test_what_cannot_be_gathered_says_so(data: Any) -> None:
     assert layout_of(data) is None
+    assert foreseen(data) is None
+
+
+class NotYetOpen(Dataset[Any]):
+    """Its data are there in the workers only."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("asked too early")
+
+    def gather_layout(self) -> Any:
+        raise AssertionError("asked too early")
+
+    def gather(self, indices: Any, out: Any) -> Any:
+        raise AssertionError("asked too early")
+
+
+def test_what_is_foreseen_asks_no_class_of_the_users() -> None:
+    theirs = NotYetOpen()
+    for data in (theirs, Subset(theirs, [0]), StackDataset(ROWS, theirs), ConcatDataset([theirs, ROWS])):
+        assert foreseen(data) is UNKNOWN
+    assert foreseen(StackDataset(theirs, range(20))) is None  # whatever it would answer
+    assert foreseen(Subset(StackDataset(a=ROWS), [0]))["a"].shape == (0, 3)
+    assert foreseen(ROWS).shape == (0, 3)
 
 
 def test_tensors_that_are_more_than_numbers_are_not_gathered() -> None:

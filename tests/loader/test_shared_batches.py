@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import DataLoader, Dataset, SkipSample, StokerWarning, TensorDataset
+from stoker import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    SkipSample,
+    StackDataset,
+    StokerWarning,
+    Subset,
+    TensorDataset,
+)
 from stoker._supervision import cut
 from stoker.loader.sharing import may_share
 
@@ -130,6 +139,12 @@ def test_batches_are_those_of_one_worker() -> None:
 
 
 @pytest.mark.usefixtures("row_by_row")
+def test_a_subset_draws_as_it_does_without_workers() -> None:
+    some = Subset(Images(), range(0, N, 2))
+    assert plain(loader(some)) == serial(some) == plain(loader(some, num_workers=1, batch_size=16))
+
+
+@pytest.mark.usefixtures("row_by_row")
 def test_texts_are_delivered_as_ever() -> None:
     made = loader(Named(), persistent_workers=True)
     batches = list(made)
@@ -237,5 +252,8 @@ def test_who_shares() -> None:
             return [self[index] for index in indices]
 
     assert not may_share(loader(AtOnce()))
+    assert not may_share(loader(Subset(AtOnce(), range(4))))
+    for holding in (Subset(Images(), range(4)), ConcatDataset([Images()]), StackDataset(Images(), Images())):
+        assert may_share(loader(holding))
     torch = pytest.importorskip("torch")
     assert not may_share(loader(TensorDataset(torch.arange(3))))  # gathered at once

@@ -89,6 +89,18 @@ def test_threads_go_on_with_the_next_batches(batch: int) -> None:
     assert [sample if batch is None else sample[0] for sample in found] == list(range(24))
 
 
+@pytest.mark.parametrize("around", [lambda data: stoker.Subset(data, range(24)), stoker.StackDataset])
+def test_so_they_do_where_a_dataset_of_ours_is_around_it(around: Callable[[Any], Any]) -> None:
+    together = threading.Barrier(8)
+
+    def make(index: int) -> int:
+        together.wait(LONGEST)
+        return index
+
+    loader = DataLoader(around(Made(make)), 4, num_workers=1, threads_per_worker=8, **FORK)
+    assert np.concatenate([np.ravel(batch) for batch in loader]).tolist() == list(range(24))
+
+
 def test_no_more_than_that_in_each_worker() -> None:
     lock, running, most = threading.Lock(), [0], [0]
 

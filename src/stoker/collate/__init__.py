@@ -3,7 +3,7 @@
 from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
-from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_ours
+from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_gathered, is_ours
 from stoker.collate.gathered import NOT_GATHERED, Gathered
 from stoker.collate.leaves import TensorLeaf
 from stoker.collate.padded import PadCollator, Padded
@@ -27,6 +27,7 @@ __all__ = [
     "for_output",
     "gathering",
     "is_default",
+    "is_gathered",
     "is_ours",
     "numpy_collate",
     "numpy_convert",

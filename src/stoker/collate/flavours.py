@@ -8,7 +8,7 @@ from typing import Any
 from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import default_collate, deferred_collate, numpy_collate
-from stoker.collate.gathered import Gathered, Source
+from stoker.collate.gathered import Gathered, Source, has_our_functions
 from stoker.collate.padded import PadCollator
 from stoker.collate.registry import Output, torch_collation
 
@@ -59,6 +59,12 @@ def gathering(collate_fn: CollateFn, dataset: Any, source: Source) -> Gathered |
     """What gathers the batches of a dataset that can, if they are collated by our default collation."""
     output = _default_output(collate_fn)
     return None if output is _NEITHER else Gathered(dataset, source, output)
+
+
+def is_gathered(collate_fn: CollateFn, layout: Any) -> bool:
+    """Whether `gathering` gives something, and that gathers batches of such a layout; a layout of None is none."""
+    output = _default_output(collate_fn)
+    return output is not _NEITHER and has_our_functions(layout, output)
 
 
 _NEITHER: Any = object()

@@ -125,6 +125,11 @@ class Gathered:
         return batch
 
     @property
+    def gathers(self) -> bool:
+        """Whether the last batch that was asked for had a layout by which it could be gathered."""
+        return self._layout is not None
+
+    @property
     def _name(self) -> str:
         return type(self._dataset).__name__
 
@@ -230,6 +235,12 @@ def _allocated(maker: _Maker, count: int, made: list[Any]) -> Any:
     """Memory for a leaf, for so many samples."""
     made.append(maker.empty((count, *maker.shape), maker.dtype))
     return made[-1]
+
+
+def has_our_functions(layout: Any, output: registry.Output | None) -> bool:
+    """Whether samples like this layout would be collated by nothing but functions of ours: so they are gathered."""
+    leaves = registry.leaves_for(output)
+    return _is_collated_by(leaves, registry.functions(leaves), layout)
 
 
 def _is_collated_by(leaves: NumpyLeaves, fn_map: FnMap, layout: Any) -> bool:

@@ -24,10 +24,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stoker.datasets.nesting import held_by
+
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _METHODS = ("gather", "__getitem__", "__getitems__")
+
+UNKNOWN: Any = object()
+"""The layout of a dataset of the user's, as long as it was not asked: that is for the workers to do."""
+
 _TORCHS = {"TensorDataset": "tensor", "Subset": "subset", "ConcatDataset": "concat", "StackDataset": "stack"}
 
 
@@ -232,6 +238,19 @@ def layout_of(dataset: Any) -> Any:
     """The layout of a dataset that may be unable to gather: None then."""
     gathers = gatherer(dataset)
     return None if gathers is None else gathers.gather_layout()
+
+
+def foreseen(dataset: Any) -> Any:
+    """The layout as far as it is known without a call of the user's code, which may open files; else `UNKNOWN`."""
+    source = gatherer(dataset)
+    if source is None:
+        return None
+    if not str(type(source).gather_layout.__module__).startswith("stoker.datasets."):
+        return UNKNOWN
+    layouts = [foreseen(part) for part in held_by(dataset, (*_METHODS, "gather_layout")) or ()]
+    if any(layout is None for layout in layouts):
+        return None
+    return UNKNOWN if any(layout is UNKNOWN for layout in layouts) else source.gather_layout()
 
 
 def gather_from(dataset: Any, indices: Indices, out: Any) -> Any:

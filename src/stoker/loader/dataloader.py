@@ -25,6 +25,7 @@ from stoker._machine import cpus
 from stoker._supervision import restarts, stalls
 from stoker._supervision.rules import Rules, StallAction
 from stoker.datasets import IterableDataset
+from stoker.datasets.nesting import batched_by
 from stoker.loader import arguments, budget, epoch, heap, state
 from stoker.loader.automatic import Automatic
 from stoker.loader.faults import OnError
@@ -512,7 +513,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     @property
     def _threads(self) -> int:
         """How many threads make samples in each worker."""
-        whole = self._auto_collation and callable(getattr(self.dataset, "__getitems__", None))
+        whole = self._auto_collation and batched_by(self.dataset) is not None
         return 1 if self._is_stream or whole or self._method != "process" else self.threads_per_worker
 
     @property

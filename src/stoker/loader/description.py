@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import collate
 from stoker._machine import cpus, memory
-from stoker.datasets.gather import gatherer
+from stoker.datasets.nesting import batched_by
 from stoker.loader import epoch, heap
-from stoker.loader.sharing import may_share
+from stoker.loader.sharing import gathers, may_share
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
@@ -61,18 +61,12 @@ def _fetched(loader: DataLoader[Any]) -> str:
         if loader.shard == "none":
             return "each worker reads all of its stream (shard='none')"
         return "a stream for each worker; if it does not shard itself, the loader shares it out"
-    if loader._auto_collation and _gathers(loader):
-        return "a batch at once, by gather"
-    if loader._auto_collation and callable(getattr(loader.dataset, "__getitems__", None)):
+    gathered = gathers(loader)
+    if gathered is not False:
+        return "a batch at once, by gather" + ("" if gathered else ", where its layout allows it")
+    if loader._auto_collation and batched_by(loader.dataset) is not None:
         return "a batch at once, by __getitems__"
     return "sample by sample, by __getitem__"
-
-
-def _gathers(loader: DataLoader[Any]) -> bool:
-    source = gatherer(loader.dataset)
-    collated = collate.for_output(loader.collate_fn, loader.output)
-    ours = source is not None and collate.gathering(collated, loader.dataset, source) is not None
-    return ours and source is not None and source.gather_layout() is not None
 
 
 def _order(loader: DataLoader[Any]) -> str:
@@ -118,8 +112,11 @@ def _threads(loader: DataLoader[Any]) -> str:
         return "none: without workers, samples are fetched one by one (threads_per_worker is for workers)"
     if loader._threads == 1:
         return "1 in each worker: a whole batch is fetched at once"
-    if loader._auto_collation and _gathers(loader):
+    gathered = gathers(loader)
+    if gathered:
         return "1 in each worker: batches are gathered"
+    if gathered is None:
+        return f"{loader._threads} in each worker make the samples of batches that are not gathered"
     return f"{loader._threads} in each worker make samples; a worker begins up to {loader._units_at_once} batches"
 
 

@@ -224,9 +224,10 @@ class LoaderJob:
 
     def _begin_ahead(self) -> None:
         """Threads have time for what comes next, as far as it is of this epoch: the dataset stands there."""
+        gathers = self._gathered is not None and self._gathered.gathers
         for upcoming in self.upcoming():
             work = Work(*upcoming)
-            if work.run == self._run and self._gathered is None:
+            if work.run == self._run and not gathers:
                 self._source.begin(work)
 
     def _tell(self, note: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker._engine.base import WHOLE, NothingLeft
+from stoker.datasets.nesting import batched_by
 from stoker.errors import ErrorBudgetError, SamplerError, SkipSample
 from stoker.loader.faults import LEFT_OUT, Faults, candidates
 from stoker.loader.generators import mix
@@ -40,7 +41,7 @@ class MapSource:
         self._mark = mark
         self._threads = threads
         self._fetch = functools.partial(operator.getitem, dataset)
-        self._fetch_all = getattr(dataset, "__getitems__", None) if batched else None
+        self._fetch_all = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
 
@@ -83,7 +84,7 @@ class MapSource:
             raise
 
     def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
-        if callable(self._fetch_all):
+        if self._fetch_all is not None:
             return self._at_once(work, seeds, indices)
         if self._threads is None:
             return self._in_turn(work, seeds, indices)

@@ -7,24 +7,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stoker import collate
-from stoker.datasets.gather import gatherer
+from stoker.datasets.gather import UNKNOWN, foreseen
+from stoker.datasets.nesting import batched_by
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
 
 
+def gathers(loader: DataLoader[Any]) -> bool | None:
+    """Whether batches are gathered; None where nobody knows before a worker has asked the user's dataset."""
+    collated = collate.for_output(loader.collate_fn, loader.output)
+    if loader._is_stream or not loader._auto_collation or not collate.is_default(collated):
+        return False
+    layout = foreseen(loader.dataset)
+    return None if layout is UNKNOWN else collate.is_gathered(collated, layout)
+
+
 def may_gather(loader: DataLoader[Any]) -> bool:
     """Whether batches are gathered, as far as that is known before a worker has tried."""
-    collated = collate.for_output(loader.collate_fn, loader.output)
-    return loader._auto_collation and collate.is_default(collated) and gatherer(loader.dataset) is not None
+    return gathers(loader) is not False
 
 
 def may_share(loader: DataLoader[Any]) -> bool:
     """Whether a batch may be made in parts: samples are fetched one by one, and collated by rows.
 
-    Not with a function of the user's that has to see a whole batch (`collate_fn`, `__getitems__`), where a worker has a
-    state of its own (`worker_init_fn`, `seeding="worker"`), where a bad sample may be left out or replaced
-    (`on_error`), where a worker's threads make several batches at once, or where batches are gathered, which is cheap.
+    Not with a function of the user's that has to see a whole batch (`collate_fn`, `__getitems__` also of a dataset
+    within one of ours), where a worker has a state of its own (`worker_init_fn`, `seeding="worker"`), where a bad
+    sample may be left out or replaced (`on_error`), where a worker's threads make several batches at once, or where
+    batches are gathered, which is cheap.
     """
     return (
         loader._method == "process"
@@ -36,6 +46,6 @@ def may_share(loader: DataLoader[Any]) -> bool:
         and loader.seeding != "worker"
         and loader.on_error == "raise"
         and collate.is_default(collate.for_output(loader.collate_fn, loader.output))
-        and not callable(getattr(loader.dataset, "__getitems__", None))
+        and batched_by(loader.dataset) is None
         and not may_gather(loader)
     )

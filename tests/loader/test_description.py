@@ -1,0 +1,89 @@
+"""What `describe()` says of how batches are fetched, and that it asks no class of the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, collate
+from tests.datasets.test_gather import NotYetOpen
+
+ROWS = np.zeros((20, 3), np.float32)
+
+
+class Batched(list[int]):
+    def __getitems__(self, indices: Any) -> list[int]:
+        return [self[index] for index in indices]
+
+
+def fetched(dataset: Any, **settings: Any) -> str:
+    first = DataLoader(dataset, batch_size=4, **settings).describe().splitlines()[0]
+    return first.split("; ")[1]
+
+
+def threads(dataset: Any) -> str:
+    text = DataLoader(dataset, batch_size=4, num_workers=1, threads_per_worker=4).describe()
+    return next(line for line in text.splitlines() if line.startswith("threads"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (TensorDataset(ROWS), "a batch at once, by gather"),
+        (Subset(StackDataset(ROWS, ROWS), range(8)), "a batch at once, by gather"),
+        (NotYetOpen(), "a batch at once, by gather, where its layout allows it"),
+        (StackDataset(ROWS, NotYetOpen()), "a batch at once, by gather, where its layout allows it"),
+        (StackDataset(range(20), NotYetOpen()), "sample by sample, by __getitem__"),
+        (ConcatDataset([ROWS, ROWS[:, :2]]), "sample by sample, by __getitem__"),
+        (Subset(range(20), range(8)), "sample by sample, by __getitem__"),
+        (Subset(Batched(range(20)), range(8)), "a batch at once, by __getitems__"),
+    ],
+    ids=str,
+)
+def test_how_batches_are_fetched(dataset: Any, said: str) -> None:
+    assert fetched(dataset) == said
+
+
+def test_only_the_default_collation_of_batches_is_gathered() -> None:
+    for settings in ({"batch_size": None}, {"collate_fn": list}):
+        text = DataLoader(NotYetOpen(), **settings).describe()
+        assert "sample by sample" in text.splitlines()[0]
+
+
+def test_functions_that_are_registered_are_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fetched(TensorDataset(ROWS), output="numpy") == "a batch at once, by gather"
+    monkeypatch.setitem(collate.default_collate_fn_map, np.ndarray, lambda batch, *, collate_fn_map=None: batch)
+    assert fetched(TensorDataset(ROWS), output="numpy") == "sample by sample, by __getitem__"
+
+
+def test_threads_are_for_what_is_not_gathered() -> None:
+    assert "batches are gathered" in threads(TensorDataset(ROWS))
+    assert "4 in each worker make the samples of batches that are not gathered" in threads(NotYetOpen())
+    assert "4 in each worker make samples;" in threads(Subset(range(20), range(8)))
+    assert "a whole batch is fetched at once" in threads(Subset(Batched(range(20)), range(8)))
+
+
+def test_the_users_layout_is_asked_for_in_the_workers() -> None:
+    class Opened(Dataset[Any]):
+        opened = False
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            return ROWS[index]
+
+        def gather_layout(self) -> Any:
+            self.opened = True
+            return ROWS[:0]
+
+        def gather(self, indices: Any, out: Any) -> None:
+            out[...] = ROWS[indices]
+
+    data = Opened()
+    loader = DataLoader(data, batch_size=4, num_workers=2)
+    loader.describe()
+    assert len(list(loader)) == 2
+    assert not data.opened
