@@ -57,6 +57,49 @@ def test_not_a_dataset(dataset: Any) -> None:
         stoker.DataLoader(dataset)
 
 
+class AtOnce(Samples):
+    """Returns what a function makes of the samples of a batch."""
+
+    def __init__(self, returned: Any) -> None:
+        super().__init__(list(range(8)))
+        self.returned = returned
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.returned([self.samples[index] for index in indices])
+
+
+@ALL
+@pytest.mark.parametrize("collate_fn", [None, stoker.PadCollator()], ids=["default", "padded"])
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda samples: samples[:-1], "returned 3 samples for 4 indices"),
+        (lambda samples: [*samples, 0], "returned 5 samples for 4 indices"),
+        (lambda samples: np.array(samples)[:2], "returned 2 samples for 4 indices"),
+        (iter, "returned a list_iterator, which is no list of samples, for 4 indices"),
+        (lambda samples: None, "returned a NoneType, which is no list of samples"),
+        (lambda samples: {"x": samples}, "returned a dict, which is no list of samples"),
+        (lambda samples: np.array(0), "returned a ndarray, which is no list of samples"),
+    ],
+)
+def test_a_batch_of_other_than_its_samples(returned: Any, said: str, collate_fn: Any, workers: dict[str, Any]) -> None:
+    for dataset in (AtOnce(returned), stoker.Subset(AtOnce(returned), range(8))):
+        with pytest.raises(BatchError, match=f"AtOnce.__getitems__.. {said}"):
+            epoch(dataset, workers, batch_size=4, collate_fn=collate_fn)
+
+
+@ALL
+def test_a_collate_fn_may_be_given_anything(workers: dict[str, Any]) -> None:
+    few = AtOnce(lambda samples: np.array(samples)[:3])
+    assert epoch(few, workers, batch_size=4, collate_fn=np.sum) == [3, 15]
+
+
+@ALL
+def test_a_batch_of_as_many_samples_is_one(workers: dict[str, Any]) -> None:
+    for kind in (list, tuple, np.array):
+        assert epoch(AtOnce(kind), workers, batch_size=4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 def test_not_a_dataset_but_iterable_is_told_what_it_lacks() -> None:
     with pytest.raises(TypeError, match=r"let its class inherit from stoker\.IterableDataset"):
         stoker.DataLoader({1, 2})

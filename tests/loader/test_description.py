@@ -40,7 +40,7 @@ def threads(dataset: Any) -> str:
         (Subset(range(20), range(8)), "sample by sample, by __getitem__"),
         (Subset(Batched(range(20)), range(8)), "a batch at once, by __getitems__"),
     ],
-    ids=str,
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_how_batches_are_fetched(dataset: Any, said: str) -> None:
     assert fetched(dataset) == said

@@ -18,9 +18,9 @@ T_co = TypeVar("T_co", covariant=True)
 class Dataset(_nominal.base("Dataset"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
     """Samples by index: a subclass has `__getitem__`, and `__len__` unless its sampler needs none.
 
-    A subclass may have `__getitems__(indices) -> list` beside it: a loader then asks once for a whole batch. The
-    loader does not require this class: anything with these methods is a dataset. Workers read their own copy each
-    (threads share one), so `__getitem__` must be thread safe only where threads are asked for.
+    A subclass may have `__getitems__(indices) -> list` beside it: a loader then asks once for a whole batch, of a
+    sample for each index. The loader does not require this class: anything with these methods is a dataset. Workers
+    read their own copy each (threads share one), so `__getitem__` must be thread safe only where threads are asked for.
     """
 
     def __getitem__(self, index: Any) -> T_co:

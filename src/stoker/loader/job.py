@@ -236,7 +236,10 @@ class LoaderJob:
     @property
     def _source(self) -> MapSource:
         if self._map is None:
-            self._map = MapSource(self._dataset, self._settings.batched, self._faults, self.mark, self._threads)
+            settings = self._settings
+            self._map = MapSource(
+                self._dataset, settings.batched, self._faults, self.mark, self._threads, counted=settings.own_collate
+            )
         return self._map
 
     def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:

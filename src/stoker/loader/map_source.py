@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker._engine.base import WHOLE, NothingLeft
 from stoker.datasets.nesting import batched_by
-from stoker.errors import ErrorBudgetError, SamplerError, SkipSample
+from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample
 from stoker.loader.faults import LEFT_OUT, Faults, candidates
 from stoker.loader.generators import mix
 
@@ -29,17 +29,27 @@ class MapSource:
         faults: what is done about samples that fail.
         mark: where what is being done is left.
         threads: make the samples, where there is more than one of them.
+        counted: whether a batch has to have a sample for each index: our collation would take any number for a batch.
 
     Attributes:
         failed_index: index of the sample that raised, after `samples` has; all of the unit's, if it was the batch.
     """
 
-    def __init__(self, dataset: Any, batched: bool, faults: Faults, mark: Any, threads: Threads | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        batched: bool,
+        faults: Faults,
+        mark: Any,
+        threads: Threads | None = None,
+        counted: bool = False,
+    ) -> None:
         self._dataset = dataset
         self._batched = batched
         self._faults = faults
         self._mark = mark
         self._threads = threads
+        self._counted = counted
         self._fetch = functools.partial(operator.getitem, dataset)
         self._fetch_all = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
         self._skips = False  # whether the dataset has asked to leave a sample out
@@ -124,16 +134,23 @@ class MapSource:
         return self._carefully(work, seeds, indices, self._fetch, made)
 
     def _at_once(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
-        """By `__getitems__`; sample by sample where that fails, and it matters which one it is."""
+        """By `__getitems__`; sample by sample where that fails, and it matters which one it is.
+
+        Raises:
+            BatchError: it returned other than a sample for each index, where these are counted.
+        """
         fetch_all: Callable[[list[Any]], Any] = self._fetch_all  # type: ignore[assignment]
         if not self._faults.knows_any:
             self._mark[0] = WHOLE
             try:
                 whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
-                return whole
             except Exception as error:
                 if not (self._faults.is_lenient or isinstance(error, SkipSample)):
                     raise
+            else:
+                if self._counted and _count(whole) != len(indices):
+                    raise _miscounted(whole, len(indices), self._dataset)
+                return whole
         return self._carefully(work, seeds, indices, lambda index: fetch_all([index])[0])
 
     def _carefully(
@@ -205,6 +222,26 @@ class MapSource:
 
 def _positions(work: Work, indices: Sequence[Any]) -> range:
     return range(work.position, work.position + work.stride * len(indices), work.stride)
+
+
+def _count(samples: Any) -> int | None:
+    """How many there are; None of what is no sequence."""
+    if type(samples) is list:
+        return len(samples)
+    try:
+        return len(samples) if hasattr(samples, "__getitem__") and not isinstance(samples, Mapping) else None
+    except TypeError:  # an array without dimensions
+        return None
+
+
+def _miscounted(samples: Any, wanted: int, dataset: Any) -> BatchError:
+    given = _count(samples)
+    what = f"a {type(samples).__name__}, which is no list of samples," if given is None else f"{given} samples"
+    return BatchError(
+        f"{type(batched_by(dataset)).__name__}.__getitems__() returned {what} for {wanted} indices. Return a list with "
+        "one sample for each index, in their order. To have a sample left out, raise stoker.SkipSample; to return "
+        "anything else, such as a batch that is collated already, pass a collate_fn that takes it."
+    )
 
 
 def _blame_the_sampler(error: Exception, index: Any, dataset: Any) -> None:
