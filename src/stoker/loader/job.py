@@ -261,10 +261,11 @@ class LoaderJob:
             raise
         if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
             self._gathered.trouble = None
-            self._notes.append(
-                f"{type(self._dataset).__name__}.gather() raised {type(trouble).__name__}: {trouble}, for samples that "
-                "__getitem__ gives: they are fetched one by one instead. Correct gather(), or leave it out."
-            )
+            if not self._faults.has_met_any:  # else it was right to raise: a sample raises too
+                self._notes.append(
+                    f"{type(self._dataset).__name__}.gather() raised {type(trouble).__name__}: {trouble}, for samples "
+                    "that __getitem__ gives: they are fetched one by one instead. Correct gather(), or leave it out."
+                )
         return batch
 
     def _from_stream(self, work: Work, seeds: SampleSeeding) -> Any:
