@@ -133,6 +133,38 @@ def test_a_bad_gather_is_refused(how: Any, said: str, lent: bool, new_slot: Any)
 
 
 @pytest.mark.parametrize(
+    "layout",
+    [
+        (np.empty((0, 3), np.float32), np.empty(0, np.int64)),
+        {"x": np.empty((0, 3), np.float32), "y": np.empty(0, np.int64)},
+        {"x": np.empty((0, 3), np.float32), "in": {"y": np.empty(0, np.int64)}},
+    ],
+    ids=["tuple", "dict", "nested"],
+)
+def test_a_leaf_that_is_replaced_later_is_refused_too(layout: Any) -> None:
+    class Tables(Rows):
+        def __getitem__(self, index: int) -> Any:
+            if isinstance(layout, tuple):
+                return self.x[index], int(self.y[index])
+            return {"x": self.x[index], **({"y": self.y[index]} if "y" in layout else {"in": {"y": self.y[index]}})}
+
+    def replaces_the_last(rows: Rows, indices: Any, out: Any) -> None:
+        first = 0 if isinstance(out, list) else "x"
+        inner = out.get("in", out) if isinstance(out, dict) else out
+        inner[1 if isinstance(out, list) else "y"][...] = rows.y[indices]
+        if len(indices) < 4:  # the last, smaller batch takes another way
+            out[first] = rows.x[indices]
+        else:
+            out[first][...] = rows.x[indices]
+
+    gathered = gathering(Tables(replaces_the_last, layout))
+    for start in (0, 4):
+        gathered(list(range(start, start + 4)))
+    with pytest.raises(BatchError, match=r"Tables.gather\(\) put something else in the place of a leaf of `out`"):
+        gathered([8, 9])
+
+
+@pytest.mark.parametrize(
     ("layout", "said"),
     [
         ({"x": np.empty((0, 3)), "y": np.empty(0, np.int64)}, "gives float64 of shape .3,. in dict"),

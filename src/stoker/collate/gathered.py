@@ -1,6 +1,7 @@
 """Batches that a dataset writes at once, where they will travel: what `gather` gives, checked, as the loader's batch.
 
-The first batch is compared with samples: a dataset whose `gather` and `__getitem__` disagree is refused at once. See
+The first batch is compared with samples: a dataset whose `gather` and `__getitem__` disagree is refused at once, and so
+is one that keeps what it was lent. What only looks at `out` is done for each batch. See
 `docs/design/08-gather-and-collation.md`.
 """
 
@@ -118,6 +119,8 @@ class Gathered:
                 f"{self._name}.gather() returned a {type(answer).__name__}: it has to write into `out`, and to return "
                 "None. Write out[...] = value, not out = value."
             )
+        if not (self._flat and all(map(operator.is_, out, made))) and not _is_in_place(out, made):
+            raise self._replaced()
         self._gathered += 1
         if not self._checked:
             self._compare(indices, batch, fn_map)
@@ -140,13 +143,8 @@ class Gathered:
         answer = self._source.gather(places, out)
         if answer is not None:
             return answer
-        left = [leaf for _, leaf in _flat(out)]
-        if list(map(id, left)) != list(map(id, made)) or [(leaf.shape, leaf.dtype) for leaf in made] != forms:
-            raise BatchError(
-                f"{self._name}.gather() put something else in the place of a leaf of `out`, whose memory is where the "
-                'batch travels: write into it, as in out["x"][...] = values.'
-            )
-        del left
+        if not _is_in_place(out, made) or [(leaf.shape, leaf.dtype) for leaf in made] != forms:
+            raise self._replaced()
         if _references(made) != before:
             gc.collect()  # a cycle is no keeping
             if _references(made) != before:
@@ -155,6 +153,12 @@ class Gathered:
                     "training loop when gather() returns, and later to other batches. Keep a copy."
                 )
         return answer
+
+    def _replaced(self) -> BatchError:
+        return BatchError(
+            f"{self._name}.gather() put something else in the place of a leaf of `out`, whose memory is where the "
+            'batch travels: write into it, as in out["x"][...] = values.'
+        )
 
     def _compare(self, indices: Sequence[Any], batch: Any, fn_map: FnMap) -> None:
         """The first, the middle and the last row, with the samples there."""
@@ -297,6 +301,13 @@ def _flat(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{path} {type(batch).__name__}", np.empty((0,))
     for key, value in below:
         yield from _flat(value, f"{path or ' in '}{type(batch).__name__}[{key!r}] ")
+
+
+def _is_in_place(out: Any, made: list[Any]) -> bool:
+    """Whether `out` still holds the leaves that were made for it."""
+    if type(out) is dict and len(out) == len(made) and all(map(operator.is_, out.values(), made)):
+        return True  # without a walk
+    return list(map(id, (leaf for _, leaf in _flat(out)))) == list(map(id, made))
 
 
 def _said(paths: list[str]) -> str:
