@@ -76,6 +76,25 @@ def test_it_gives_up_where_most_units_are_shared_in_vain() -> None:
     assert shares(cut, 64) == [64]
 
 
+def test_whether_units_are_shared_is_known_when_one_was() -> None:
+    cut = Cut(2)
+    assert cut.shares(64) is None
+    cut.learned(64, 64 * WORTH)
+    assert cut.shares(64) is None  # they are to be; whether they can be is not known
+    assert cut.shares(1) is False
+    cut.shared()
+    assert cut.shares(64) is True
+    cut.in_vain(for_good=True)
+    assert cut.shares(64) is False and cut.gave_up
+
+
+def test_what_is_cheap_or_cannot_be_shared_is_known_at_once() -> None:
+    cut = Cut(2)
+    cut.learned(64, WORTH / 2)
+    assert cut.shares(64) is False and not cut.gave_up
+    assert Cut(1).shares(64) is False
+
+
 def test_what_others_have_found_is_believed() -> None:
     assert shares(Cut(2, 2 * WORTH / 64), 64) == [32, 32]
     assert shares(Cut(2, WORTH / 65), 64) == [64]

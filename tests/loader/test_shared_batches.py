@@ -225,6 +225,90 @@ def test_fewer_batches_are_under_way_where_they_are_shared() -> None:
         assert batches._most(batches._backend) == 4  # type: ignore[arg-type]
 
 
+class Told:
+    """What an iterator asks its backend: whether workers share batches."""
+
+    def __init__(self, shares: bool | None) -> None:
+        self.shares = shares
+
+
+@pytest.mark.parametrize(
+    ("row_seconds", "batch_size", "at_first"),
+    [
+        (None, 16, 8),  # one for each worker
+        (1.0, 16, 4),  # twice prefetch_factor: they are shared
+        (1e-9, 16, 16),  # as many as may be: they are not
+        (1.0, 1, 16),
+    ],
+)
+def test_how_many_are_under_way_until_it_is_known(row_seconds: float | None, batch_size: int, at_first: int) -> None:
+    made = loader(Images(), num_workers=8, batch_size=batch_size)
+    made._ledger.row_seconds = row_seconds
+    with iter(made) as batches:
+        most = [batches._most(Told(shares)) for shares in (None, True, False)]  # type: ignore[arg-type]
+    assert most == [at_first, 4, 16]
+
+
+def test_others_have_as_many_as_ever_under_way() -> None:
+    with iter(loader(Images(), num_workers=8, collate_fn=list)) as batches:
+        assert batches._most(Told(None)) == 16  # type: ignore[arg-type]
+
+
+def test_no_more_than_that_are_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = os.pipe()
+
+    class Held(Images):
+        """The first batch waits for the end of the test."""
+
+        def __getitem__(self, index: int) -> Any:
+            os.read(held[0], 1)
+            return super().__getitem__(index)
+
+    submitted = []
+    with iter(loader(Held(), num_workers=4, batch_size=1, prefetch_factor=3)) as batches:
+        backend = batches._backend
+        submit, receive = backend.submit, backend.receive  # type: ignore[union-attr]
+
+        def counting(unit: int, *rest: Any) -> None:
+            submitted.append(unit)
+            submit(unit, *rest)
+
+        def first(timeout: float | None) -> Any:
+            assert len(submitted) == 6  # 2 x prefetch_factor, of the 12 that may be under way
+            os.write(held[1], b"." * N)
+            return receive(timeout)
+
+        monkeypatch.setattr(backend, "submit", counting)
+        monkeypatch.setattr(backend, "receive", first)
+        next(batches)
+    for descriptor in held:
+        os.close(descriptor)
+
+
+def test_the_first_answers_tell_that_cheap_batches_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "WORTH", 1e9)
+    made = loader(Images(), num_workers=2)
+    with iter(made) as batches:
+        assert batches._backend.shares is None  # type: ignore[union-attr]
+        next(batches)
+        assert batches._backend.shares is False  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_what_cannot_be_shared_is_told_and_not_believed_to_be_in_the_next_epoch() -> None:
+    class Empty(Images):
+        """With a field that has no row for each sample."""
+
+        def __getitem__(self, index: int) -> Any:
+            return {"y": index, "nothing": {}}
+
+    made = loader(Empty(), batch_size=4, persistent_workers=True)
+    assert len(list(made)) == N // 4
+    assert made._iterator is not None and made._iterator._backend.shares is False  # type: ignore[union-attr]
+    assert made._rules.row_seconds is None
+    made.close()
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -224,8 +224,8 @@ class Backend(ABC):
         return 0
 
     @property
-    def shares(self) -> bool:
-        """Whether workers share units by now: then fewer of these need to be under way."""
+    def shares(self) -> bool | None:
+        """Whether workers share units: then fewer of these need to be under way. None: it is not known yet."""
         return False
 
     @abstractmethod

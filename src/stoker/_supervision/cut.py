@@ -67,6 +67,19 @@ class Cut:
         """Whether units of so many rows take long enough, as far as is known."""
         return self.seconds is not None and self.seconds * rows >= WORTH
 
+    def shares(self, rows: int) -> bool | None:
+        """Whether units of so many rows are made by several workers; None as long as that is to be seen."""
+        if not self._never and self.seconds is None:
+            return None
+        if self.share(rows, rows) >= rows:
+            return False
+        return True if self._shared else None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether no unit will be shared any more."""
+        return self._never
+
     def shared(self) -> None:
         """A unit was made by several workers."""
         self._shared += 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stoker import errors
 from stoker._engine import ending
 from stoker._engine.base import Answer, Backend, Failure
+from stoker._supervision.cut import Cut
 from stoker.device import pinning
 from stoker.loader import epoch, sharing
 from stoker.loader.accounts import Accounts
@@ -58,6 +59,7 @@ class LoaderIterator:
         self._ahead = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
         self._ahead_if_shared = min(self._ahead, AT_ONCE * (loader.prefetch_factor or 1))
         self._shares = sharing.may_share(loader)
+        self._ahead_at_first = self._until_known(loader)
         self._in_order = loader.in_order or not loader.num_workers
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
         self._answers: dict[int, Answer] = {}
@@ -251,7 +253,22 @@ class LoaderIterator:
 
     def _most(self, backend: Backend) -> int:
         """Units that may be under way. Where workers share each, more of them need not be."""
-        return self._ahead_if_shared if self._shares and backend.shares else self._ahead
+        if not self._shares:
+            return self._ahead
+        shares = backend.shares
+        if shares is None:
+            return self._ahead_at_first
+        return self._ahead_if_shared if shares else self._ahead
+
+    def _until_known(self, loader: DataLoader[Any]) -> int:
+        """Units under way until the first answers tell whether they are shared: what they take is then in use.
+
+        What a sample cost the workers of the last epoch tells it before; else each worker can have a unit.
+        """
+        cost, rows = loader._ledger.row_seconds, loader.batch_size
+        if cost is None or rows is None:
+            return min(self._ahead, max(self._ahead_if_shared, loader.num_workers))
+        return self._ahead_if_shared if Cut(loader.num_workers, cost).share(rows, rows) < rows else self._ahead
 
     def _plan(self, backend: Backend) -> None:
         assert self._epoch is not None

@@ -97,8 +97,8 @@ class TunedBackend(Backend):
         return 0 if self._far is None else self._far.ready
 
     @property
-    def shares(self) -> bool:
-        return self._far is not None and self._workers is None and self._far.shares
+    def shares(self) -> bool | None:
+        return self._far.shares if self._far is not None and self._workers is None else False
 
     def receive(self, timeout: float | None) -> Answer:
         began = time.perf_counter()

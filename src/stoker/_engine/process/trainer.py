@@ -73,7 +73,7 @@ class ProcessBackend(Backend):
         self._starved_for: int | None = None  # the earliest unit that waits for memory
         self._gave_back = 0.0  # when some was given back to such a one
         self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
-        self._shares = False  # whether workers share units
+        self._shares: bool | None = None  # whether workers share units
         self._sick_births = 0
         self._ever_worked = False
         self._owner = os.getpid()
@@ -130,7 +130,7 @@ class ProcessBackend(Backend):
         return len(self._inbox)
 
     @property
-    def shares(self) -> bool:
+    def shares(self) -> bool | None:
         return self._shares
 
     def receive(self, timeout: float | None) -> Answer:
@@ -309,7 +309,7 @@ class ProcessBackend(Backend):
         elif name == "marked":
             self._witness.marked(*message[1:])
         elif name == "shares":
-            self._shares = True
+            self._shares = message[1]
         elif name == "sick":
             self._born_sick(message[1])
         elif name == "gave_up":

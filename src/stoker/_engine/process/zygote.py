@@ -97,7 +97,7 @@ class Zygote:
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         self._lending = Lending(Arena(ends.arena, None if budget is None else budget // 2), self._dispatch)
-        self._shares = False  # whether the trainer was told that workers share units
+        self._shares: bool | None = None  # what the trainer was told: whether workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)
         self._blame = Blame(rules, self._stalls)
@@ -383,11 +383,13 @@ class Zygote:
         if kind != "misfit":
             self._cut.learned(made.samples, seconds)
             if self._answered in TOLD:
-                self._trainer.send("row_seconds", self._cut.seconds)
+                self._tell_what_rows_cost()
         if run.is_part:
             self._sharing.answered(run, kind, value, made)
             self._conclude(unit, number)
         else:
+            if self._shares is None:
+                self._tell_whether_shared(made.samples)
             self._deliver(number, unit, kind, value, held, made)
         child = self._children[number]
         child.unseen += seconds
@@ -402,15 +404,28 @@ class Zygote:
         if result is not None:
             kind, value, said = result
             self._dispatch.done(unit)
-            if not self._shares and self._cut.is_worth_it(said.samples):
-                self._shares = True
-                self._trainer.send("shares")
+            self._tell_whether_shared(said.samples)
             self._deliver(number, unit, kind, value, None, said)
         elif unit < self._dropped_below:
             self._dispatch.done(unit)
             self._deliver(number, unit, "dropped", None, None, Said())
         else:
+            self._tell_whether_shared(self._dispatch.rows(unit))
             self._dispatch.requeued([unit])
+
+    def _tell_whether_shared(self, rows: int) -> None:
+        """The trainer has fewer units under way where workers share them; that they do holds until it cannot be."""
+        shares = self._cut.shares(rows)
+        if shares is None or shares == self._shares or (self._shares and not self._cut.gave_up):
+            return
+        self._shares = shares
+        self._trainer.send("shares", shares)
+        if self._cut.gave_up:
+            self._tell_what_rows_cost()
+
+    def _tell_what_rows_cost(self) -> None:
+        """Where units cannot be shared, those who come later are to see for themselves."""
+        self._trainer.send("row_seconds", None if self._cut.gave_up else self._cut.seconds)
 
     def _deliver(self, number: int, unit: int, kind: str, value: Any, held: int | None, made: Said) -> None:
         """The answer of a unit goes to the trainer."""
