@@ -285,9 +285,12 @@ def test_no_more_than_that_are_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
         os.close(descriptor)
 
 
-def test_the_first_answers_tell_that_cheap_batches_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batch_size", [cut.LARGE, cut.LARGE - 1])  # at first in parts, or whole
+def test_the_first_answers_tell_that_cheap_batches_are_not_shared(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
     monkeypatch.setattr(cut, "WORTH", 1e9)
-    made = loader(Images(), num_workers=2)
+    made = loader(Images(), num_workers=2, batch_size=batch_size)
     with iter(made) as batches:
         assert batches._backend.shares is None  # type: ignore[union-attr]
         next(batches)
