@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import select
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stoker
 from stoker import ErrorPolicyError, SkipSample, StokerWarning
-from tests.faults.runs import BACKENDS, BAD, N, Samples, fates, loader, raises, story
+from tests.faults.runs import BACKENDS, BAD, CALM, N, Samples, fates, faults_in, indices, loader, plain, raises, story
 
 pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 
@@ -90,6 +94,14 @@ def fails(record: Any) -> Any:
     raise RuntimeError("no policy today")
 
 
+def leaves(record: Any) -> Any:
+    sys.exit("enough")
+
+
+def several(record: Any) -> Any:
+    return np.array(["skip", "raise"])
+
+
 @pytest.mark.parametrize("backend", EVERYWHERE)
 @pytest.mark.parametrize(
     ("policy", "message"),
@@ -102,8 +114,10 @@ def fails(record: Any) -> Any:
             fails,
             r"on_error raised RuntimeError: no policy today, when it was asked about sample 9, which had failed with",
         ),
+        (leaves, "on_error raised SystemExit: enough, when it was asked about sample 9"),
+        (several, r"but returned array\(\['skip', 'raise'\]"),
     ],
-    ids=["nonsense", "raises"],
+    ids=["nonsense", "raises", "leaves", "an array"],
 )
 def test_a_callable_that_decides_nothing(policy: Any, message: str, backend: str | None) -> None:
     made = loader(Samples({9: raises(OSError)}), on_error=policy, **settings_of(backend))
@@ -114,3 +128,161 @@ def test_a_callable_that_decides_nothing(policy: Any, message: str, backend: str
     assert "image file is truncated (9)" in str(caught.value)
     batches += iterator
     assert len(batches) == N // 4 - 1 and fates(made)["raised"] == 4
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE)
+def test_a_callable_is_not_asked_about_what_it_did_itself(backend: str | None, tmp_path: Path) -> None:
+    """And the books have the sample's own error."""
+    asked, file = tmp_path / "asked", tmp_path / "bad"
+
+    def policy(record: Any) -> Any:
+        with asked.open("a") as lines:
+            lines.write(f"{type(record.exception).__name__}\n")
+        return None if isinstance(record.exception, OSError) else "skip"
+
+    made = loader(Samples({9: raises(OSError)}), on_error=policy, quarantine=file, **settings_of(backend))
+    assert indices(story(made))[2] is ErrorPolicyError
+    assert asked.read_text().split() == ["OSError"]
+    (line,) = faults_in(file)
+    assert (line["index"], line["outcome"]) == (9, "raised") and line["exception"].startswith("OSError: image")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE)
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_an_exception_that_cannot_be_printed_is_one_like_others(policy: str, backend: str | None) -> None:
+    def mute(index: Any) -> None:
+        raise Mute
+
+    made = loader(Samples({9: mute}), on_error=policy, **settings_of(backend))
+    batches = indices(story(made))
+    assert batches[:2] + batches[3:] == CALM[:2] + CALM[3:] and set(batches[2]) == {8, 10, 11}
+    (like,) = made.report().epoch.faults.values()
+    assert like.first["exception"] == "Mute: (Mute.__str__() raised RuntimeError)"
+
+
+class Undescribable(Samples):
+    """What describes a sample does this instead."""
+
+    def __init__(self, does: Any) -> None:
+        super().__init__({9: raises(OSError)})
+        self._does = does
+
+    def describe(self, index: int) -> str:
+        self._does()
+        return "never"
+
+
+class Few:
+    """Hears of events, and ends a run that has too many."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.messages: list[str] = []
+
+    def __call__(self, event: Any) -> None:
+        assert len(self.kinds) < 20, "there is no end to it"
+        self.kinds.append(event.kind)
+        self.messages.append(event.message)
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE)
+def test_a_description_that_leaves_does_not_take_its_worker_along(backend: str | None) -> None:
+    made = loader(Undescribable(sys.exit), on_error="skip", **settings_of(backend))
+    assert indices(story(made))[2] == [8, 10, 11]
+    assert "(describe() raised SystemExit: )" in str(made.report())
+
+
+DEADLY = {"dies": lambda: os._exit(3), "hangs": lambda: select.select([], [], [])}
+
+
+def settings_for(way: str) -> dict[str, Any]:
+    return {"stall_warning": 0.3, "stall_action": "restart"} if way == "hangs" else {}
+
+
+@pytest.mark.parametrize("way", DEADLY)
+@pytest.mark.parametrize("backend", ["two workers", "clean workers"])
+def test_a_description_that_kills_is_done_without(backend: str, way: str) -> None:
+    heard = Few()
+    settings = {**settings_for(way), **settings_of(backend), "on_event": heard}
+    made = loader(Undescribable(DEADLY[way]), on_error="skip", **settings)
+    assert indices(story(made))[2] == [8, 10, 11]
+    assert heard.kinds.count("blamed") == 1 and heard.kinds.count("death") == 1
+    assert all("batch 2, in the dataset's describe()" in message for message in heard.messages[:2])
+
+
+@pytest.mark.parametrize("backend", ["two workers", "clean workers"])
+def test_a_description_that_kills_hides_no_error(backend: str) -> None:
+    """With `on_error="raise"`, where samples are not looked at one by one."""
+    heard = Few()
+    made = loader(Undescribable(DEADLY["dies"]), on_event=heard, **settings_of(backend))
+    assert indices(story(made))[2] is OSError and sorted(set(heard.kinds)) == ["blamed", "death"]
+
+
+@pytest.mark.parametrize("way", DEADLY)
+@pytest.mark.parametrize("backend", ["two workers", "clean workers"])
+def test_a_callable_that_kills_has_decided_nothing(backend: str, way: str) -> None:
+    heard = Few()
+
+    def policy(record: Any) -> Any:
+        DEADLY[way]()
+
+    settings = {**settings_for(way), **settings_of(backend), "on_event": heard}
+    iterator = iter(loader(Samples({9: raises(OSError)}), on_error=policy, **settings))
+    assert [plain(next(iterator))[0] for _ in range(2)] == CALM[:2]
+    kind = {"dies": "WorkerDiedError", "hangs": "StalledError"}[way]
+    with pytest.raises(ErrorPolicyError, match=f"on_error raised {kind}: .* in on_error"):
+        next(iterator)
+    assert [plain(batch)[0] for batch in iterator] == CALM[3:]
+    assert heard.kinds.count("blamed") == 1
+
+
+def test_deaths_in_a_callable_are_restarts() -> None:
+    made = loader(
+        Samples({9: raises(OSError)}),
+        on_error=lambda record: os._exit(3),
+        max_restarts=0,
+        **settings_of("two workers"),
+    )
+    with pytest.raises(stoker.WorkerDiedError, match="while it made batch 2, in on_error"):
+        list(made)
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE)
+def test_what_a_callable_draws_is_the_samples(backend: str | None, tmp_path: Path) -> None:
+    """Whoever asks it, of whatever batch, also where it is the first to want a generator."""
+
+    def drawn(name: str, **settings: Any) -> list[str]:
+        dataset = Quiet({22: raises(OSError)})
+        list(loader(dataset, on_error=Lot(tmp_path / name), collate_fn=list, shuffle=True, **settings))
+        return (tmp_path / name).read_text().splitlines()
+
+    alone = drawn("alone", batch_size=1)
+    assert len(alone) == 1 and drawn("among others", batch_size=N, **settings_of(backend)) == alone
+
+
+class Quiet(Samples):
+    """Draws nothing itself."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index in self.faults:
+            self.faults[index](index)
+        return int(index)
+
+
+class Lot:
+    """Draws, writes down what, and skips."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, record: Any) -> str:
+        info = stoker.get_worker_info()
+        assert info is not None and info.rng is not None
+        with self._path.open("a") as file:
+            file.write(f"{info.rng.random_generator.random()}\n")
+        return "skip"

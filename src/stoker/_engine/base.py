@@ -24,11 +24,11 @@ class NothingLeft(Exception):
     """Raised by a job: every sample of the unit was left out."""
 
 
-IDLE, START, WHOLE, COLLATE, WRITE = -1, -2, -3, -4, -5
+IDLE, START, WHOLE, COLLATE, WRITE, DESCRIBE, POLICY = -1, -2, -3, -4, -5, -6, -7
 """Marks: what a worker does that is no single sample: nothing, the user's start, a whole batch at once, collating,
-handing over. A sample's mark is its place in the unit, from 0."""
+handing over; describing a sample that failed, deciding about it. A sample's mark is its place in the unit, from 0."""
 
-SEVERAL = -6
+SEVERAL = -8
 """A mark of `SEVERAL - place`: the sample at this place is waited for, and others are made at the same time."""
 
 Known = Sequence[tuple[int, dict[str, Any]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
 import traceback
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from stoker import errors
-from stoker._engine.base import Known
+from stoker._engine.base import DESCRIBE, IDLE, POLICY, Known
 from stoker.loader.generators import mix
+from stoker.loader.sample_rng import SampleRNG
 
 if TYPE_CHECKING:
     from stoker.loader.job import Work
@@ -54,6 +56,8 @@ OnError: TypeAlias = Decision | Callable[[ErrorRecord], Decision]
 LEFT_OUT: Any = object()
 """Stands where a sample was left out."""
 
+_OUTCOMES: dict[Decision, str] = {"raise": "raised", "skip": "skipped", "replace": "replaced"}
+
 
 class Faults:
     """The error policy of one worker.
@@ -66,6 +70,8 @@ class Faults:
         worker: number of the worker.
 
     Attributes:
+        mark: where the worker leaves what it is doing.
+        rng: of the worker: what the user's own code draws while it is asked about a sample is that sample's.
         unit: in hand. It is set for each, and `begin` called for those that `is_touched` says or something is known of:
             a batch of which nothing is to be told should not pay for that.
         is_lenient: whether a sample that fails may be left out or replaced.
@@ -76,6 +82,8 @@ class Faults:
 
     def __init__(self, policy: OnError, dataset: Any, worker: int) -> None:
         self.is_lenient = policy != "raise"
+        self.mark: Any = [IDLE]
+        self.rng = SampleRNG(0)
         self.unit: Work
         self.knows_any = self.has_met_any = self.is_touched = False  # no properties: every batch looks at them
         self._policy = policy
@@ -124,20 +132,15 @@ class Faults:
         """
         wish = isinstance(error, errors.SkipSample)
         known = self._known.get(place)
-        text = known[-1]["message"] if known else str(error)
+        text = known[-1]["message"] if known else text_of(error)
         kind: Kind = "skip" if wish else known[0]["kind"] if known else "exception"
         story = (known[-1]["stack"] if known else "") or "".join(traceback.format_exception(error))
-        unit, description = self.unit, self._description(index)
+        unit, description = self.unit, self._description(index, position)
         record = ErrorRecord(kind, index, position, unit.epoch, unit.batch, self._worker, description, error, story)
-        decision = self._decided.get(place)
-        if decision is None:
-            ours = isinstance(error, errors.ShardingError)  # a mistake in the use of the loader, not in the data
-            decision = self._wish() if wish else "raise" if ours else self._asked(record)
-            self._decided[place] = decision
         self.has_met_any = self.is_touched = True
-        self._met[place] = {
+        fault = self._met[place] = {
             "kind": kind,
-            "outcome": {"raise": "raised", "skip": "skipped", "replace": "replaced"}[decision],
+            "outcome": "raised",  # until it is decided otherwise, which may fail
             "place": place,
             "position": position,
             "index": _plain(index),
@@ -148,6 +151,12 @@ class Faults:
             "replacement": None,
             "time": time.time(),
         }
+        decision = self._decided.get(place)
+        if decision is None:
+            ours = isinstance(error, errors.ShardingError)  # a mistake in the use of the loader, not in the data
+            decision = self._wish() if wish else "raise" if ours else self._asked(record)
+            self._decided[place] = decision
+        fault["outcome"] = _OUTCOMES[decision]
         return decision
 
     def replaced(self, place: int, index: Any) -> None:
@@ -168,27 +177,53 @@ class Faults:
     def _asked(self, record: ErrorRecord) -> Decision:
         if not callable(self._policy):
             return self._policy
+        failed = f"which had failed with {type(record.exception).__name__}: {text_of(record.exception)}"
         try:
-            decision = self._policy(record)
-        except Exception as error:
+            with self._marked(POLICY, record.position):
+                decision = self._policy(record)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() too: it would end this worker, and each that comes after it
             raise errors.ErrorPolicyError(
-                f"on_error raised {type(error).__name__}: {error}, when it was asked about sample {record.index!r}, "
-                f"which had failed with {type(record.exception).__name__}: {record.exception}"
+                f"on_error raised {type(error).__name__}: {text_of(error)}, when it was asked about sample "
+                f"{record.index!r}, {failed}"
             ) from error
-        if decision not in ("raise", "skip", "replace"):
+        if not isinstance(decision, str) or decision not in _OUTCOMES:  # an array has an == of its own
             raise errors.ErrorPolicyError(
                 f'on_error must return "raise", "skip" or "replace", but returned {decision!r} for sample '
-                f"{record.index!r}, which had failed with {type(record.exception).__name__}: {record.exception}"
+                f"{record.index!r}, {failed}"
             ) from record.exception
         return decision
 
-    def _description(self, index: Any) -> str | None:
+    def _description(self, index: Any, position: int) -> str | None:
         if not callable(self._describe):
             return None
         try:
-            return str(self._describe(index))
-        except Exception as error:  # it fails as the sample did: that must not hide the sample's own error
-            return f"(describe() raised {type(error).__name__}: {error})"
+            with self._marked(DESCRIBE, position):
+                return str(self._describe(index))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # it fails as the sample did: that must not hide the sample's own error
+            return f"(describe() raised {type(error).__name__}: {text_of(error)})"
+
+    @contextlib.contextmanager
+    def _marked(self, mark: int, position: int) -> Iterator[None]:
+        """While code of the user's about a sample runs: if that ends the worker, it is not the sample that did."""
+        before = self.mark[0], self.rng.find_position
+        self.mark[0], self.rng.find_position = mark, lambda: position
+        try:
+            self.raise_known(mark)
+            yield
+        finally:
+            self.mark[0], self.rng.find_position = before
+
+
+def text_of(value: object) -> str:
+    """What it says as text: also an exception whose class fails at that."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"({type(value).__name__}.__str__() raised {type(error).__name__})"
 
 
 def candidates(place: int, indices: Sequence[Any], spares: Sequence[Any], key: int) -> Iterator[Any]:
@@ -213,7 +248,7 @@ def _as_exception(story: dict[str, Any]) -> Exception:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(map(str, error.args))
+    return " ".join(map(text_of, error.args))
 
 
 def _plain(index: Any) -> Any:

@@ -176,6 +176,7 @@ class LoaderJob:
         settings = self._settings
         serial, threads = settings.method == "serial", settings.method == "thread"
         rng = SampleRNG(seed + self._number)
+        self._faults.mark, self._faults.rng = self.mark, rng
         self._info = WorkerInfo(
             id=self._number,
             num_workers=max(1, settings.num_workers),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stoker._engine.base import WHOLE, NothingLeft
 from stoker.datasets.nesting import batched_by
 from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample
-from stoker.loader.faults import LEFT_OUT, Faults, candidates
+from stoker.loader.faults import LEFT_OUT, Faults, candidates, text_of
 from stoker.loader.generators import mix
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class MapSource:
             self._faults.replaced(place, other)
             return sample
         raise ErrorBudgetError(
-            f"sample {indices[place]!r} cannot be replaced ({type(error).__name__}: {error}): "
+            f"sample {indices[place]!r} cannot be replaced ({type(error).__name__}: {text_of(error)}): "
             + (f"each of the {tried} that could take its place fails as well." if tried else "there is no other.")
             + " Is the whole dataset out of reach? Larger batches have more to choose from; a sampler that is walked "
             "gives only its batch."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stoker._engine.base import NothingLeft, StreamEnd
 from stoker._worker_info import current
 from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
-from stoker.loader.faults import Faults
+from stoker.loader.faults import Faults, text_of
 from stoker.loader.generators import mix
 from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
 
@@ -120,7 +120,8 @@ class StreamSource:
                 if in_a_row > max(PATIENCE, wanted):
                     raise ErrorBudgetError(
                         f"the stream raised {in_a_row} times, one after the other, where each of its samples was to "
-                        f"take the place of the last: {type(error).__name__}: {error}. Is all of it out of reach?"
+                        f"take the place of the last: {type(error).__name__}: {text_of(error)}. Is all of it out of "
+                        "reach?"
                     ) from error
                 self._raised = error if _left_a_generator(error) else None
             else:

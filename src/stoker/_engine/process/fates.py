@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker import errors
-from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Failure
+from stoker._engine.base import COLLATE, DESCRIBE, IDLE, POLICY, START, WHOLE, WRITE, Failure
 from stoker._engine.process import kernel
 
 _CAUSES = (
@@ -42,6 +42,8 @@ DOING = {
     WHOLE: "in __getitems__",
     COLLATE: "in collate_fn",
     WRITE: "while it was handed over",
+    DESCRIBE: "in the dataset's describe()",
+    POLICY: "in on_error",
 }
 """Marks that are no sample's, in words."""
 
