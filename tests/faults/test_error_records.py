@@ -57,6 +57,41 @@ def test_what_the_dataset_says_about_a_sample_that_is_raised(backend: str) -> No
         next(iterator)
 
 
+@pytest.mark.parametrize("backend", EVERYWHERE)
+def test_what_is_said_about_a_sample_of_a_part(backend: str | None, tmp_path: Path) -> None:
+    """Of what `random_split` gives, and of what a quarantine file leaves."""
+    file = tmp_path / "bad.jsonl"
+    (tmp_path / "before").write_text('{"index": 0, "kind": "exception"}\n')
+    left = stoker.quarantine(tmp_path / "before").without(Described(BAD))
+    (part,) = stoker.random_split(left, [N - 1], np.random.default_rng(0))
+    story(loader(part, on_error="skip", quarantine=file, **settings_of(backend)))
+    said = {record.description for record in stoker.quarantine(file)}
+    assert said == {f"photos/{index:04}.jpg" for index in set(BAD) - {30}} | {
+        "(describe() raised LookupError: no such file)"
+    }
+
+
+class Unnamed(stoker.IterableDataset[Any]):
+    """A stream whose samples have no index to describe."""
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        raise OSError("gone")
+
+    def describe(self, index: Any) -> str:
+        return ["photos/0000.jpg"][index]
+
+
+def test_nobody_is_asked_about_a_sample_without_an_index() -> None:
+    made = loader(Unnamed(), batch_size=None)
+    with pytest.raises(OSError, match="gone"):
+        next(iter(made))
+    (like,) = made.report().epoch.faults.values()
+    assert like.first["description"] is None
+
+
 class Records:
     """A policy that looks at what it is given, and writes it down."""
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from stoker import _nominal
 from stoker.datasets.base import Dataset, is_stream
+from stoker.datasets.described import describe
 from stoker.datasets.gather import Indices, alike, gather_from, inside, layout_of, leaves_of, mapped
 
 T_co = TypeVar("T_co", covariant=True)
@@ -72,6 +73,16 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
         start = self.cumulative_sizes[place - 1] if place else 0
         sample: T_co = self.datasets[place][idx - start]
         return sample
+
+    def describe(self, idx: int) -> Any:
+        """Returns what the dataset that has the sample at `idx` says of it, by a `describe(index)` of its own; else
+        None.
+        """
+        if not -len(self) <= idx < len(self):  # as whoever asks for it is told
+            return None
+        idx = idx % len(self)
+        place = bisect_right(self.cumulative_sizes, idx)
+        return describe(self.datasets[place], idx - (self.cumulative_sizes[place - 1] if place else 0))
 
     def gather_layout(self) -> Any:
         """Returns what the samples of all datasets look like, if they can gather and are alike."""

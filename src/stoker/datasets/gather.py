@@ -79,7 +79,7 @@ def gatherer(dataset: Any) -> Gathers | None:
     if _offers(kind) and "__getitems__" not in getattr(dataset, "__dict__", ()):
         itself: Gathers = dataset
         return itself
-    ours = _standing_in_for(kind)
+    ours = standing_in_for(kind)
     return None if ours is None else _Borrowed(ours, dataset)
 
 
@@ -90,7 +90,7 @@ def _offers(kind: type) -> bool:
     return "gather" in vars(next(base for base in kind.__mro__ if not vars(base).keys().isdisjoint(_METHODS)))
 
 
-def _standing_in_for(kind: type) -> Any:
+def standing_in_for(kind: type) -> Any:
     """Our class of the same name and attributes as torch's own, if `kind` is that."""
     torchs, home = sys.modules.get("torch.utils.data"), _TORCHS.get(kind.__name__)
     if home is None or torchs is None or getattr(torchs, kind.__name__, None) is not kind:

@@ -10,6 +10,7 @@ import numpy as np
 
 from stoker import _nominal
 from stoker.datasets.base import Dataset
+from stoker.datasets.described import describe
 from stoker.datasets.gather import Indices, gather_from, inside, layout_of
 
 T_co = TypeVar("T_co", covariant=True)
@@ -60,6 +61,14 @@ class Subset(Dataset[T_co], _nominal.base("Subset")):  # type: ignore[misc]
     def __len__(self) -> int:
         """Returns the number of indices."""
         return len(self.indices)
+
+    def describe(self, idx: Any) -> Any:
+        """Returns what the dataset says of the sample at `idx`, by a `describe(index)` of its own; else None."""
+        try:
+            index = self.indices[idx]
+        except (LookupError, TypeError):  # it is none of ours, as whoever asks for it is told
+            return None
+        return describe(self.dataset, index)
 
     def gather_layout(self) -> Any:
         """Returns the dataset's, if it can gather."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from stoker import errors
 from stoker._engine.base import DESCRIBE, IDLE, POLICY, Known
+from stoker.datasets.described import describe
 from stoker.loader.generators import mix
 from stoker.loader.sample_rng import SampleRNG
 
@@ -35,7 +36,8 @@ class ErrorRecord:
         epoch: number of the epoch.
         batch: number of the batch in the epoch; in a stream, always 0.
         worker: number of the worker.
-        description: what `dataset.describe(index)` says, where there is such a method.
+        description: what `dataset.describe(index)` says, where there is such a method; never of a stream, which has no
+            index. `Subset` and `ConcatDataset`, torch's as well, ask the dataset that has the sample.
         exception: what was raised, or stands for the death.
         traceback: as text; of a death, the last stack of the worker, where it could be had.
     """
@@ -87,7 +89,7 @@ class Faults:
         self.unit: Work
         self.knows_any = self.has_met_any = self.is_touched = False  # no properties: every batch looks at them
         self._policy = policy
-        self._describe = getattr(dataset, "describe", None)
+        self._dataset = dataset
         self._worker = worker
         self._known: dict[int, list[dict[str, Any]]] = {}
         self._met: dict[int, dict[str, Any]] = {}
@@ -196,11 +198,12 @@ class Faults:
         return decision
 
     def _description(self, index: Any, position: int) -> str | None:
-        if not callable(self._describe):
+        if index is None:  # in a stream
             return None
         try:
             with self._marked(DESCRIBE, position):
-                return str(self._describe(index))
+                said = describe(self._dataset, index)
+                return None if said is None else str(said)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # it fails as the sample did: that must not hide the sample's own error

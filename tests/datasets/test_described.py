@@ -1,0 +1,76 @@
+"""What a dataset says of a sample is heard through those that hand its samples on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.datasets import ConcatDataset, Subset
+from stoker.datasets.described import describe
+
+
+class Photos:
+    """Says of each sample which it is."""
+
+    def __init__(self, name: str, length: int) -> None:
+        self._name = name
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def describe(self, index: int) -> str:
+        return f"{self._name}/{index}"
+
+
+def test_itself() -> None:
+    assert describe(Photos("a", 3), 2) == "a/2"
+    assert describe([1, 2], 0) is None
+
+
+def wrappers(data: Any) -> list[Any]:
+    ours: list[Any] = [Subset(data, [4, 2, 0]), Subset(Subset(data, np.arange(5)), [4, 2, 0])]
+    return [*ours, ConcatDataset([Subset(data, [4]), [7], Subset(data, [2, 0])])]
+
+
+def test_the_sample_of_a_subset_has_another_index_there() -> None:
+    for data in wrappers(Photos("a", 5))[:2]:
+        assert [describe(data, index) for index in (0, 1, -1)] == ["a/4", "a/2", "a/0"]
+
+
+def test_each_of_several_has_its_own() -> None:
+    data: Any = ConcatDataset([Photos("a", 2), range(3), Photos("b", 2)])
+    assert [describe(data, index) for index in range(-1, 7)] == ["b/1", "a/0", "a/1", None, None, None, "b/0", "b/1"]
+
+
+def test_of_what_is_not_there_nothing_is_said() -> None:
+    """It raises when it is asked for, and that is told; a second complaint would only hide it."""
+    for data in wrappers(Photos("a", 5)):
+        assert describe(data, 99) is None and describe(data, -99) is None
+
+
+def test_what_the_dataset_raises_passes() -> None:
+    class Broken(Photos):
+        def describe(self, index: int) -> str:
+            raise IndexError("no such file")
+
+    for data in wrappers(Broken("a", 5)):
+        with pytest.raises(IndexError, match="no such file"):
+            describe(data, 0)
+
+
+def test_torchs_own() -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    inner = torch_data.ConcatDataset([Photos("a", 2), torch_data.Subset(Photos("b", 9), [8, 7])])
+    assert [describe(inner, index) for index in range(4)] == ["a/0", "a/1", "b/8", "b/7"]
+    assert describe(Subset(torch_data.Subset(inner, [3, 2, 1]), [0]), 0) == "b/7"
+
+    class Turned(torch_data.Subset):  # type: ignore[misc]
+        """What its indices mean is its own."""
+
+    assert describe(Turned(Photos("a", 9), [1]), 0) is None
