@@ -98,6 +98,40 @@ def samples(batches: list[Any]) -> list[tuple[int, float]]:
     return [pair for batch in batches for pair in zip(*batch, strict=True)]
 
 
+EMPTY: Any = iter(())
+
+
+def runs_out(index: Any) -> Any:
+    return next(EMPTY)
+
+
+def runs_out_of_eights(samples: list[Any]) -> Any:
+    found = [index for index, _ in samples]
+    return next(EMPTY) if 8 in found else [found]
+
+
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+@pytest.mark.parametrize("where", ["a sample", "a sample, by threads", "collate_fn"])
+def test_what_ends_a_loop_does_not_end_the_epoch(where: str, backend: str | None) -> None:
+    """A StopIteration is an error in its batch's place, as others are."""
+    settings = dict(BACKENDS[backend]) if backend else {}
+    if where == "collate_fn":
+        settings["collate_fn"] = runs_out_of_eights
+    elif "threads" in where:
+        settings["threads_per_worker"] = 1 if "thread" in str(backend) else 3
+    iterator = iter(loader(Samples({} if where == "collate_fn" else {9: runs_out}), **settings))
+    assert [plain(next(iterator))[0] for _ in range(2)] == rows()[:2]
+    with pytest.raises(RuntimeError, match=r"raised StopIteration, .* a next\(\) without a default") as caught:
+        next(iterator)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert [plain(batch)[0] for batch in iterator] == rows()[3:]
+
+
+def test_what_ends_a_loop_can_be_left_out() -> None:
+    made = loader(Samples({9: runs_out}), on_error="skip", **BACKENDS["two workers"])
+    assert indices(story(made)) == rows(9)
+
+
 class TestReplacement:
     def test_is_the_same_each_time_and_another_with_another_seed(self) -> None:
         def run(seed: int, **settings: Any) -> list[Any]:

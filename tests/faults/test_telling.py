@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker import StokerWarning
+from stoker import ErrorBudgetError, IteratorClosedError, StokerWarning
 from tests.faults.runs import (
     BACKENDS,
     BAD,
@@ -162,6 +163,72 @@ class TestListener:
             except RuntimeError as error:
                 raised.append(str(error))
         assert raised == ["death"] and sorted(index for batch in batches for index in batch) == list(range(N))
+
+    @pytest.mark.parametrize("backend", EVERYWHERE)
+    def test_may_close_the_iterator(self, backend: str | None) -> None:
+        iterator: Any
+        made = loader(Samples(BAD), on_error="skip", on_event=lambda event: iterator.close(), **settings_of(backend))
+        iterator = iter(made)
+        with pytest.raises(IteratorClosedError, match="make a new one"):
+            list(iterator)
+        assert not iterator.is_open
+
+    @pytest.mark.parametrize("backend", ["two workers", "three threads"])
+    def test_may_close_it_where_a_sample_never_ends(self, backend: str) -> None:
+        iterator: Any
+        goes_on, ended = threading.Event(), []
+        dataset = Samples({0: lambda index: goes_on.wait(10) or ended.append(index)})
+        settings = {"stall_warning": 0.2, "on_event": lambda event: iterator.close(), **BACKENDS[backend]}
+        iterator = iter(loader(dataset, **settings))
+        try:
+            with pytest.raises(IteratorClosedError):
+                list(iterator)
+            assert not ended
+        finally:
+            goes_on.set()
+
+    @pytest.mark.parametrize("backend", EVERYWHERE)
+    def test_may_raise_and_hides_nothing_that_ends_the_run(self, backend: str | None, tmp_path: Path) -> None:
+        """Neither about a sample, nor about the file, which is closed then."""
+
+        def listener(event: Any) -> None:
+            raise RuntimeError(event.kind)
+
+        made = loader(Samples(BAD), on_error="skip", max_errors=0, on_event=listener, **settings_of(backend))
+        with pytest.raises(ErrorBudgetError, match="max_errors=0") as caught:
+            list(made)
+        assert repr(caught.value.__context__) == "RuntimeError('error')"
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a file that is always full")
+    @pytest.mark.parametrize("max_errors", [0, None])
+    @pytest.mark.parametrize("backend", EVERYWHERE)
+    def test_may_raise_at_the_end_and_keeps_no_worker(self, backend: str | None, max_errors: int | None) -> None:
+        """Once where the file is found full, and once more where it is closed."""
+
+        def listener(event: Any) -> None:
+            if event.kind == "quarantine_failed":
+                raise RuntimeError("full")
+
+        settings = {"on_event": listener, "max_errors": max_errors, "quarantine": "/dev/full", **settings_of(backend)}
+        iterator = iter(loader(Samples(BAD), on_error="skip", **settings))
+        raised = []
+        while iterator.is_open:
+            try:
+                next(iterator)
+            except StopIteration:
+                break
+            except (RuntimeError, ErrorBudgetError) as error:
+                raised.append(type(error))
+        assert not iterator.is_open
+        assert raised == [ErrorBudgetError] if max_errors == 0 else set(raised) == {RuntimeError}
+
+
+def test_where_warnings_are_errors_too_many_bad_samples_are_that() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ErrorBudgetError) as caught:
+            list(loader(Samples(BAD), on_error="skip", max_errors=0))
+    assert isinstance(caught.value.__context__, StokerWarning)
 
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")

@@ -75,6 +75,8 @@ class ThreadBackend(Backend):
         while True:
             while self._events:  # what is left when the user's listener raises is told with the next batch
                 self._witness.tell(self._events.popleft())
+                if not self.close.alive:  # type: ignore[attr-defined]  # by the listener: no thread will answer
+                    raise errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
             now = time.monotonic()
             left = None if until is None else max(0.0, until - now)
             look = self._stalls.next_look(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker import errors
@@ -126,8 +127,8 @@ class LoaderIterator:
         try:
             answer = self._delivered(backend)
             batch = backend.open(answer) if answer is not None and answer.kind == "batch" else None
-        except _ENDINGS:
-            self.close()
+        except _ENDINGS as error:
+            _before(error, self.close)
             raise
         except (OSError, ValueError):
             if backend.is_closed:
@@ -139,8 +140,7 @@ class LoaderIterator:
             self._finish()
             raise StopIteration
         if answer.kind == "error":
-            error = answer.value
-            raise error.rebuilt() if isinstance(error, Failure) else error
+            raise _raised(answer.value)
         if self._pin:
             batch = pinning.pin(batch)
         self._yielded += 1
@@ -170,6 +170,7 @@ class LoaderIterator:
                 return None
             if self._witness.later:
                 self._witness.flush()  # what the user's listener raises costs no batch: it is the next
+                self._open_backend()  # it may also have closed us
             assert self._accounted is not None
             (answer, step), self._accounted = self._accounted, None
             if self._loader._is_stream:
@@ -187,9 +188,9 @@ class LoaderIterator:
         step = self._witness.steps.pop(answer.unit)
         try:
             self._accounts.deliver(answer, step)
-        except errors.StokerError:
+        except errors.StokerError as error:
             backend.discard(answer)
-            self._witness.flush()
+            _before(error, self._witness.flush)
             raise
         self._accounted = answer, step
         return True
@@ -311,9 +312,11 @@ class LoaderIterator:
     def _finish(self) -> None:
         self._finished = True
         self._progress.finish()
-        self._accounts.close()
-        if not self._loader.persistent_workers:
-            self._release()
+        try:
+            self._accounts.close()
+        finally:  # a listener may raise
+            if not self._loader.persistent_workers:
+                self._release()
 
     def close(self) -> None:
         """Ends the workers now, also persistent ones. Batches that were delivered stay. Idempotent."""
@@ -323,9 +326,11 @@ class LoaderIterator:
         backend, self._backend = self._backend, None
         self._answers.clear()
         self._accounted = None
-        self._accounts.close()
-        if backend is not None:
-            backend.close()
+        try:
+            self._accounts.close()
+        finally:  # a listener may raise
+            if backend is not None:
+                backend.close()
 
     def _inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
         """Memory of the processes that work for this iterator, in bytes by name, and their stacks if wanted."""
@@ -364,3 +369,25 @@ class LoaderIterator:
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
         warnings.warn(message, stacklevel=3)
+
+
+def _raised(error: Any) -> BaseException:
+    """What a unit raised, as the user gets it. A StopIteration would pass for the end of the epoch."""
+    if isinstance(error, Failure):
+        error = error.rebuilt()
+    if not isinstance(error, StopIteration):
+        return error  # type: ignore[no-any-return]
+    told = RuntimeError(
+        "a sample or the collate_fn raised StopIteration, which would end the epoch as if there were no more batches. "
+        f"Is there a next() without a default? {error}"
+    )
+    told.__cause__ = error
+    return told
+
+
+def _before(error: Exception, call: Callable[[], None]) -> None:
+    """Calls it before this is raised. What a listener raises then is the error's context, and does not hide it."""
+    try:
+        call()
+    except Exception:
+        raise error  # noqa: B904
