@@ -21,7 +21,7 @@
     ├── StateError (ValueError)                a state that cannot be loaded
     │   ├── StateFormatError                   a state that is damaged, not one of ours, or of a newer format
     │   └── StateMismatchError                 a state of another dataset, or of another order
-    ├── StreamLostError (RuntimeError)         a stream whose worker died, and that cannot be opened where it stood
+    ├── StreamLostError (RuntimeError)         a stream that cannot go on where its worker died, or it raised
     ├── WorkerDiedError (RuntimeError)         a worker that was killed or left
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
@@ -129,7 +129,8 @@ class StateMismatchError(StateError):
 
 
 class StreamLostError(StokerError, RuntimeError):
-    """A worker died, and the stream that it read cannot be opened again where it stood."""
+    """A stream cannot go on: its worker died and it cannot be opened where it stood, or it is a generator that raised
+    `SkipSample`."""
 
 
 class WorkerDiedError(StokerError, RuntimeError):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker import ErrorBudgetError, SkipSample, WorkerDiedError
+from stoker import ErrorBudgetError, SkipSample, StreamLostError, WorkerDiedError
 from tests.faults.runs import BACKENDS, crashes, fates, faults_in, loader, plain, raises, story
 
 pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
@@ -117,6 +117,16 @@ def test_a_generator_that_raised_is_over(policy: str, backend: str | None) -> No
             assert streams[worker] == whole[: len(streams[worker])] and max(streams[worker], default=0) < 9
         else:
             assert streams[worker] == whole
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+def test_a_generator_that_has_a_wish_is_over_too(policy: str, backend: str | None) -> None:
+    """And what to do instead is said."""
+    iterator = iter(stream(Records({9: raises(SkipSample)}, generator=True), backend, on_error=policy))
+    with pytest.raises(StreamLostError, match=r"generator that raised SkipSample .*\(9\).*`continue`") as caught:
+        list(iterator)
+    assert "SkipSample" in f"{caught.value.__cause__!r} {caught.value.__cause__}"
 
 
 @pytest.mark.parametrize("backend", [None, "one worker"])

@@ -196,6 +196,7 @@ def test_a_context_assigned_afterwards_is_checked() -> None:
         loader.multiprocessing_context = "teleport"
 
 
+@pytest.mark.filterwarnings("ignore:memory_budget=8 has no effect")
 def test_every_argument_is_an_attribute_under_its_own_name() -> None:
     import inspect
 
@@ -242,6 +243,16 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
     assert {name: attributes[name] for name in given} == given
     assert set(inspect.signature(stoker.DataLoader).parameters) == {*given, "sampler", "batch_sampler"}
     assert {"sampler", "batch_sampler"} <= set(attributes)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["serial", "thread"])
+def test_a_memory_budget_that_nobody_keeps_is_told_of(settings: dict[str, Any]) -> None:
+    with pytest.warns(stoker.StokerWarning, match="memory_budget=1048576 has no effect: .* in this process") as told:
+        list(stoker.DataLoader(DATA, memory_budget=1 << 20, **settings))
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stoker.DataLoader(DATA, memory_budget=1 << 20, num_workers=1)
 
 
 def test_the_signature_begins_as_torchs() -> None:

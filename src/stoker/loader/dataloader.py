@@ -122,12 +122,13 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         quarantine: a file to which each bad sample is written as a line of JSON, before its batch is delivered; see
             `stoker.quarantine`.
         stall_warning: seconds from which on a batch that a worker is busy with is reported, with its sample and the
-            worker's stack; None for never. Not with `num_workers=0`, where nobody can watch.
+            worker's stack; None for never. Not with `num_workers=0`, where nobody can watch; where workers are threads,
+            only while the training loop waits for a batch.
         stall_action: "warn" lets it go on, "restart" ends the worker and tries again (process workers), "raise" raises
             `StalledError`.
         memory_budget: bytes that loading may take beside the dataset: half for batches, half for what the workers grow
             by; more is refused, and a worker that grows beyond its part is replaced between two batches. By default
-            what the machine or container has left.
+            what the machine or container has left. For process workers only: nothing limits what else is made here.
         max_samples_per_worker: from which on a worker process is replaced by a new one, between two batches.
         share_heap: whether a heap of over a million Python objects is marked immortal before workers are forked, who
             then share what they read of it (CPython 3.12 and 3.13). Costs 0.1 to 0.5 s a million, in each epoch beside
@@ -287,6 +288,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         lend_to_samplers(self)
         self.__initialized = True
         self.check_worker_number_rationality()
+        self._check_memory_budget()
 
     def _default_sampler(self, shuffle: bool, generator: Any) -> Any:
         if self._is_stream:
@@ -492,6 +494,16 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
                 "DataLoader is going to create. Please be aware that excessive worker creation might get DataLoader "
                 "running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary."
             )
+
+    def _check_memory_budget(self) -> None:
+        """Warns of one that nobody keeps."""
+        if self.memory_budget is None or self._method == "process":
+            return
+        made = "num_workers=0 makes" if self._method == "serial" else "worker_method='thread' makes"
+        self._tell_once(
+            f"memory_budget={self.memory_budget} has no effect: {made} batches in this process, where nobody limits "
+            "them. Use process workers, or leave it out."
+        )
 
     # What the iterator needs
 

@@ -74,9 +74,10 @@ class QuarantineFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         try:
             self._descriptor = os.open(self.path, flags, 0o666)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no name that a file can have
+            why = getattr(error, "strerror", None) or error
             raise QuarantineError(
-                f"quarantine={self.path!r} cannot be opened for writing: {error.strerror}. {_advice(error)}"
+                f"quarantine={self.path!r} cannot be opened for writing: {why}. {_advice(error)}"
             ) from error
         self._aside: deque[bytes] = deque()  # lines that could not be written yet
         self._owner = os.getpid()
@@ -105,14 +106,14 @@ class QuarantineFile:
         return error
 
 
-def _advice(error: OSError) -> str:
+def _advice(error: OSError | ValueError) -> str:
     return {
         errno.ENOENT: "Its folder does not exist: make it first.",
         errno.ENOTDIR: "What stands before its name is a file, not a folder.",
         errno.EISDIR: "It is a folder: name a file in it.",
         errno.EACCES: "Name a file that this user may read and write.",
         errno.EROFS: "Name a file on a disk that can be written.",
-    }.get(error.errno or 0, "Name a file on a disk that can be written, or leave quarantine= out.")
+    }.get(getattr(error, "errno", None) or 0, "Name a file on a disk that can be written, or leave quarantine= out.")
 
 
 def _end(descriptor: int, aside: deque[bytes], owner: int) -> OSError | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker._engine.base import NothingLeft, StreamEnd
 from stoker._worker_info import current
-from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
+from stoker.errors import ErrorBudgetError, SkipSample, StateMismatchError, StreamLostError
 from stoker.loader.faults import Faults, text_of
 from stoker.loader.generators import mix
 from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
@@ -133,7 +133,7 @@ class StreamSource:
         if self._ended and self._raised is not None:
             # A generator is over when it raises: to skip there would lose its rest without a word
             raised, self._raised = self._raised, None
-            raise raised
+            raise _end_of_generator(raised)
         return samples, left_out + self._faults.not_replaced(wanted - len(samples) - left_out)
 
     def _raise_known(self, place: int) -> None:
@@ -243,6 +243,20 @@ def _goes_on(state: dict[str, Any]) -> bool:
 def _left_a_generator(error: BaseException) -> bool:
     """Whether what was raised passed through a generator, and so ended it."""
     return any(frame.f_code.co_flags & inspect.CO_GENERATOR for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _end_of_generator(raised: Exception) -> Exception:
+    """What a generator that has raised gives to the user: its error; where it only wished to leave a sample out, what
+    to do about that."""
+    if not isinstance(raised, SkipSample):
+        return raised
+    told = StreamLostError(
+        f"the stream is a generator that raised SkipSample ({text_of(raised)}). A generator is over when it raises, so "
+        "all samples behind this one would be lost. Let the generator leave the sample out itself (`continue`), or "
+        "make the stream an iterator: an object whose __next__ may raise, and goes on when it is asked again."
+    )
+    told.__cause__ = raised
+    return told
 
 
 _END: Any = object()
