@@ -170,6 +170,7 @@ class SpawnBackend(Backend):
         self._unsent: list[deque[int]] = [deque() for _ in range(workers)]  # handed out, not sent
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._due: dict[int, float] = {}  # number of a worker that has ended → when it is replaced
+        self._held_back: set[int] = set()  # numbers of those of which it was told that they cannot be
         self._alone_since: float | None = None  # since when there is no worker, and none can be started
         self._looks_at = 0.0  # when the workers are looked at next
         self._was_ready = False  # whether any worker ever was
@@ -377,14 +378,18 @@ class SpawnBackend(Backend):
             try:
                 self._life.start(number)
                 del self._due[number]
+                self._held_back.discard(number)
             except OSError as error:
                 self._hold_back(number, error, now)
 
     def _hold_back(self, number: int, error: OSError, now: float) -> None:
         """The others go on meanwhile; where there are none, there is an end to waiting."""
         self._due[number] = now + HELD_BACK
-        self._events.append(telling.held_back(number, error))
-        if self._life.children:
+        others = bool(self._life.children)
+        if number not in self._held_back:
+            self._held_back.add(number)
+            self._events.append(telling.held_back(number, error, others))
+        if others:
             return
         self._alone_since = self._alone_since or now
         if now - self._alone_since > PATIENCE:

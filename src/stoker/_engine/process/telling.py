@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from stoker import errors
 from stoker._engine.process import fates
+from stoker._engine.process.deadlines import PATIENCE
 from stoker._events import Event
 from stoker._supervision.rules import Rules
 
@@ -72,7 +73,8 @@ def retired(worker: int, pid: int, reason: str) -> Event:
     return Event("retired", told, worker=worker)
 
 
-def held_back(worker: int, error: OSError | str) -> Event:
-    """A worker's replacement cannot be started yet."""
-    told = f"worker {worker} cannot be started anew yet: {error}. The others go on, and it is tried again."
+def held_back(worker: int, error: OSError | str, others: bool) -> Event:
+    """A worker's replacement cannot be started yet; there are `others`, or none."""
+    meanwhile = "The others go on" if others else f"No other is left: in {PATIENCE:g} s that is the end"
+    told = f"worker {worker} cannot be started anew yet: {error}. {meanwhile}; it is tried again and again."
     return Event("held_back", told, worker=worker)

@@ -105,6 +105,7 @@ class Zygote:
         self._retirement = Retirement(rules.max_samples_per_worker, int(growth / max(1, workers)))
         self._marks = Marks(workers)
         self._due: dict[int, float] = {}  # number of a dead worker → when it is replaced
+        self._held_back: set[int] = set()  # numbers of those of which the trainer knows that they cannot be
         self._children: dict[int, _Child] = {}
         self._work: dict[int, bytes] = {}  # of units that are not answered
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
@@ -262,6 +263,7 @@ class Zygote:
                 self._hold_back(number, error, now)
                 continue
             del self._due[number]
+            self._held_back.discard(number)
             self._alone_since = None
             self._trainer.send("workers", [child.pid for child in self._children.values()])
         self._hand_out()
@@ -269,7 +271,9 @@ class Zygote:
     def _hold_back(self, number: int, error: OSError, now: float) -> None:
         """The others go on meanwhile; where there are none, there is an end to waiting."""
         self._due[number] = now + HELD_BACK
-        self._tell("held_back", number, str(error))
+        if number not in self._held_back:
+            self._held_back.add(number)
+            self._tell("held_back", number, str(error), bool(self._children))
         if self._children:
             return
         self._alone_since = self._alone_since or now
