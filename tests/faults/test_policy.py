@@ -10,6 +10,7 @@ import pytest
 
 import stoker
 from stoker import SkipSample
+from stoker.loader import world
 from tests.faults.runs import BACKENDS, BAD, N, Samples, fates, faults_in, indices, loader, plain, raises, story
 
 pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
@@ -255,6 +256,18 @@ def test_without_batching(backend: str | None) -> None:
     assert sorted(kind.__name__ for kind in kinds) == ["KeyError", "OSError", "OSError", "ValueError"]
 
 
+class OfRank(list[list[int]]):
+    """Batches of one rank, as a sampler of the user's makes them."""
+
+    num_replicas, rank = 2, 1
+
+
+def only_late_ones(sample: int) -> int:
+    if sample < 4:
+        raise OSError(f"{sample} is early")
+    return sample
+
+
 class TestNothingIsLeft:
     BAD = dict.fromkeys(range(8, 12), raises(OSError))
 
@@ -281,11 +294,37 @@ class TestNothingIsLeft:
         replacing = indices(story(loader(Samples(bad), on_error="replace", **settings)))
         assert [len(batch) for batch in replacing] == [4] * 6 and not set(replacing[2]) & set(bad)
 
-    def test_of_a_sampler_that_knows_its_ranks(self) -> None:
-        sampler = stoker.DistributedSampler(range(N), num_replicas=2, rank=0, shuffle=False)
-        bad = dict.fromkeys(range(0, 8, 2), raises(OSError))
-        with pytest.raises(stoker.EmptyBatchError, match="rank 0 of 2"):
-            list(loader(Samples(bad), sampler=sampler, on_error="skip"))
+    @pytest.mark.parametrize("form", ["sampler", "batch_sampler", "torch's batch_sampler", "batches of its own"])
+    def test_of_a_sampler_that_knows_its_ranks(self, form: str) -> None:
+        sampler = stoker.DistributedSampler(range(N), num_replicas=2, rank=1, shuffle=False)
+        settings: dict[str, Any] = {"batch_size": 1}
+        if form == "sampler":
+            settings = {"sampler": sampler}
+        elif form == "batch_sampler":
+            settings["batch_sampler"] = stoker.BatchSampler(sampler, 4, False)
+        elif form == "batches of its own":
+            settings["batch_sampler"] = OfRank([[1, 3, 5, 7], [9, 11]])
+        else:
+            torch_data = pytest.importorskip("torch.utils.data")
+            settings["batch_sampler"] = torch_data.BatchSampler(sampler, 4, False)
+        bad = dict.fromkeys(range(1, 8, 2), raises(OSError))
+        with pytest.raises(stoker.EmptyBatchError, match="rank 1 of 2"):
+            list(loader(Samples(bad), on_error="skip", **settings))
+
+    def test_of_a_sampler_that_only_asks_torch(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(world, "of_torch", lambda: world.World(1, 2, "torch.distributed"))
+        bad = dict.fromkeys(range(1, 8, 2), raises(OSError))
+        made = loader(Samples(bad), sampler=range(1, N, 2), on_error="skip", quarantine=tmp_path / "bad")
+        with pytest.raises(stoker.EmptyBatchError, match="rank 1 of 2"):
+            list(made)
+        assert {record.rank for record in stoker.quarantine(tmp_path / "bad")} == {1}
+
+    def test_of_a_stream_nobody_counts_on_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(world, "of_torch", lambda: world.World(1, 2, "torch.distributed"))
+        dataset = stoker.MapDataset(stoker.from_iterable(range, 8), only_late_ones)
+        made = loader(dataset, on_error="skip", quarantine=tmp_path / "bad")
+        assert [plain(batch) for batch in made] == [[4, 5, 6, 7]]
+        assert {record.rank for record in stoker.quarantine(tmp_path / "bad")} == {1}
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip", "replace"])

@@ -10,6 +10,7 @@ from stoker import errors
 from stoker._engine.base import Answer
 from stoker._events import Event
 from stoker.loader import epoch as epochs
+from stoker.loader import world
 from stoker.loader.budget import ErrorBudget
 from stoker.loader.plan import Step
 from stoker.loader.quarantine import QuarantineFile
@@ -133,10 +134,13 @@ class Accounts:
 
 
 def _world(loader: DataLoader[Any]) -> tuple[int, int]:
-    """(rank, ranks) as far as the loader or its sampler says."""
+    """(rank, ranks that count on each other's batches), as far as the loader, its samplers or torch say."""
     here = epochs.world_of(loader)
-    sampler = loader.sampler
-    ranks = getattr(sampler, "num_replicas", None)
-    if here.size == 1 and isinstance(ranks, int):
-        return getattr(sampler, "rank", 0), ranks
-    return here.rank, here.size
+    if here.size > 1:
+        return here.rank, here.size
+    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+        ranks = getattr(sampler, "num_replicas", None)
+        if isinstance(ranks, int):
+            return getattr(sampler, "rank", 0), ranks
+    group = world.of_torch() or here
+    return group.rank, 1 if loader._is_stream else group.size  # how many a stream has on each rank, nobody knows

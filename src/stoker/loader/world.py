@@ -47,9 +47,8 @@ def find(given: tuple[int, int] | None = None) -> World:
     """
     if given is not None:
         return _checked(("rank", given[0]), ("world size", given[1]), "arguments")
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return World(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    if (group := of_torch()) is not None:
+        return group
     for launcher, *names in LAUNCHERS:
         told = [(name, os.environ[name]) for name in names if name in os.environ]
         if len(told) == 2:
@@ -57,6 +56,14 @@ def find(given: tuple[int, int] | None = None) -> World:
         if told and told[0][0] != "SLURM_PROCID":  # alone it is a batch script's
             raise ValueError(_half_told(told[0], names, launcher))
     return World(0, 1, "no launcher found")
+
+
+def of_torch() -> World | None:
+    """The default process group of `torch.distributed`, where it is initialised."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return World(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
 
 
 def _checked(rank: tuple[str, Any], size: tuple[str, Any], source: str) -> World:
