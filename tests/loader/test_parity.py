@@ -292,6 +292,30 @@ def test_an_epoch_takes_one_number_of_torchs_generator_with_any_workers(settings
     assert torch.equal(torch.rand(1), ours)
 
 
+class Hardest:
+    """A sampler that follows the training: next comes whichever sample scores highest by now."""
+
+    def __init__(self, scores: list[float]) -> None:
+        self.scores = scores
+        self.steps = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in self.scores:
+            self.steps += 1
+            yield max(range(len(self.scores)), key=self.scores.__getitem__)
+
+
+@pytest.mark.parametrize("kind", [stoker.DataLoader, TorchLoader])
+def test_without_workers_a_sampler_is_asked_when_a_batch_is(kind: Any) -> None:
+    sampler = Hardest([5.0, 4.0, 3.0, 2.0, 1.0])
+    batches = iter(kind(range(5), batch_size=None, sampler=sampler))
+    for step in range(5):
+        index = next(batches)
+        assert (index, sampler.steps) == (step, step + 1)
+        sampler.scores[index] = 0.0  # it is learned
+    assert list(batches) == []
+
+
 @pytest.mark.parametrize("workers", ALL, ids=str)
 def test_two_iterators_are_independent(workers: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -95,6 +95,14 @@ def test_a_walked_sampler_counts_positions_over_uneven_batches() -> None:
     assert [(step.indices, step.position) for step in steps] == [([5, 6, 7], 0), ([], 3), ([1], 3), ([2, 2], 4)]
 
 
+def test_a_short_batch_says_that_the_sampler_has_ended() -> None:
+    plan = StreamedPlan(iter([[1, 2], [3]]), True, mark=lambda: "here", size=2)
+    assert plan.next() is not None
+    assert plan.mark() == (2, "here", False)
+    assert plan.next() is not None
+    assert plan.mark() == (3, "here", True)
+
+
 @pytest.mark.parametrize("item", [3, "ab", None])
 def test_a_batch_that_is_none_is_refused(item: object) -> None:
     with pytest.raises(SamplerError, match="must be a list of indices"):

@@ -99,7 +99,8 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
         return Epoch(number, seed, TurnPlan(active, turn, starts), place)
     if walk is not None:
         at = (0, 0) if place.mark is None else (place.batches, place.position)
-        walked = StreamedPlan(iter(walk), loader._auto_collation, bound_to=bound_to, at=at, mark=walk.mark)
+        size = _size_of_batches(loader)
+        walked = StreamedPlan(iter(walk), loader._auto_collation, bound_to=bound_to, at=at, mark=walk.mark, size=size)
         walked.forward(place.batches)
         return Epoch(number, seed, walked, place)
     _check_something_is_left(loader)
@@ -143,6 +144,13 @@ def sampler_of_indices(loader: DataLoader[Any]) -> Any:
     if batches is None:
         return loader.sampler
     return batches.sampler if type(batches) is BatchSampler else None
+
+
+def _size_of_batches(loader: DataLoader[Any]) -> int | None:
+    """Indices in each batch but the last, where one with fewer is the last for sure."""
+    batches, torch = loader.batch_sampler, sys.modules.get("torch")
+    fixed = type(batches) is BatchSampler or (torch is not None and type(batches) is torch.utils.data.BatchSampler)
+    return batches.batch_size if fixed else None
 
 
 def knower(loader: DataLoader[Any]) -> Any:

@@ -62,6 +62,7 @@ class LoaderIterator:
         self._shares = sharing.may_share(loader)
         self._ahead_at_first = self._until_known(loader)
         self._in_order = loader.in_order or not loader.num_workers
+        self._meanwhile = loader.num_workers > 0  # somebody works while the user has a batch
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
         self._answers: dict[int, Answer] = {}
         self._accounted: tuple[Answer, Step] | None = None  # about to be delivered
@@ -214,7 +215,8 @@ class LoaderIterator:
                 if self._due not in self._answers:
                     self._top_up(backend)  # one that comes before what has arrived is still waited for
             if answer.kind != "end":
-                self._top_up(backend)  # the workers go on while the user has the batch
+                if self._meanwhile:  # else a sampler is walked no further than torch does: it may follow the training
+                    self._top_up(backend)
                 return answer
             self._progress.streamed(answer.worker, answer.said.stream_state, ended=True)
 

@@ -239,6 +239,7 @@ class StreamedPlan:
         bound_to: number of workers if step k belongs to worker k mod n.
         at: (steps, samples) that are behind the sampler where it stands.
         mark: says where the sampler stands, if it can.
+        size: of each batch but the last: one with fewer indices shows that the sampler has ended. None: nobody knows.
     """
 
     def __init__(
@@ -249,12 +250,15 @@ class StreamedPlan:
         bound_to: int | None = None,
         at: tuple[int, int] = (0, 0),
         mark: Callable[[], Any] | None = None,
+        size: int | None = None,
     ) -> None:
         self._sampler = sampler
         self._batched = batched
         self._bound_to = bound_to
         self._count, self._position = at
         self._mark = mark
+        self._size = size
+        self._is_over = False
 
     def forward(self, count: int) -> None:
         """Walks on until `count` steps are behind it. No sample is loaded.
@@ -270,9 +274,10 @@ class StreamedPlan:
                 )
 
     def mark(self) -> Any:
-        """(samples behind it, what the sampler says about where it stands); None where it says nothing."""
+        """(samples behind it, what the sampler says about where it stands, whether that is its end); None where it says
+        nothing."""
         said = None if self._mark is None else self._mark()
-        return None if said is None else (self._position, said)
+        return None if said is None else (self._position, said, self._is_over)
 
     def next(self) -> Step | None:
         for indices in self._sampler:
@@ -282,7 +287,9 @@ class StreamedPlan:
             step = Step(indices, self._position, worker, self._count)
             self._position += len(indices) if self._batched else 1
             self._count += 1
+            self._is_over = self._size is not None and len(indices) < self._size
             return step
+        self._is_over = True
         return None
 
     def ended(self, worker: int) -> None:

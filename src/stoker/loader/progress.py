@@ -49,16 +49,20 @@ class Progress:
         self._stand(epoch.place)
 
     def planned(self, number: int, mark: Any) -> None:
-        """Where the user's sampler stands behind a batch."""
-        self._marks[number] = mark
+        """Where the user's sampler stands behind a batch, and whether that is known to be its end."""
+        *where, is_over = mark
+        self._marks[number] = where
         self._planned = number + 1
+        if is_over:
+            self._over = self._planned
 
     def over(self, mark: Any) -> None:
         """The user's sampler has ended, and where it stands now."""
+        *where, _ = mark
         self._over = self._planned
         if self._batches == self._planned:
-            self._mark = mark
-        self._marks[self._planned - 1] = mark
+            self._mark = where
+        self._marks[self._planned - 1] = where
 
     def received(self, number: int) -> None:
         """The user has received a batch, or its error."""
