@@ -61,37 +61,66 @@ _THE_SAME_FOR_ALL = frozenset({"rng", "worker_method"})
 """Fields that say nothing about which worker it is: `rng` is seeded by the place of a sample."""
 
 
+class _Questions:
+    """What the code in one worker has asked about it."""
+
+    told = called = False
+    on_told: Callable[[], None] | None = None
+
+
 class _Current(threading.local):
     """The worker that this thread is, and whether whoever runs in it has asked which.
 
+    A class attribute is what threads see that have no value of their own: by that a worker process is the same worker
+    in all threads that the user's code starts there.
+
     Attributes:
         info: what it is told.
-        on_told: called once, when a field is read that tells workers apart.
     """
 
     info: WorkerInfo | None = None
-    on_told: Callable[[], None] | None = None
-    _told: bool = False
-    _called: bool = False
+    _asking: _Questions
+
+    def __init__(self) -> None:
+        if not hasattr(self, "_asking"):
+            self._asking = _Questions()
+
+    def becomes(self, info: WorkerInfo) -> None:
+        """This thread is that worker, and no other thread is."""
+        self.info, self._asking = info, _Questions()
+
+    def becomes_with_all_threads(self, info: WorkerInfo) -> None:
+        """This process is that worker, and so are threads that the user's code starts: they ask in its name."""
+        self.becomes(info)
+        type(self).info, type(self)._asking = self.info, self._asking
 
     @property
     def asked(self) -> bool:
         """Whether the caller may know which worker it is: a call counts until it is seen to want something else."""
-        return self._told or self._called
+        return self._asking.told or self._asking.called
 
     @asked.setter
     def asked(self, value: bool) -> None:
-        self._told, self._called = value, False
+        self._asking.told, self._asking.called = value, False
+
+    @property
+    def on_told(self) -> Callable[[], None] | None:
+        """Called once, when a field is read that tells workers apart."""
+        return self._asking.on_told
+
+    @on_told.setter
+    def on_told(self, call: Callable[[], None] | None) -> None:
+        self._asking.on_told = call
 
     def call(self) -> None:
         """`get_worker_info()` is called."""
-        self._called = True
+        self._asking.called = True
 
     def read(self, field: str) -> None:
         """A field of an answer is read."""
-        self._called = False
+        self._asking.called = False
         if field in _TELL_APART:
-            self._told = True
+            self._asking.told = True
             told, self.on_told = self.on_told, None
             if told is not None:
                 told()
@@ -103,9 +132,9 @@ current = _Current()
 def get_worker_info() -> WorkerInfo | None:
     """Returns what is known about the worker that calls, or None in the trainer. Answers in torch's own workers too.
 
-    Safe in any thread and process. While a loader with `num_workers=0` fetches a sample, the answer is worker 0 of 1
-    with `worker_method="serial"`, so that `get_worker_info().rng` works on every backend; torch's own
-    `get_worker_info()` stays None there, as today.
+    Safe in any thread and process: threads that a worker process starts are told of that worker. While a loader with
+    `num_workers=0` fetches a sample, the answer is worker 0 of 1 with `worker_method="serial"`, so that
+    `get_worker_info().rng` works on every backend; torch's own `get_worker_info()` stays None there, as today.
     """
     current.call()
     if current.info is not None:

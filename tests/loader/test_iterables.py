@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -330,6 +332,28 @@ class Called(stoker.IterableDataset[int]):
 @BOTH
 def test_a_call_whose_purpose_is_not_seen_counts_as_asking(workers: Any) -> None:
     assert flat(stoker.DataLoader(Called(), collate_fn=list, **workers)) == [0, 0, 1, 1, 2, 2]
+
+
+class ReadsAhead(stoker.IterableDataset[int]):
+    """Asks, and shares itself out, in a thread of its own."""
+
+    def __iter__(self) -> Iterator[int]:
+        read: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=[read]).start()
+        return iter(read.get, None)
+
+    def _read(self, read: queue.SimpleQueue[int | None]) -> None:
+        info = stoker.get_worker_info()
+        assert info is not None
+        for number in range(info.id, 8, info.num_workers):
+            read.put(number)
+        read.put(None)
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_a_stream_may_share_itself_out_in_a_thread_of_a_worker_process(context: str) -> None:
+    loader = stoker.DataLoader(ReadsAhead(), collate_fn=list, multiprocessing_context=context, **PROCESSES)
+    assert sorted(flat(loader)) == list(range(8))
 
 
 class Rolled(stoker.IterableDataset[Any]):

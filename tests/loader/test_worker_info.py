@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,23 @@ class _Raises:
 
     def __getitem__(self, index: int) -> Any:
         raise ValueError
+
+
+class InThread(Asking):
+    """Asks in a thread that it starts."""
+
+    def __getitem__(self, index: int) -> Any:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(super().__getitem__, index).result()
+
+
+@pytest.mark.parametrize("settings", [{}, {"threads_per_worker": 2}], ids=str)
+def test_threads_of_a_worker_process_are_told_of_it(settings: dict[str, Any]) -> None:
+    told = epoch(InThread(), "multiprocessing", **settings)
+    assert {info["worker_method"] for info in told} == {"multiprocessing"}
+    assert all(info["is_ours"] for info in told)
+    assert epoch(InThread(), "thread") == [None] * 6  # in the trainer nobody knows whose thread it is
+    assert stoker.get_worker_info() is None
 
 
 @ALL

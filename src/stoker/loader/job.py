@@ -185,7 +185,12 @@ class LoaderJob:
             rng=rng,
             worker_method="multiprocessing" if settings.method == "process" else settings.method,
         )
-        current.info = self._info
+        if settings.method == "process":
+            current.becomes_with_all_threads(self._info)
+        elif threads:
+            current.becomes(self._info)
+        else:
+            current.info = self._info
         mode = settings.seeding
         try:
             if settings.method == "process":
