@@ -84,6 +84,43 @@ def test_lambdas_and_local_classes(run: Any, birth: str) -> None:
     assert seen == "[16, 20]"
 
 
+def test_classes_with_slots(run: Any, birth: str) -> None:
+    seen = run(
+        birth,
+        """
+        import dataclasses
+        from stoker import DataLoader
+        class Hidden:
+            __slots__ = '__value', '__weakref__'
+            def __init__(self, value):
+                self.__value = value
+            def value(self):
+                return self.__value
+        class One(Hidden):
+            __slots__ = 'other'
+        class Open(One):
+            pass
+        @dataclasses.dataclass(slots=True, frozen=True)
+        class Sample:
+            hidden: object
+            label: int
+        class Data:
+            __slots__ = ()
+            def __len__(self):
+                return 2
+            def __getitem__(self, index):
+                hidden = (One, Open)[index](index)
+                hidden.other = hasattr(hidden, '__dict__')
+                return Sample(hidden, index)
+        for sample in DataLoader(Data(), None, num_workers=2, collate_fn=lambda sample: sample,
+                                 multiprocessing_context=BIRTH):
+            print(type(sample) is Sample, sample.hidden.value(), sample.hidden.other, sample.label)
+
+        """,
+    )
+    assert seen == "True 0 False 0\nTrue 1 True 1"
+
+
 def test_module_run_with_m(run: Any, birth: str, tmp_path: Any) -> None:
     (tmp_path / "of_mine.py").write_text(UNGUARDED.replace("BIRTH", repr(birth)))
     seen = run(birth, "import runpy; runpy.run_module('of_mine', run_name='__main__', alter_sys=True)", "-c")

@@ -2,7 +2,8 @@
 
 What differs from cloudpickle: the main module's classes and functions go by reference where the other end imports it;
 large arrays and tensors go beside the pickle or as files (`arrays`); locks, queues and connections of multiprocessing
-go as they go to a `multiprocessing.Process`; an open text file is refused, where cloudpickle would send its content.
+go as they go to a `multiprocessing.Process`; an open text file is refused, where cloudpickle would send its content; a
+class that travels by value has its slots, where cloudpickle would give its instances a `__dict__`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                     return name
                 if "." not in name:
                     self.by_value[name] = obj
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        return reduced if reduced is NotImplemented or "__slots__" not in vars(obj) else _with_slots(obj, reduced)
 
 
 def write(parts: Mapping[str, Any], importable: frozenset[str] | None, file: Writable) -> list[memoryview]:
@@ -125,6 +127,15 @@ def _found(qualified_name: str) -> Any:
     for name in qualified_name.split("."):
         found = getattr(found, name, None)
     return found
+
+
+def _with_slots(kind: type, reduced: Any) -> Any:
+    """cloudpickle sets `__slots__` on the finished class, which is too late: instances get a `__dict__`, and then their
+    pickles say so. The class here, to which they come back, has none."""
+    if reduced[0].__name__ == "_make_skeleton_class":
+        namespace = reduced[1][3]
+        namespace["__slots__"] = vars(kind)["__slots__"]
+    return reduced
 
 
 def _reduce_file(file: io.TextIOWrapper) -> Any:
