@@ -383,6 +383,21 @@ def test_layouts_of_tensors_are_kept(line: Line) -> None:
             assert got.stride() == sent.stride()
 
 
+def test_a_tensor_that_was_expanded_takes_the_memory_that_it_had(line: Line) -> None:
+    rows = torch.arange(3 * 50).float().reshape(3, 1, 50)
+    for sent in (
+        rows.expand(3, ELEMENTS // 100, 50),
+        rows[:, :, 10:20].expand(3, ELEMENTS, 10),
+        torch.arange(ELEMENTS).as_strided((ELEMENTS // 8 - 1, 16), (8, 1)),  # windows that overlap
+        torch.full((1, ELEMENTS), True).expand(1000, ELEMENTS),
+    ):
+        got = line.send(lambda sent=sent: sent)
+        assert torch.equal(got, sent) and got.dtype == sent.dtype and got.stride() == sent.stride()
+        assert got.untyped_storage().nbytes() <= sent.untyped_storage().nbytes()
+    with pytest.raises(RuntimeError, match="single memory location"):  # as torch says of any that was expanded
+        got += got
+
+
 def test_sparse_and_nested_tensors_travel_by_value(line: Line) -> None:
     sparse = torch.eye(300).to_sparse()
     assert torch.equal(line.send(lambda: sparse).to_dense(), torch.eye(300))

@@ -180,12 +180,23 @@ def describe(thing: Any, smallest: int = SMALL) -> tuple[Any, int, Leaf] | None:
     source = thing.detach()
     if source.is_conj() or source.is_neg():
         source = source.resolve_conj().resolve_neg()
-    if not _is_dense(source.shape, source.stride()):
-        source = source.contiguous()
-    strides = None if source.is_contiguous() else tuple(source.stride())
+    shape, layout = source.shape, source
+    if not _is_dense(shape, source.stride()):
+        if (span := _span(shape, source.stride())) < source.numel():
+            source = source.as_strided((span,), (1,))
+            size = span * source.element_size()
+        else:
+            layout = source = source.contiguous()
+    strides = None if layout.is_contiguous() else tuple(layout.stride())
     name = str(source.dtype).removeprefix("torch.")
-    leaf = Leaf(0, size, True, name, tuple(source.shape), strides, thing.requires_grad)
+    leaf = Leaf(0, size, True, name, tuple(shape), strides, thing.requires_grad)
     return source, source.data_ptr(), leaf
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last in memory: fewer than there seem to be where some are shown again and again,
+    as in a tensor that was expanded, which is kept as well."""
+    return 1 + sum(stride * (side - 1) for stride, side in zip(strides, shape, strict=True))
 
 
 def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
