@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import inspect
 import os
 import random
 import signal
@@ -674,6 +675,46 @@ def test_from_torch(settings: dict[str, Any]) -> None:
                 assert getattr(ours, name) == getattr(theirs, name), name
         assert [as_lists(batch) for batch in ours] == [as_lists(batch) for batch in theirs]
         assert len(ours) == len(theirs)
+
+
+@pytest.mark.parametrize("given", [{}, {"prefetch_factor": 3, "persistent_workers": True, "timeout": 5}], ids=str)
+def test_from_torch_without_workers_or_with_more_threads(given: dict[str, Any]) -> None:
+    theirs = TorchLoader(range(4), num_workers=2, multiprocessing_context="fork", **given)
+    assert epoch(stoker.DataLoader.from_torch(theirs, num_workers=0)) == [0, 1, 2, 3]
+    threads = stoker.DataLoader.from_torch(theirs, threads_per_worker=16)
+    ours = stoker.DataLoader(range(4), num_workers=2, threads_per_worker=16, **given)
+    assert threads.prefetch_factor == ours.prefetch_factor
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 2, "shuffle": True, "seed": 5, "output": "numpy", "on_error": "skip", "max_errors": None},
+        {"batch_size": None, "num_workers": 2, "worker_method": "thread", "stall_warning": None, "sampler": [1, 0]},
+        {"num_workers": 2, "threads_per_worker": 8, "memory_budget": 1 << 30, "prefetch_factor": 3, "max_restarts": 1},
+        {"batch_size": 2, "distributed": "drop", "rank": 0, "num_replicas": 2, "shuffle": True, "drop_last": True},
+        {"batch_size": 2, "batches_per_epoch": 2, "shuffle": True, "seeding": "sample", "share_heap": False},
+        {"batch_sampler": [[1], [3, 2]], "seed": 2, "quarantine": "bad.jsonl", "on_event": print},
+        {"num_workers": "auto", "persistent_workers": True},
+    ],
+    ids=str,
+)
+def test_from_torch_takes_over_all_settings_of_one_of_ours(settings: dict[str, Any]) -> None:
+    first = stoker.DataLoader(range(6), **settings)
+    second = stoker.DataLoader.from_torch(first)
+    for name in inspect.signature(stoker.DataLoader).parameters:
+        if name not in ("batch_sampler", "sampler"):
+            assert getattr(second, name) == getattr(first, name), name
+    assert len(second) == len(first)
+    assert (second._auto is None) == (first._auto is None)
+    if first.seed is not None:
+        assert np.array_equal(epoch(first), epoch(second))
+
+
+@pytest.mark.parametrize("wrong", [5, [1, 2], range(3)], ids=str)
+def test_from_torch_of_what_is_no_loader(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=f"needs a torch.utils.data.DataLoader, but got {type(wrong).__name__}"):
+        stoker.DataLoader.from_torch(wrong)
 
 
 def test_from_torch_shuffles_by_our_own_order() -> None:

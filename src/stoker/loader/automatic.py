@@ -36,6 +36,7 @@ class Automatic:
     Attributes:
         most: workers that the machine allows.
         choice: what was decided, or None.
+        set_aside: what the loader was asked for with workers, while it has none.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Automatic:
         self.choice: Choice | None = None
         self._shown = self.most  # what the loader's attribute was set to
         self._running = self.most  # workers that the latest iterator began with
-        self._set_aside: dict[str, Any] = {}  # what the loader was asked for with workers
+        self.set_aside: dict[str, Any] = {}
         self._trial: Trial | None = None
         self._claim: shares.Claim | None = None
         self._again = 0
@@ -102,18 +103,18 @@ class Automatic:
         """Whether the loader's number is still ours: who sets another is obeyed."""
         if loader.num_workers == self._shown:
             return True
-        loader.__dict__.update(self._set_aside)
+        loader.__dict__.update(self.set_aside)
         return False
 
     def _show(self, loader: DataLoader[Any], number: int) -> None:
         """The loader's attributes become what they were if the number had been given."""
         attributes = loader.__dict__
         attributes["num_workers"] = self._shown = number
-        if number and self._set_aside:
-            attributes.update(self._set_aside)
-            self._set_aside = {}
-        elif not number and not self._set_aside:
-            self._set_aside = {name: attributes[name] for name in _WITH_WORKERS}
+        if number and self.set_aside:
+            attributes.update(self.set_aside)
+            self.set_aside = {}
+        elif not number and not self.set_aside:
+            self.set_aside = {name: attributes[name] for name in _WITH_WORKERS}
             attributes.update(prefetch_factor=None, persistent_workers=False, multiprocessing_context=None)
 
     def text(self, loader: DataLoader[Any]) -> str:

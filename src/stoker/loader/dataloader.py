@@ -26,7 +26,7 @@ from stoker._supervision import restarts, stalls
 from stoker._supervision.rules import Rules, StallAction
 from stoker.datasets import IterableDataset
 from stoker.datasets.nesting import batched_by
-from stoker.loader import arguments, budget, epoch, heap, state
+from stoker.loader import arguments, budget, epoch, heap, state, taken_over
 from stoker.loader.automatic import Automatic
 from stoker.loader.faults import OnError
 from stoker.loader.hint import Hint
@@ -300,29 +300,25 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         """A loader with the settings of one of torch's, on Stoker's engine.
 
         Args:
-            loader: a `torch.utils.data.DataLoader`.
-            **changes: arguments that take other values, such as `num_workers=4`.
+            loader: a `torch.utils.data.DataLoader`. One of ours gives its own arguments as well.
+            **changes: arguments that take other values, such as `num_workers=4`; `num_workers=0` also leaves out what
+                only workers can have.
 
-        A loader that shuffles by torch's default sampler shuffles here as well, by a permutation of ours; any other
-        sampler is taken over as it is.
+        A loader that shuffles by torch's default sampler shuffles here as well, by a permutation of ours: the order is
+        another for the same seed. Any other sampler is taken over as it is, and walked.
+
+        Raises:
+            TypeError: it is no such loader.
         """
-        names: tuple[str, ...] = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn")
-        names += (
-            "generator",
-            "multiprocessing_context",
-            "prefetch_factor",
-            "persistent_workers",
-            "pin_memory_device",
-            "in_order",
-        )
-        settings = {name: getattr(loader, name) for name in names}
-        if _is_iterable(loader.dataset):
-            settings |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-        elif loader.batch_size is None and loader.batch_sampler is not None:
-            settings["batch_sampler"] = loader.batch_sampler
-        else:
-            settings |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last, **_order_of(loader)}
-        return cls(**{**settings, **changes})
+        ours, torch = isinstance(loader, DataLoader), sys.modules.get("torch")
+        if not ours and (torch is None or not isinstance(loader, torch.utils.data.DataLoader)):
+            raise TypeError(
+                f"from_torch needs a torch.utils.data.DataLoader, but got {type(loader).__name__}. To load from a "
+                "dataset, call DataLoader(dataset, ...)."
+            )
+        names = _ARGUMENTS if ours else _ARGUMENTS[: _ARGUMENTS.index("in_order") + 1]
+        found = taken_over.settings(loader, loader if ours else None, names, _is_iterable(loader.dataset))
+        return cls(**taken_over.changed(found, changes))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
@@ -583,8 +579,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return Rules(**known, **{name: getattr(self, name) for name in Rules._fields if name not in known})
 
 
+_ARGUMENTS = tuple(inspect.signature(DataLoader).parameters)
+
 _SEEN_BY_ITERATORS = (
-    *(name for name in inspect.signature(DataLoader).parameters),
+    *_ARGUMENTS,
     *("_is_stream", "_own_sampler", "_epochs", "_told", "_ledger", "_IterableDataset_len_called"),
 )
 """Not what a subclass adds: it may be an iterator, and that is for the subclass alone to keep."""
@@ -596,18 +594,3 @@ def _is_iterable(dataset: Any) -> bool:
         return True
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
-
-
-def _order_of(loader: Any) -> dict[str, Any]:
-    """`shuffle=` where torch's loader made its sampler itself, else `sampler=`."""
-    import torch.utils.data as theirs
-
-    sampler = loader.sampler
-    if type(loader.batch_sampler) not in (theirs.BatchSampler, type(None)):
-        return {"batch_sampler": loader.batch_sampler, "batch_size": 1, "drop_last": False}
-    if type(sampler) is theirs.SequentialSampler and sampler.data_source is loader.dataset:
-        return {"shuffle": False}
-    plain = type(sampler) is theirs.RandomSampler and not sampler.replacement and sampler._num_samples is None
-    if plain and sampler.generator is loader.generator and sampler.data_source is loader.dataset:
-        return {"shuffle": True}
-    return {"sampler": sampler}
