@@ -30,6 +30,12 @@ def test_all_are_samplers_of_both_houses() -> None:
     assert isinstance(batches, torch_data.Sampler)
 
 
+@pytest.mark.parametrize("name", [name for name in samplers.__all__ if hasattr(torch_data, name)])
+def test_ours_can_be_subscribed_where_torchs_can(name: str) -> None:
+    ours, theirs = getattr(samplers, name), getattr(torch_data, name)
+    assert len(ours.__parameters__) == len(theirs.__parameters__)
+
+
 def test_users_may_subclass_and_subscribe() -> None:
     class Backwards(samplers.Sampler[int]):
         def __init__(self, n: int) -> None:

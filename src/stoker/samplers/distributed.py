@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
@@ -13,8 +13,17 @@ from stoker.samplers.base import Sampler
 from stoker.samplers.draws import in_blocks
 from stoker.samplers.permutation import Permutation
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler")):  # type: ignore[misc]
+    T_co = TypeVar("T_co", covariant=True, default=int)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
+
+
+class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler"), Generic[T_co]):  # type: ignore[misc]
     """Yields every `num_replicas`-th index of an order that all ranks share, beginning with the `rank`-th.
 
     All ranks get equally many: the first indices come again at the end, or with `drop_last` the last are left out. The
