@@ -60,6 +60,8 @@ OWN = Own(PLAIN, [0])
         CacheDataset(Subset(PLAIN, [0]), memory=1 << 16),
         ConcatDataset([BATCHED]),
         TensorDataset(np.arange(4)),
+        MapDataset(columns(["a", "b"]), str.upper),
+        Subset(MapDataset(Subset(columns(["a", "b"]), [1]), str.upper), [0]),
     ],
     ids=lambda data: type(data).__name__,
 )

@@ -36,11 +36,18 @@ def batched_by(dataset: Any) -> Any:
     """The dataset with a `__getitems__` of its own, this one or one in it: whole batches are fetched then. Else None.
 
     `Subset`, `StackDataset` and others of ours always have the method, and only hand on. Where nobody has one to hand
-    on to, samples are fetched one by one: each has its own seed, threads may make them, and workers share batches.
+    on to, samples are fetched one by one: each has its own seed, threads may make them, and workers share batches. So
+    they are where rows of `columns` go through a function: what the rows gain by being read at once is nothing beside
+    it.
     """
     if not callable(getattr(dataset, "__getitems__", None)):
         return None
     held = held_by(dataset, _FETCHING)
     if held is None:
         return dataset
-    return next((found for part in held if (found := batched_by(part)) is not None), None)
+    found = next((found for part in held if (found := batched_by(part)) is not None), None)
+    return None if _is_ours(found, "Columns") and _is_ours(dataset, "MapDataset") else found
+
+
+def _is_ours(dataset: Any, name: str) -> bool:
+    return any(base.__name__ == name and base.__module__.startswith(_HOMES[0]) for base in type(dataset).__mro__)
