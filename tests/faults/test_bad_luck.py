@@ -7,8 +7,11 @@ import errno
 import itertools
 import math
 import os
+import re
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,6 +44,29 @@ from tests.faults.runs import (
 quiet = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 EVERYWHERE = [None, "three threads", "two workers", "clean workers"]
 FORKED = BACKENDS["two workers"]
+
+
+LIMITED = """
+import os, resource, sys
+import stoker
+loader = stoker.DataLoader(range(40), 4, num_workers=4, output="numpy", multiprocessing_context="fork")
+list(loader)  # all is imported by now, which others may not be allowed to read
+user = int(sys.argv[1])
+os.setgid(user)
+os.setuid(user)
+resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))  # this program, the zygote, one worker
+try:
+    list(loader)
+except stoker.WorkerStartError as error:
+    print(error)
+left = -1  # this one
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        left += os.stat(f"/proc/{pid}").st_uid == user
+    except FileNotFoundError:  # somebody else's, which has ended
+        pass
+print(left, "left")
+"""
 
 
 def settings_of(backend: str | None) -> dict[str, Any]:
@@ -189,6 +215,17 @@ class TestNoProcessCanBeStarted:
                 batches.append(plain(batch))
         assert indices(batches) == CALM[: len(batches)] and len(batches) >= 3
         assert not iterator.is_open
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody whose processes are so few")
+    def test_a_real_one(self) -> None:
+        """The kernel counts the processes of a user: of one that nobody else is."""
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-c", LIMITED, str(40_000 + os.getpid() % 20_000)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        said, left = done.stdout.splitlines()
+        assert re.match(r"could not start worker 1 of 4: \[Errno 11\].*`ulimit -u`", said)
+        assert left == "0 left"
 
     def test_from_the_first_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Refusals(monkeypatch, births=1, refusals=1)
