@@ -39,7 +39,7 @@ def fates(counts: Any) -> dict[str, int | None]:
 
 def test_each_fate() -> None:
     ledger = Ledger()
-    ledger.begin(0, 100)
+    ledger.begin(ledger, 0, 100)
     faults = [
         fault(),
         fault(kind="death"),
@@ -49,9 +49,9 @@ def test_each_fate() -> None:
         fault(outcome="replaced"),
         fault(outcome="replaced"),
     ]
-    ledger.delivered(16, faults)  # 20 were planned
+    ledger.epoch.add_delivered(16, faults)  # 20 were planned
     assert fates(ledger.epoch) == {"delivered": 13, "replaced": 3, "quarantined": 3, "skipped": 1, "not_requested": 80}
-    ledger.raised(20, [fault(outcome="raised"), fault()])
+    ledger.epoch.add_raised(20, [fault(outcome="raised"), fault()])
     expected = {"delivered": 13, "replaced": 3, "quarantined": 3, "skipped": 1, "raised": 20, "not_requested": 60}
     assert fates(ledger.epoch) == expected
     assert ledger.epoch.batches == 1
@@ -59,18 +59,18 @@ def test_each_fate() -> None:
 
 def test_a_batch_of_which_nothing_is_left_is_none() -> None:
     ledger = Ledger()
-    ledger.begin(0, 2)
-    ledger.delivered(0, [fault(), fault(kind="skip")])
+    ledger.begin(ledger, 0, 2)
+    ledger.epoch.add_delivered(0, [fault(), fault(kind="skip")])
     assert fates(ledger.epoch) == {"quarantined": 1, "skipped": 1}
     assert ledger.epoch.batches == 0
 
 
 def test_an_epoch_without_a_known_length() -> None:
     ledger = Ledger()
-    ledger.begin(0, 10)
-    ledger.begin(1, None)
-    ledger.delivered(4, [])
-    ledger.begin(2, 5)
+    ledger.begin(ledger, 0, 10)
+    ledger.begin(ledger, 1, None)
+    ledger.epoch.add_delivered(4, [])
+    ledger.begin(ledger, 2, 5)
     assert ledger.total.planned is ledger.total.not_requested is None
     assert ledger.epoch.not_requested == 5
     assert ledger.total.delivered == 4
@@ -78,9 +78,35 @@ def test_an_epoch_without_a_known_length() -> None:
 
 def test_a_length_that_was_too_small() -> None:
     ledger = Ledger()
-    ledger.begin(0, 3)
-    ledger.delivered(4, [])
+    ledger.begin(ledger, 0, 3)
+    ledger.epoch.add_delivered(4, [])
     assert ledger.epoch.not_requested == 0
+
+
+class Owner:
+    """Who counts."""
+
+
+def test_each_counts_into_its_own_epoch() -> None:
+    ledger, first, second = Ledger(), Owner(), Owner()
+    of_first, of_second = ledger.begin(first, 0, 10), ledger.begin(second, 1, 10)
+    for counts in (of_first, of_second, of_first):
+        counts.add_delivered(3, [])
+    assert (of_first.delivered, of_second.delivered) == (6, 3) and ledger.epoch is of_second
+    assert (ledger.total.delivered, ledger.total.planned, ledger.epochs) == (9, 20, 2)
+    again = ledger.begin(first, 2, 10)
+    of_second.add_raised(4, [fault()])
+    again.add_delivered(1, [])
+    assert (ledger.total.delivered, ledger.total.raised, ledger.total.planned) == (10, 4, 30)
+    assert ledger.total.faults["OSError"].count == 1
+
+
+def test_who_is_gone_is_counted_and_not_kept() -> None:
+    ledger = Ledger()
+    for number in range(5):
+        ledger.begin(Owner(), number, 10).add_delivered(2, [])
+    assert (ledger.total.delivered, ledger.total.planned) == (10, 50)
+    assert len(ledger._open) == 1
 
 
 def test_before_the_first_epoch() -> None:
@@ -103,15 +129,15 @@ def test_the_sum_is_what_was_planned(epochs: list[tuple[list[tuple[bool, list[An
     for number, (batches, wanted) in enumerate(epochs):
         expected = dict.fromkeys((*FATES, "batches"), 0)
         planned = sum(len(samples) for _, samples in batches)
-        ledger.begin(number, planned)
+        ledger.begin(ledger, number, planned)
         for is_raised, samples in batches[:wanted]:
             faults = [fault(kind=bad[0], outcome=bad[1]) for bad in samples if bad]
             if is_raised:
-                ledger.raised(len(samples), faults)
+                ledger.epoch.add_raised(len(samples), faults)
                 expected["raised"] += len(samples)
                 continue
             left_out = [bad[0] for bad in samples if bad and bad[1] == "skipped"]
-            ledger.delivered(len(samples) - len(left_out), faults)
+            ledger.epoch.add_delivered(len(samples) - len(left_out), faults)
             expected["delivered"] += samples.count(None)
             expected["replaced"] += len(faults) - len(left_out)
             expected["skipped"] += left_out.count("skip")
@@ -129,7 +155,7 @@ def test_the_sum_is_what_was_planned(epochs: list[tuple[list[tuple[bool, list[An
 def test_time() -> None:
     ledger = Ledger()
     for number in range(2):
-        ledger.begin(number, None, asked=10.0)
+        ledger.begin(ledger, number, None, asked=10.0)
         for batch in range(3):
             now = 10.0 + 2.0 * (batch + 1)
             ledger.waited(now - 0.5, now)
@@ -140,18 +166,18 @@ def test_time() -> None:
 def test_nobody_waits_longer_than_it_takes() -> None:
     """Somebody has waited since before another iterator began the epoch."""
     ledger = Ledger()
-    ledger.begin(0, None, asked=10.0)
+    ledger.begin(ledger, 0, None, asked=10.0)
     ledger.waited(9.5, 11.5)
     assert ledger.epoch.waited == ledger.epoch.spent == ledger.total.spent == 2.0
 
 
 def test_faults_by_class() -> None:
     ledger = Ledger()
-    ledger.begin(0, None)
-    ledger.delivered(1, [fault(index=1, exception="OSError: 1"), fault(index=2, exception="KeyError: 2")])
-    ledger.begin(1, None)
-    ledger.raised(1, [fault(index=3, exception="OSError: 3")])
-    ledger.delivered(1, [fault(index=4, kind="skip", exception="too dark: 4")])
+    ledger.begin(ledger, 0, None)
+    ledger.epoch.add_delivered(1, [fault(index=1, exception="OSError: 1"), fault(index=2, exception="KeyError: 2")])
+    ledger.begin(ledger, 1, None)
+    ledger.epoch.add_raised(1, [fault(index=3, exception="OSError: 3")])
+    ledger.epoch.add_delivered(1, [fault(index=4, kind="skip", exception="too dark: 4")])
     found = {name: (like.count, like.first["index"]) for name, like in ledger.epoch.faults.items()}
     assert found == {"OSError": (1, 3), "SkipSample": (1, 4)}
     found = {name: (like.count, like.first["index"]) for name, like in ledger.total.faults.items()}
@@ -161,9 +187,9 @@ def test_faults_by_class() -> None:
 def test_what_is_kept_is_bounded() -> None:
     """A loader may live for weeks, and what is bad be bad in each of its epochs."""
     ledger = Ledger()
-    ledger.begin(0, None)
+    ledger.begin(ledger, 0, None)
     for number in range(10 * KEPT):
-        ledger.delivered(1, [fault(exception=f"Error{number}: no"), fault()])
+        ledger.epoch.add_delivered(1, [fault(exception=f"Error{number}: no"), fault()])
         ledger.event(Event("death", "died", time=number))
     assert len(ledger.total.faults) == KEPT + 1
     assert sum(like.count for like in ledger.total.faults.values()) == 20 * KEPT
@@ -173,21 +199,21 @@ def test_what_is_kept_is_bounded() -> None:
 
 def test_a_copy_stays_as_it_is() -> None:
     ledger = Ledger()
-    ledger.begin(0, 5)
-    ledger.delivered(1, [fault()])
+    ledger.begin(ledger, 0, 5)
+    ledger.epoch.add_delivered(1, [fault()])
     before = ledger.epoch.copy()
-    ledger.delivered(1, [fault()])
+    ledger.epoch.add_delivered(1, [fault()])
     assert before.delivered == before.faults["OSError"].count == 1
     assert ledger.epoch.delivered == ledger.epoch.faults["OSError"].count == 2
 
 
 def test_it_can_be_sent() -> None:
     ledger = Ledger()
-    ledger.begin(3, 5)
-    ledger.delivered(1, [fault()])
+    ledger.begin(ledger, 3, 5)
+    ledger.epoch.add_delivered(1, [fault()])
     ledger.event(Event("death", "died"))
     again = pickle.loads(pickle.dumps(ledger))
-    assert (again.epoch, again.events) == (ledger.epoch, ledger.events)
+    assert (again.epoch, again.total, again.events) == (ledger.epoch, ledger.total, ledger.events)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stoker
 from stoker._events import Event
 from stoker.loader.ledger import Ledger
 from stoker.loader.report import Report
@@ -50,7 +51,7 @@ def rows(report: Report) -> dict[str, str]:
 @pytest.fixture
 def ledger() -> Ledger:
     ledger = Ledger()
-    ledger.begin(0, 50_000)
+    ledger.begin(ledger, 0, 50_000)
     return ledger
 
 
@@ -67,9 +68,9 @@ def test_nothing_has_begun() -> None:
 
 
 def test_counts(ledger: Ledger) -> None:
-    ledger.delivered(40_000, [fault()] * 3 + [fault(outcome="replaced")] * 10)
-    ledger.raised(5, [])
-    ledger.delivered(9, [fault(kind="skip")])
+    ledger.epoch.add_delivered(40_000, [fault()] * 3 + [fault(outcome="replaced")] * 10)
+    ledger.epoch.add_raised(5, [])
+    ledger.epoch.add_delivered(9, [fault(kind="skip")])
     found = rows(Report.of(ledger))
     assert list(found) == [
         *("epoch", "delivered", "replaced", "skipped", "quarantined", "raised", "not requested", "faults")
@@ -84,9 +85,9 @@ def test_counts(ledger: Ledger) -> None:
 
 
 def test_counts_of_all_epochs(ledger: Ledger) -> None:
-    ledger.delivered(50_000, [])
-    ledger.begin(1, 50_000)
-    ledger.delivered(1000, [])
+    ledger.epoch.add_delivered(50_000, [])
+    ledger.begin(ledger, 1, 50_000)
+    ledger.epoch.add_delivered(1000, [])
     found = rows(Report.of(ledger))
     assert found["epoch"] == "1: 50,000 samples; batches delivered: 1; in brackets, all 2 epochs"
     assert found["delivered"] == "1,000 (2.00%)  [51,000]"
@@ -95,8 +96,8 @@ def test_counts_of_all_epochs(ledger: Ledger) -> None:
 
 def test_an_epoch_without_a_known_length() -> None:
     ledger = Ledger()
-    ledger.begin(0, None)
-    ledger.delivered(3, [fault()])
+    ledger.begin(ledger, 0, None)
+    ledger.epoch.add_delivered(3, [fault()])
     found = rows(Report.of(ledger))
     assert found["epoch"] == "0: samples without a number; batches delivered: 1"
     assert found["delivered"] == "3 (75.00%)"
@@ -105,7 +106,7 @@ def test_an_epoch_without_a_known_length() -> None:
 
 def test_faults_by_class_the_most_first(ledger: Ledger) -> None:
     for number in range(7):
-        ledger.delivered(1, [fault(exception=f"Error{number}: no", description=None)] * (number + 1))
+        ledger.epoch.add_delivered(1, [fault(exception=f"Error{number}: no", description=None)] * (number + 1))
     assert rows(Report.of(ledger))["faults"].splitlines() == [
         "7 Error6, first sample 517 at 2026-03-04 12:00:00: Error6: no",
         "6 Error5, first sample 517 at 2026-03-04 12:00:00: Error5: no",
@@ -116,13 +117,13 @@ def test_faults_by_class_the_most_first(ledger: Ledger) -> None:
 
 
 def test_a_fault(ledger: Ledger) -> None:
-    ledger.delivered(1, [fault()])
+    ledger.epoch.add_delivered(1, [fault()])
     expected = "1 OSError, first sample 517 (train/b.jpg) at 2026-03-04 12:00:00: OSError: image file is truncated"
     assert rows(Report.of(ledger))["faults"] == expected
 
 
 def test_a_fault_of_a_stream(ledger: Ledger) -> None:
-    ledger.raised(1, [fault(index=None, description=None)])
+    ledger.epoch.add_raised(1, [fault(index=None, description=None)])
     assert "OSError, first at 2026" in rows(Report.of(ledger))["faults"]
 
 
@@ -161,12 +162,12 @@ def test_stacks_stand_below(ledger: Ledger) -> None:
 
 
 def test_it_is_of_one_moment(ledger: Ledger) -> None:
-    ledger.delivered(1, [fault()])
+    ledger.epoch.add_delivered(1, [fault()])
     ledger.event(Event("death", "died", time=NOON))
     memory = {"arena": 1}
     report = Report.of(ledger, memory)
     before = str(report), report.as_dict()
-    ledger.delivered(1, [fault()])
+    ledger.epoch.add_delivered(1, [fault()])
     ledger.event(Event("death", "died"))
     memory["arena"] = 2
     assert (str(report), report.as_dict()) == before
@@ -175,7 +176,7 @@ def test_it_is_of_one_moment(ledger: Ledger) -> None:
 
 
 def test_plain_values(ledger: Ledger) -> None:
-    ledger.delivered(3, [fault(index=np.int64(3), time=0.0)])
+    ledger.epoch.add_delivered(3, [fault(index=np.int64(3), time=0.0)])
     ledger.event(Event("death", "died", time=0.0, worker=1, batch=2, details={"signal": 9, "of": {1}}))
     ledger.waited(1.5, 2.0)
     found = Report.of(ledger, {"arena": 5}, "stacks").as_dict()
@@ -215,9 +216,26 @@ ANYTHING = st.recursive(
 @given(ANYTHING, st.text(), st.text())
 def test_whatever_comes(anything: Any, exception: str, kind: str) -> None:
     ledger = Ledger()
-    ledger.begin(0, None)
-    ledger.delivered(1, [fault(index=anything, exception=exception, description=exception)])
+    ledger.begin(ledger, 0, None)
+    ledger.epoch.add_delivered(1, [fault(index=anything, exception=exception, description=exception)])
     ledger.event(Event(kind, exception, time=NOON, details={exception: anything}))
     report = Report.of(ledger)
     assert str(report)
     json.dumps(report.as_dict())
+
+
+def test_of_two_iterators_at_once() -> None:
+    """Each counts into an epoch of its own; the newest is shown, and the total has both."""
+    loader = stoker.DataLoader(range(12), batch_size=4, output="numpy", seed=1)
+    first, second = iter(loader), iter(loader)
+    for iterator in (first, second, first, first):
+        next(iterator)
+    report = loader.report()
+    assert (report.epoch_number, report.epoch.planned, report.epoch.delivered) == (1, 12, 4)
+    assert (report.total.planned, report.total.delivered, report.total.not_requested) == (24, 16, 8)
+    list(second)
+    assert loader.report().epoch.delivered == 12 and loader.report().total.delivered == 24
+    for _ in zip(loader, loader, strict=True):
+        pass
+    report = loader.report()
+    assert (report.epoch.delivered, report.total.delivered, report.epochs) == (12, 48, 4)

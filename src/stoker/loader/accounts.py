@@ -12,6 +12,7 @@ from stoker._events import Event
 from stoker.loader import epoch as epochs
 from stoker.loader import world
 from stoker.loader.budget import ErrorBudget
+from stoker.loader.ledger import Counts
 from stoker.loader.plan import Step
 from stoker.loader.quarantine import QuarantineFile
 from stoker.loader.witness import Witness
@@ -40,6 +41,7 @@ class Accounts:
         self._file = None if loader.quarantine is None else QuarantineFile(loader.quarantine)
         self._first: dict[str, Any] | None = None  # bad sample of the epoch
         self._epoch = 0
+        self._counts = Counts()
         self._rank, self._ranks = 0, 1
         self._clean = 0  # samples that the budget has not been told of: those of batches in which none was bad
 
@@ -52,7 +54,7 @@ class Accounts:
         self._rank, self._ranks = _world(loader)
         if self._file is None and self._path is not None:
             self._file = QuarantineFile(self._path)
-        self._ledger.begin(epoch.number, epoch.samples, asked)
+        self._counts = self._ledger.begin(self, epoch.number, epoch.samples, asked)
 
     def deliver(self, answer: Answer, step: Step) -> None:
         """An answer is about to be given to the user.
@@ -63,7 +65,7 @@ class Accounts:
         """
         said = answer.said
         if answer.kind == "batch" and not said.faults:
-            counts = self._ledger.epoch  # nearly every batch, so it is short here
+            counts = self._counts  # nearly every batch, so it is short here
             counts.delivered += said.samples
             counts.batches += 1
             self._clean += said.samples
@@ -75,15 +77,15 @@ class Accounts:
             self._note(fault)
         if answer.kind == "error":
             count = len(step.indices) if isinstance(step.indices, (list, np.ndarray)) else said.samples
-            self._ledger.raised(count, faults)
+            self._counts.add_raised(count, faults)
             return
         samples = 0 if answer.kind == "empty" else said.samples
         left_out = sum(fault["outcome"] == "skipped" for fault in faults)
         bad = sum(fault["kind"] != "skip" for fault in faults)
         if (reason := self._budget.add(samples + left_out, bad)) is not None:
-            self._ledger.raised(samples + left_out, faults)
+            self._counts.add_raised(samples + left_out, faults)
             raise self._too_many(reason)
-        self._ledger.delivered(samples, faults)
+        self._counts.add_delivered(samples, faults)
         if answer.kind == "empty" and self._ranks > 1:
             raise errors.EmptyBatchError(
                 f"every sample of batch {step.number} was left out on rank {self._rank} of {self._ranks}: the other "

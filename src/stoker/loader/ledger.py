@@ -11,7 +11,9 @@ in the epoch, `index`, `description`, `exception`, `traceback`, `worker`, `repla
 
 from __future__ import annotations
 
+import functools
 import operator
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -123,7 +125,7 @@ class Counts:
         return replace(self, faults={name: replace(like) for name, like in self.faults.items()})
 
     def add_delivered(self, samples: int, faults: Sequence[Fault]) -> None:
-        """A batch of so many samples; those that failed are left out, or another is among them."""
+        """A batch of so many samples is delivered; those that failed are left out, or another is among them."""
         if not faults:
             self.delivered += samples
             self.batches += samples > 0
@@ -166,7 +168,7 @@ class Happened:
 
 
 class Ledger:
-    """Counts for a loader, in the thread of the trainer.
+    """Counts for a loader, in the thread of the trainer. Each of its iterators counts into an epoch of its own.
 
     Attributes:
         epoch: counts of the latest epoch.
@@ -179,7 +181,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.epoch = Counts()
-        self._before = Counts(planned=0)
+        self._before = Counts(planned=0)  # of epochs into which nobody counts any more
+        self._open: list[tuple[weakref.ref[Any], Counts]] = []  # whose epoch it is, and the others
         self.epoch_number: int | None = None
         self.epochs = 0
         self._asked = 0.0
@@ -187,45 +190,43 @@ class Ledger:
         self.row_seconds: float | None = None
         self.marked: tuple[int, float] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Nobody counts into a copy's epochs
+        return {**self.__dict__, "_before": self.total, "_open": []}
+
     @property
     def total(self) -> Counts:
         """Counts of all epochs since the loader was made, as they are now."""
-        return self._before.plus(self.epoch) if self.epochs else self._before.copy()
+        return functools.reduce(Counts.plus, (counts for _, counts in self._open), self._before).copy()
 
-    def begin(self, epoch_number: int, planned: int | None, asked: float = 0.0) -> None:
+    def begin(self, owner: object, epoch_number: int, planned: int | None, asked: float = 0.0) -> Counts:
         """An epoch begins, of so many samples: those that are still to come, where it is resumed.
 
         Args:
+            owner: who counts into it, until it begins another or is garbage.
             epoch_number: counted from 0.
             planned: None where nobody knows.
             asked: when its first batch was asked for, by `time.perf_counter`.
+
+        Returns:
+            What it counts into, by `add_delivered` and `add_raised`.
         """
-        self._before = self.total
+        still_open = []
+        for whose, counts in self._open:
+            if whose() is None or whose() is owner:
+                self._before = self._before.plus(counts)
+            else:
+                still_open.append((whose, counts))
         self.epoch = Counts(planned)
+        self._open = [*still_open, (weakref.ref(owner), self.epoch)]
         self.epoch_number = epoch_number
         self.epochs += 1
         self._asked = asked
-
-    def delivered(self, samples: int, faults: Sequence[Fault]) -> None:
-        """A batch is delivered.
-
-        Args:
-            samples: how many are in it, those that stand in for others included.
-            faults: of the samples that failed or were not wanted.
-        """
-        self.epoch.add_delivered(samples, faults)
-
-    def raised(self, samples: int, faults: Sequence[Fault]) -> None:
-        """A batch's error is raised.
-
-        Args:
-            samples: how many were planned for the batch, the innocent included.
-            faults: of the samples that failed.
-        """
-        self.epoch.add_raised(samples, faults)
+        return self.epoch
 
     def waited(self, since: float, now: float) -> None:
-        """The training loop has waited for a batch, by `time.perf_counter`."""
+        """The training loop has waited for a batch, by `time.perf_counter`. Counted in the latest epoch, whoever it
+        waited for: it is one loop's time."""
         epoch = self.epoch
         epoch.waited = waited = epoch.waited + now - since
         spent = now - self._asked
