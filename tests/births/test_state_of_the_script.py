@@ -165,17 +165,21 @@ def test_the_workers_are_children_of_multiprocessing(run: Any, birth: str) -> No
     seen = run(
         birth,
         """
-        import multiprocessing, sys
+        import multiprocessing, os, sys
         from stoker import DataLoader
         class Data:
             def __len__(self):
                 return 1
             def __getitem__(self, index):
                 me = multiprocessing.current_process()
-                return f'{me.name} {me.daemon} {multiprocessing.active_children()} {sys.stdin.read()!r}'
+                print(me.name, me._identity, me.daemon, multiprocessing.active_children(), repr(sys.stdin.read()))
+                trainer = multiprocessing.parent_process()
+                trainer.join(timeout=0)
+                print(trainer.name, trainer.is_alive())
+                return trainer.pid
         if __name__ == '__main__':
             [batch] = DataLoader(Data(), num_workers=1, multiprocessing_context=BIRTH)
-            print(batch[0])
+            print(batch[0] == os.getpid(), multiprocessing.parent_process())
         """,
     )
-    assert seen == "stoker-worker-0 True [] ''"
+    assert seen.split("\n") == ["stoker-worker-0 (1,) True [] ''", "MainProcess True", "True None"]

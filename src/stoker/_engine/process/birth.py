@@ -78,7 +78,8 @@ def fork(
                     for descriptor in ours:
                         if descriptor is not None:
                             os.close(descriptor)
-                    entry.main(ends, lambda: (recipe, workers, rules, collecting), before)
+                    trainer = multiprocessing.current_process().name
+                    entry.main(ends, lambda: (trainer, recipe, workers, rules, collecting), before)
                 finally:
                     os._exit(1)
     except BaseException:  # Ctrl-C while it was born, heard now
@@ -110,6 +111,7 @@ def clean(ends: zygote.Ends, workers: int, rules: Rules, parts: Parts, assemble:
     """Starts a clean interpreter as zygote; returns its pid. Raises CannotSendError before anything starts."""
     from stoker._engine.process.clean import start
 
-    everything = {**parts, "assemble": assemble, "workers": workers, "rules": rules}
+    trainer = multiprocessing.current_process().name
+    everything = {**parts, "trainer": trainer, "assemble": assemble, "workers": workers, "rules": rules}
     descriptors = [descriptor for descriptor in ends if descriptor is not None]
     return start("stoker._engine.process.entry:run_clean", everything, descriptors)

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 
 def main(
-    ends: Ends, make: Callable[[], tuple[Recipe, int, Rules, bool]], signals: set[signal.Signals | int] | None = None
+    ends: Ends,
+    make: Callable[[], tuple[str, Recipe, int, Rules, bool]],
+    signals: set[signal.Signals | int] | None = None,
 ) -> None:
     """The zygote's whole life, in the process that was born for it; does not return.
 
     Args:
         ends: what it was born with.
-        make: gives the recipe, the number of workers, what they may do, and whether they run Python's garbage
-            collector.
+        make: gives the trainer's name, the recipe, the number of workers, what they may do, and whether they run
+            Python's garbage collector.
         signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
     """
     kernel.die_with_writers(ends.lifeline)
@@ -39,7 +41,8 @@ def main(
         settle.zygote()
         if signals is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        recipe, workers, rules, collecting = make()
+        trainer, recipe, workers, rules, collecting = make()
+        settle.born_of(trainer, ends.lifeline if ends.trainer is None else ends.trainer)
         born = True
         Zygote(channel, ends, workers, rules, recipe, collecting).run()
     except BaseException as error:
@@ -57,10 +60,10 @@ def main(
 def run_clean(parcel: Parcel, descriptors: Sequence[int]) -> None:
     """Entry of a clean interpreter: what was sent is opened here, so that what goes wrong can be reported."""
 
-    def make() -> tuple[Recipe, int, Rules, bool]:
+    def make() -> tuple[str, Recipe, int, Rules, bool]:
         parts = parcel.open()
         settle.write_out()  # else every worker would print again what was printed meanwhile
-        assemble, workers, rules = (parts.pop(name) for name in ("assemble", "workers", "rules"))
-        return assemble(parts), workers, rules, True
+        trainer, assemble, workers, rules = (parts.pop(name) for name in ("trainer", "assemble", "workers", "rules"))
+        return trainer, assemble(parts), workers, rules, True
 
     main(Ends(*descriptors), make)

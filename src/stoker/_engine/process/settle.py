@@ -27,6 +27,19 @@ def zygote() -> None:
     kernel.name_process("stoker-zygote")
 
 
+def born_of(trainer: str, sentinel: int) -> None:
+    """Libraries ask multiprocessing whose child they are: the trainer's, also in the workers that are forked from here.
+
+    Args:
+        trainer: its name.
+        sentinel: a descriptor that is readable when it has ended; open as long as this process and its workers.
+    """
+    import multiprocessing.process
+
+    parent = multiprocessing.process._ParentProcess(trainer, os.getppid(), sentinel)  # type: ignore[attr-defined]
+    multiprocessing.process._parent_process = parent  # type: ignore[attr-defined]
+
+
 def worker(number: int, zygote_pid: int, stacks: int, collecting: bool) -> None:
     """After a worker's birth."""
     import faulthandler
@@ -54,13 +67,15 @@ def one_thread() -> None:
 
 
 def _as_a_child_of_multiprocessing(number: int) -> None:
-    """Libraries ask multiprocessing who they are: a daemonic child with a name and no children, no standard input."""
+    """Libraries ask multiprocessing who they are: a daemonic child with a name, a number and no children, no standard
+    input."""
     import multiprocessing.process
     import multiprocessing.util
 
     process = multiprocessing.process.current_process()
     process._config = {**process._config, "daemon": True}  # type: ignore[attr-defined]
     process._name = f"stoker-worker-{number}"  # type: ignore[attr-defined]
+    process._identity = (*process._identity, number + 1)  # type: ignore[attr-defined]
     multiprocessing.process._children = set()  # type: ignore[attr-defined]
     multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]
     with contextlib.suppress(OSError):
