@@ -14,7 +14,7 @@
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
     ├── MissingExtraError (ImportError)        an optional package that is not installed
     ├── QuarantineError (OSError)              a quarantine file that cannot be written
-    ├── SamplerError (ValueError)              a sampler that yields what is no index
+    ├── SamplerError (ValueError, RuntimeError)   a sampler that yields what is no index, or cannot yield so many
     ├── ShardingError (RuntimeError)           a stream that began to shard itself too late
     ├── SickBirthError (RuntimeError)          workers that stall from birth, twice
     ├── StalledError (RuntimeError)            a unit of work that takes too long, and may not be waited for
@@ -100,8 +100,8 @@ class QuarantineError(StokerError, OSError):
     """A quarantine file cannot be opened for writing."""
 
 
-class SamplerError(StokerError, ValueError):
-    """A sampler yielded what is no index of the dataset, or what is no batch."""
+class SamplerError(StokerError, ValueError, RuntimeError):
+    """A sampler yielded what is no index of the dataset, or what is no batch, or cannot draw as many as it should."""
 
 
 class ShardingError(StokerError, RuntimeError):

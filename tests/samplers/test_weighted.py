@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker.errors import SamplerError
 from stoker.samplers import WeightedRandomSampler, weighted
 from stoker.samplers.weighted_order import DrawnOrder, Sums
 
@@ -76,8 +77,16 @@ def test_numpys_draws_without_replacement_have_the_right_shares() -> None:
 
 def test_without_replacement_zero_is_never_drawn_and_nothing_twice() -> None:
     assert sorted(WeightedRandomSampler(WEIGHTS, 4, False, numpys())) == [0, 2, 3, 5]
-    with pytest.raises(ValueError, match="cannot draw 5 different indices: only 4 of 6 weights are above zero"):
+    with pytest.raises(SamplerError, match="cannot draw 5 different indices: only 4 of 6 weights are above zero"):
         WeightedRandomSampler(WEIGHTS, 5, False)
+
+
+@pytest.mark.parametrize("kind", ["ours", "torch's"])
+def test_more_than_there_are_is_a_runtime_error_as_torch_raises(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    made = WeightedRandomSampler if kind == "ours" else torch.utils.data.WeightedRandomSampler
+    with pytest.raises(RuntimeError):
+        list(made([1.0, 1.0], 3, False))
 
 
 @pytest.mark.usefixtures("torch_not_wanted")

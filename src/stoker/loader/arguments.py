@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.context
 import operator
+import sys
 from typing import Any
+
+import numpy as np
 
 METHODS = ("process", "thread")
 SEEDINGS = ("auto", "sample", "worker")
@@ -80,6 +83,11 @@ def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persiste
         )
     if prefetch_factor is not None and prefetch_factor < 0:
         raise ValueError("prefetch_factor option should be non-negative")
+    if prefetch_factor is not None and integer("prefetch_factor", prefetch_factor, "None") == 0:
+        raise ValueError(
+            "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter: a worker needs a batch to make. "
+            "Use 1 for as few batches ahead as there can be."
+        )
     if persistent_workers and num_workers == 0:
         raise ValueError("persistent_workers option needs num_workers > 0")
 
@@ -123,6 +131,14 @@ def check_generator(generator: Any) -> None:
         raise ValueError(
             f"generator is on {generator.device}, and the order is drawn on the CPU: pass torch.Generator() without a "
             "device."
+        )
+    torch = sys.modules.get("torch")
+    kinds = (np.random.Generator, type(None)) if torch is None else (np.random.Generator, type(None), torch.Generator)
+    if not isinstance(generator, kinds):
+        raise TypeError(
+            "generator should be a torch.Generator, a numpy.random.Generator or None, but got "
+            f"generator={generator!r}. For the same order in each run pass seed=, or "
+            "torch.Generator().manual_seed(5)."
         )
 
 

@@ -560,7 +560,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         }
         if self._method == "serial":
             if self.timeout != 0:
-                raise AssertionError("a timeout needs workers: num_workers=0 requires timeout == 0")
+                raise AssertionError(
+                    "_SingleProcessDataLoaderIter requires timeout == 0: without workers nobody watches the clock. "
+                    f"Leave out timeout={self.timeout}, or use num_workers=1."
+                )
             hint = self._hint
             return SerialBackend(assemble(parts)) if hint is None else WatchedBackend(assemble(parts), hint, witness)
         if self._method == "thread":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stoker import _nominal
+from stoker.errors import SamplerError
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, TorchDraws, draws_from, in_blocks
 from stoker.samplers.passes import WalkedInEpochs
@@ -36,8 +37,9 @@ class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("Weighte
 
     Raises:
         ValueError: `num_samples` is no positive integer, `replacement` no bool, `weights` not in one dimension, or a
-            weight is negative, infinite or NaN (the message names it), or all are zero; or, without replacement, fewer
-            than `num_samples` are above zero. Weights that were changed are checked when they are next used.
+            weight is negative, infinite or NaN (the message names it), or all are zero. Weights that were changed are
+            checked when they are next used.
+        SamplerError: without replacement, fewer than `num_samples` weights are above zero.
     """
 
     weights: Any
@@ -96,7 +98,7 @@ class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("Weighte
         with the weights.
 
         Raises:
-            ValueError: the weights were changed, and are no longer right.
+            ValueError, SamplerError: the weights were changed, and are no longer right.
         """
         weights = _array(self.weights)
         if not self.replacement:
@@ -127,7 +129,7 @@ class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("Weighte
                 "no index can be drawn. Look at how they were computed, or scale them."
             )
         if not self.replacement and (possible := np.count_nonzero(weights)) < self.num_samples:
-            raise ValueError(
+            raise SamplerError(
                 f"cannot draw {self.num_samples} different indices: only {possible} of {len(weights)} weights are "
                 "above zero. Lower num_samples, or draw with replacement=True."
             )

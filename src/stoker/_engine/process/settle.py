@@ -75,7 +75,7 @@ def _as_a_child_of_multiprocessing(number: int) -> None:
     process = multiprocessing.process.current_process()
     process._config = {**process._config, "daemon": True}  # type: ignore[attr-defined]
     process._name = f"stoker-worker-{number}"  # type: ignore[attr-defined]
-    process._identity = (*process._identity, number + 1)  # type: ignore[attr-defined]
+    process._identity = (*process._identity, number + 1)
     multiprocessing.process._children = set()  # type: ignore[attr-defined]
     multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]
     with contextlib.suppress(OSError):
