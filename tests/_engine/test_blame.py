@@ -10,6 +10,8 @@ from stoker._supervision.restarts import KILLS, OWN_KILLS
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import STALLS, Stall, Stalls
 
+PID = 4711
+
 
 def blame(most: int = 5, at_once: int = 1) -> Blame:
     rules = Rules(max_restarts=most, units_at_once=at_once)
@@ -20,10 +22,11 @@ def test_a_sample_that_crashes_its_workers_is_known() -> None:
     judge = blame()
     for death in range(OWN_KILLS):
         assert not judge.known(7)
-        verdict = judge.died(Death([7, 8], 3, -signal.SIGSEGV, "in decode()"), float(death))
+        verdict = judge.died(Death([7, 8], 3, PID, -signal.SIGSEGV, "in decode()"), float(death))
     assert verdict.blamed
     ((mark, story),) = judge.known(7)
     assert (mark, story["kind"], story["stack"]) == (3, "death", "in decode()")
+    assert "(pid(s) 4711)" in story["message"]
     assert not judge.known(8)
     judge.answered(7)
     assert not judge.known(7)
@@ -32,7 +35,7 @@ def test_a_sample_that_crashes_its_workers_is_known() -> None:
 def test_who_is_idle_blames_nobody() -> None:
     judge = blame()
     for death in range(KILLS):
-        assert not judge.died(Death([], IDLE, -signal.SIGKILL), float(death)).blamed
+        assert not judge.died(Death([], IDLE, PID, -signal.SIGKILL), float(death)).blamed
     assert judge.deaths == KILLS
 
 
@@ -40,7 +43,7 @@ def test_a_stall_for_which_a_worker_was_ended_is_told_with_its_stack_then() -> N
     judge = blame()
     stall = Stall(0, 7, 61.0)
     for death in range(STALLS):
-        verdict = judge.died(Death([7], 3, -signal.SIGKILL, "now", (stall, "then")), float(death))
+        verdict = judge.died(Death([7], 3, PID, -signal.SIGKILL, "now", (stall, "then")), float(death))
     assert verdict.blamed
     ((mark, story),) = judge.known(7)
     assert (mark, story["kind"], story["stack"]) == (3, "stall", "then")
@@ -49,14 +52,16 @@ def test_a_stall_for_which_a_worker_was_ended_is_told_with_its_stack_then() -> N
 def test_a_stall_of_another_unit_proves_nothing() -> None:
     judge = blame(most=50)
     for death in range(KILLS - 1):
-        assert not judge.died(Death([8], 3, -signal.SIGKILL, stall=(Stall(0, 7, 61.0), "then")), float(death)).blamed
+        assert not judge.died(
+            Death([8], 3, PID, -signal.SIGKILL, stall=(Stall(0, 7, 61.0), "then")), float(death)
+        ).blamed
 
 
 def test_where_several_samples_are_made_at_once_their_units_are_made_one_by_one() -> None:
     judge = blame(at_once=4)
-    assert not judge.died(Death([7, 8], SEVERAL, -signal.SIGSEGV), 0.0).blamed
+    assert not judge.died(Death([7, 8], SEVERAL, PID, -signal.SIGSEGV), 0.0).blamed
     assert [mark for unit in (7, 8) for mark, _ in judge.known(unit)] == [SEVERAL, SEVERAL]
     for death in range(OWN_KILLS):
-        verdict = judge.died(Death([8], 2, -signal.SIGSEGV), 1.0 + death)
+        verdict = judge.died(Death([8], 2, PID, -signal.SIGSEGV), 1.0 + death)
     assert verdict.blamed
     assert [mark for mark, _ in judge.known(8)] == [SEVERAL, 2]

@@ -86,6 +86,13 @@ def test_it_is_named(backend: str, tmp_path: Path) -> None:
     assert len(blamed) == 3 and any("batch 1, sample 5" in event.message for event in blamed)
 
 
+@pytest.mark.parametrize("backend", PROCESSES)
+def test_by_default_it_is_told_in_torchs_words(backend: str) -> None:
+    words = r"DataLoader worker \(pid\(s\) \d+\) exited .*DataLoader worker \(pid \d+\) is killed by signal: Killed"
+    with pytest.raises(RuntimeError, match=words):
+        list(loader(Samples({5: is_killed}), **BACKENDS[backend]))
+
+
 class Described(Samples):
     def describe(self, index: int) -> str:
         return f"photos/{index:04}.jpg"

@@ -21,6 +21,7 @@ class Death(NamedTuple):
     Attributes:
         units: what it held, what it worked on first.
         mark: what it was doing.
+        pid: its process.
         code: its exit code, negative for a signal; None where that is unknown.
         stack: its last Python stack, where it could be had.
         stall: for which it was ended, with its stack then; None if it was not.
@@ -28,6 +29,7 @@ class Death(NamedTuple):
 
     units: Sequence[int]
     mark: int
+    pid: int
     code: int | None
     stack: str = ""
     stall: tuple[Stall, str] | None = None
@@ -70,7 +72,7 @@ class Blame:
         place = None if death.mark == IDLE else death.mark
         if unit is None or death.stall is None or death.stall[0].unit != unit:
             verdict = self._restarts.died(unit, place, death.code, now)
-            story = {"kind": "death", "message": fates.blamed(death.code, death.mark), "stack": death.stack}
+            story = {"kind": "death", "message": fates.blamed(death.pid, death.code, death.mark), "stack": death.stack}
         elif self._stalls.ended(unit, place):
             stall, stack = death.stall
             self._restarts.forgive(unit)

@@ -360,7 +360,7 @@ class SpawnBackend(Backend):
         unit, mark = (lost[0] if lost else None), self._life.marks.read(number)
         where = None if unit is None else self._witness.locate(unit, mark)
         stall = None if child.stall is None else (child.stall, "")
-        verdict = self._blame.died(blame.Death(lost, mark, code, stall=stall), now)
+        verdict = self._blame.died(blame.Death(lost, mark, child.pid, code, stall=stall), now)
         if verdict.pause is None or not self._was_ready:
             self._fatal = self._fatal or fates.died(number, child.pid, code, where, self._blame.deaths)
             return

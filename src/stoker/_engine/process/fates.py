@@ -31,8 +31,8 @@ def died(
     doing = " while it was idle" if where is None else f" while it made {where}"
     several = f" It was the {deaths}. death of a worker within ten minutes (see `max_restarts`)." if deaths > 1 else ""
     return errors.WorkerDiedError(
-        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {kernel.told(code)}. It "
-        f"was worker {number}, and ended{doing}.{several} {_CAUSES}{then and chr(10) + then}{_with(stack)}"
+        f"{_ended(pid, code)}. It was worker {number}, and ended{doing}.{several} {_CAUSES}"
+        f"{then and chr(10) + then}{_with(stack)}"
     )
 
 
@@ -48,12 +48,9 @@ DOING = {
 """Marks that are no sample's, in words."""
 
 
-def blamed(code: int | None, mark: int) -> str:
+def blamed(pid: int, code: int | None, mark: int) -> str:
     """The story of a place in a unit that ended several workers, the last one like this."""
-    return (
-        f"DataLoader worker exited unexpectedly, and each that tried this batch after it did as well, {_there(mark)}: "
-        f"the last one {kernel.told(code)}. {_CAUSES}"
-    )
+    return f"{_ended(pid, code)}. So has each that tried this batch before it, {_there(mark)}. {_CAUSES}"
 
 
 def stalled(seconds: float, mark: int) -> str:
@@ -67,6 +64,11 @@ def stalled(seconds: float, mark: int) -> str:
 def doubted() -> dict[str, Any]:
     """The story of a unit that was made together with others by a worker that has died."""
     return {"kind": "death", "message": "a worker has died that made it and others at once", "stack": ""}
+
+
+def _ended(pid: int, code: int | None) -> str:
+    """In torch's words."""
+    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {kernel.told(code)}"
 
 
 def _there(mark: int) -> str:

@@ -239,7 +239,7 @@ class Zygote:
             return
         unit, mark = (units[0] if units else None), self._marks.read(number)
         stall = None if child.stall is None else (child.stall, child.stack)
-        verdict = self._blame.died(Death(units, mark, status, stack, stall), now)
+        verdict = self._blame.died(Death(units, mark, child.pid, status, stack, stall), now)
         at = (unit, mark, stack)
         if verdict.pause is None:
             self._trainer.send("died", number, child.pid, status, *at, self._blame.deaths)
