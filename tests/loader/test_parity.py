@@ -241,6 +241,26 @@ def test_explicit_random_samplers_give_torchs_order(workers: dict[str, Any]) -> 
         assert order(TorchLoader, stoker.RandomSampler, seeded) == model
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("RandomSampler", [range(9)]), ("SubsetRandomSampler", [range(9)]), ("WeightedRandomSampler", [[1.0] * 9, 9])],
+)
+def test_samplers_after_manual_seed(name: str, arguments: list[Any]) -> None:
+    """As the guide says: ours gives torch's order outside a loader of ours, and one of the epoch's seed in it."""
+    ours, theirs = getattr(stoker, name), getattr(torch.utils.data, name)
+
+    def seeded(draw: Callable[[], Any]) -> list[int]:
+        torch.manual_seed(3)
+        return [int(index) for index in draw()]
+
+    model = seeded(lambda: theirs(*arguments))
+    assert seeded(lambda: ours(*arguments)) == model
+    torchs = seeded(lambda: TorchLoader(range(9), None, sampler=theirs(*arguments)))
+    assert seeded(lambda: stoker.DataLoader(range(9), None, sampler=theirs(*arguments))) == torchs
+    first, again = (seeded(lambda: stoker.DataLoader(range(9), None, sampler=ours(*arguments))) for _ in range(2))
+    assert first == again != torchs
+
+
 # Reproducibility
 
 

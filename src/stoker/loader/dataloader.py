@@ -69,7 +69,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         dataset: map-style (`__getitem__`, `__len__`; `__getitems__` for a batch at once) or an `IterableDataset`.
         batch_size: samples in a batch; None turns batching off.
         shuffle: a new order each epoch, by a keyed permutation: constant time and memory for any number of samples.
-        sampler: any iterable of indices. An explicit one is walked: `RandomSampler(generator=g)` gives torch's order.
+        sampler: any iterable of indices, which is walked: `RandomSampler(generator=g)` gives torch's order. Ours
+            without a generator follow from the epoch's seed instead.
         batch_sampler: any iterable of lists of indices.
         num_workers: workers beside the trainer; 0 fetches in the trainer itself. `"auto"` begins with what affinity,
             cgroup and memory allow, measures during the first batches how many are best, and the attribute is then
@@ -98,11 +99,13 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample,
             from the epoch's seed and the sample's position, some 10 us; "auto" does so only for those who draw;
             "worker" seeds once for each worker, as torch does, and results then depend on the number of workers.
-        shard: "auto" shares a stream that does not shard itself out among the workers, and says so once; "none" does
-            not.
-        seed: fixes all epochs: epoch e is a function of (seed, e). Without it each epoch's seed is drawn at the first
-            `next()`, from `generator` or the global generator.
-        output: "torch" (where it is installed) or "numpy" leaves.
+        shard: "auto" shares a stream that does not shard itself out among the workers, and says so once: each of them
+            reads all of it, and keeps its share. "none" does not.
+        seed: fixes all epochs: epoch e is a function of (seed, e), and `torch.manual_seed` has no say in the order.
+            Costs no time. Without it each epoch's seed is drawn at the first `next()`, from `generator` or the global
+            generator.
+        output: "torch" (where it is installed) or "numpy" leaves. Neither copies a leaf for it; a tensor takes the
+            trainer some microseconds to make.
         distributed: shares each epoch out among the ranks of a job, without a sampler; `batch_size` is a rank's. Where
             samples do not divide evenly, "pad" gives some twice (as `DistributedSampler` does), "drop" leaves the last
             out, "exact" gives each once, so that some ranks have a sample, or a batch, more. Without `seed=` the order
@@ -305,7 +308,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
                 only workers can have.
 
         A loader that shuffles by torch's default sampler shuffles here as well, by a permutation of ours: the order is
-        another for the same seed. Any other sampler is taken over as it is, and walked.
+        another for the same seed. Any other sampler is taken over as it is. Constant time: nothing is started or drawn.
 
         Raises:
             TypeError: it is no such loader.
