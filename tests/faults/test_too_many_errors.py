@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import stoker
-from stoker import ErrorBudgetError, SkipSample
+from stoker import ErrorBudgetError, SkipSample, WorkerDiedError
 from tests.faults.runs import BACKENDS, N, Samples, crashes, fates, loader, raises, story
 
 pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
@@ -72,6 +74,66 @@ def test_deaths_are_errors() -> None:
     made = loader(Samples(dict.fromkeys((5, 6, 9), crashes)), on_error="skip", max_errors=2, **BACKENDS["two workers"])
     count, error = until_it_ends(made)
     assert count == 2 and "The first was WorkerDiedError" in str(error)
+
+
+class TestSamplesThatKill:
+    """Each of them ends two workers before it is known, so a large batch of them is not waited for."""
+
+    @pytest.mark.parametrize("backend", ["one worker", "two workers", "clean workers"])
+    @pytest.mark.parametrize("policy", ["skip", "replace", "callable"])
+    def test_end_the_run_when_they_are_too_many(self, policy: str, backend: str, tmp_path: Path) -> None:
+        """The batches before theirs are delivered; the line of each that is known is written."""
+        events: list[Any] = []
+        dataset = Samples(dict.fromkeys(range(12, N), crashes))
+        on_error: Any = (lambda record: "skip") if policy == "callable" else policy
+        settings = {"on_event": events.append, "quarantine": tmp_path / "bad", **BACKENDS[backend]}
+        made = loader(dataset, on_error=on_error, batch_size=12, max_errors=3, **settings)
+        count, error = until_it_ends(made)
+        assert count == 1
+        assert "4 of 24 samples of this epoch (16.67%) were bad, and max_errors=3 allows 3" in str(error)
+        assert "The first was WorkerDiedError" in str(error) and "(in batch 1, at sample 12, worker" in str(error)
+        assert "crashes" in str(error.__cause__)  # the function in which it was
+        blamed = [event for event in events if event.kind == "blamed" and "made batch 1," in event.message]
+        assert len(blamed) == (5 if policy == "callable" else 4)  # it may have let the last one be raised
+        assert (fates(made)["delivered"], fates(made)["raised"], fates(made)["not_requested"]) == (12, 12, 24)
+        found = stoker.quarantine(tmp_path / "bad")
+        assert found.indices == list(range(12, {"skip": 16, "replace": 13, "callable": 17}[policy]))
+        assert {(record.kind, record.outcome, record.batch) for record in found} == {("death", "raised", 1)}
+
+    def test_that_hang_are_known_as_such(self, tmp_path: Path) -> None:
+        dataset = Samples(dict.fromkeys(range(N), lambda index: select.select([], [], [])))
+        settings = {"stall_warning": 0.2, "stall_action": "restart", "quarantine": tmp_path / "bad"}
+        made = loader(dataset, on_error="skip", batch_size=24, max_errors=1, **settings, **BACKENDS["two workers"])
+        count, error = until_it_ends(made)
+        assert count == 0 and "The first was StalledError" in str(error)
+        assert {record.kind for record in stoker.quarantine(tmp_path / "bad")} == {"stall"}
+
+    def test_end_it_whatever_a_listener_does(self) -> None:
+        def listener(event: Any) -> None:
+            raise RuntimeError(event.kind)
+
+        dataset = Samples(dict.fromkeys(range(N), crashes))
+        settings = {"on_event": listener, "max_errors": 3, "batch_size": 24, **BACKENDS["one worker"]}
+        iterator = iter(loader(dataset, on_error="skip", **settings))
+        for kind in ["death", "blamed"] * 3 + ["death"]:
+            with pytest.raises(RuntimeError, match=f"^{kind}$"):
+                next(iterator)
+        with pytest.raises(ErrorBudgetError) as caught:
+            next(iterator)
+        assert repr(caught.value.__context__) == "RuntimeError('blamed')" and not iterator.is_open
+
+    @pytest.mark.parametrize("policy", ["skip", "replace"])
+    def test_may_be_as_many_as_are_allowed(self, policy: str) -> None:
+        """Those that are tried in their places count once, where they stand themselves."""
+        dataset = Samples(dict.fromkeys(range(4), crashes))
+        made = loader(dataset, on_error=policy, batch_size=12, max_errors=4, **BACKENDS["two workers"])
+        story(made)
+        assert fates(made)["quarantined" if policy == "skip" else "replaced"] == 4
+
+    def test_cost_nothing_where_each_is_raised(self) -> None:
+        dataset = Samples(dict.fromkeys(range(0, N, 4), crashes))
+        made = loader(dataset, batch_size=8, max_errors=0, **BACKENDS["two workers"])
+        assert story(made) == [WorkerDiedError] * 6
 
 
 def test_raised_errors_cost_nothing() -> None:

@@ -25,6 +25,15 @@ def test_a_count() -> None:
     assert budget.add(10, 0) is not None
 
 
+def test_what_is_foreseen_is_not_counted() -> None:
+    budget = ErrorBudget(3, None)
+    budget.add(10, 2)
+    for _ in range(2):
+        assert budget.foreseen(10, 1) is None
+        assert budget.foreseen(10, 2) == "4 of 20 samples of this epoch (20.00%) were bad, and max_errors=3 allows 3"
+    assert budget.add(10, 1) is None
+
+
 def test_no_error_at_all() -> None:
     for budget in (ErrorBudget(0, None), ErrorBudget(None, 0)):
         assert budget.add(10**9, 0) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from stoker._events import Event
 from stoker.loader import epoch as epochs
 from stoker.loader import world
 from stoker.loader.budget import ErrorBudget
-from stoker.loader.ledger import Counts
+from stoker.loader.ledger import Counts, plain_index
 from stoker.loader.plan import Step
 from stoker.loader.quarantine import QuarantineFile
 from stoker.loader.witness import Witness
@@ -35,6 +36,7 @@ class Accounts:
 
     def __init__(self, loader: DataLoader[Any], witness: Witness) -> None:
         self._witness = witness
+        witness.accounts = weakref.WeakMethod(self.heard)
         self._ledger = loader._ledger
         self._budget = ErrorBudget(loader.max_errors, loader.max_error_rate)
         self._path = loader.quarantine
@@ -44,12 +46,16 @@ class Accounts:
         self._counts = Counts()
         self._rank, self._ranks = 0, 1
         self._clean = 0  # samples that the budget has not been told of: those of batches in which none was bad
+        # Samples that end their workers, by unit and place there: each time that one was blamed
+        self._blamed: dict[int, dict[int, list[Event]]] = {}
+        self._spared = 0 if loader.on_error in ("skip", "replace") else 1  # of each unit: the last may be its error
 
     def begin(self, epoch: Epoch, loader: DataLoader[Any], asked: float) -> None:
         """An epoch begins, with a first batch that was asked for then."""
         self._budget.rewind()
         self._clean = 0
         self._first = None
+        self._blamed.clear()
         self._epoch = epoch.number
         self._rank, self._ranks = _world(loader)
         if self._file is None and self._path is not None:
@@ -72,6 +78,7 @@ class Accounts:
             return
         self._budget.add(self._clean, errors=0)
         self._clean = 0
+        self._blamed.pop(answer.unit, None)
         faults = [{**fault, "epoch": self._epoch, "batch": step.number, "rank": self._rank} for fault in said.faults]
         for fault in faults:
             self._note(fault)
@@ -92,6 +99,53 @@ class Accounts:
                 "ranks have a batch there, and would wait for this one. Use on_error='replace', which keeps every "
                 "batch as it was planned."
             )
+
+    def heard(self, event: Event) -> None:
+        """What befell a worker. A batch whose samples end their workers takes long: each of them has to do it twice at
+        least. So it is given up as soon as those that are known are too many for it to be delivered.
+
+        Raises:
+            ErrorBudgetError: that is so for the batch that is waited for.
+        """
+        if event.kind == "zygote_death":
+            self._blamed.clear()  # the next one knows nothing, and finds out anew
+            return
+        unit, place = event.details["unit"], event.details["mark"]
+        if place >= 0:
+            self._blamed.setdefault(unit, {}).setdefault(place, []).append(event)
+        due = min(self._witness.steps, default=-1)  # others may be delivered before the run ends at that one
+        step, blamed = self._witness.steps.get(due), self._blamed.get(due)
+        if step is None or blamed is None or not isinstance(step.indices, (list, np.ndarray)):
+            return
+        # Those that stood in for one come from its batch first, and are bad in their own places as well
+        count = min(len(step.indices), max(len(blamed), *map(len, blamed.values()))) - self._spared
+        if (reason := self._budget.foreseen(self._clean + len(step.indices), count)) is None:
+            return
+        faults = [self._fault(step, place, blamed[place][0]) for place in sorted(blamed)]
+        for fault in faults:
+            self._note(fault)
+        self._counts.add_raised(len(step.indices), faults)
+        raise self._too_many(reason)
+
+    def _fault(self, step: Step, place: int, event: Event) -> dict[str, Any]:
+        """A sample that has ended its workers, as far as the trainer knows it."""
+        kind, error = ("stall", "StalledError") if event.details["stalled"] else ("death", "WorkerDiedError")
+        return {
+            "kind": kind,
+            "outcome": "raised",
+            "place": place,
+            "position": step.position + place * step.stride,
+            "index": plain_index(step.indices[place]),
+            "description": None,
+            "exception": f"{error}: {event.message.splitlines()[0]}",
+            "traceback": event.message,
+            "worker": event.worker,
+            "replacement": None,
+            "time": event.time,
+            "epoch": self._epoch,
+            "batch": step.number,
+            "rank": self._rank,
+        }
 
     def _note(self, fault: dict[str, Any]) -> None:
         """A bad sample: into the file before its batch is delivered, and to whoever listens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 from typing import Any
@@ -59,6 +60,10 @@ class ErrorBudget:
         if self._rate is not None and self._errors > (allowed := self._allowed_by(self._rate)):
             return f"{self._counts()}, and max_error_rate={self._rate:g} allows {allowed:,} of so many"
         return None
+
+    def foreseen(self, samples: int, errors: int) -> str | None:
+        """What `add` would return for a batch, which is not counted."""
+        return copy.copy(self).add(samples, errors)
 
     def _allowed_by(self, rate: float) -> int:
         rounded = math.floor(rate * self._samples + 1e-6)  # 0.29 * 100 is a little less than 29

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import sys
 import warnings
+import weakref
 from collections import deque
 
 import numpy as np
@@ -30,6 +31,10 @@ _HINTS = ("hint",)
 """What is well meant depends on the clock: it must not fail a run in which warnings are errors."""
 
 
+ACCOUNTED = ("blamed", "zygote_death")
+"""What says before a batch is delivered that it cannot be."""
+
+
 class Witness:
     """Tells of events, and where in the epoch a unit is.
 
@@ -41,6 +46,7 @@ class Witness:
     Attributes:
         steps: the steps of the units that are under way.
         later: what `flush` is to tell.
+        accounts: who else hears of each event of `ACCOUNTED`, last; what it raises passes through. Weak: it knows us.
     """
 
     def __init__(self, ledger: Ledger, listener: Listener | None, told: set[str]) -> None:
@@ -49,6 +55,7 @@ class Witness:
         self._told = told
         self.steps: dict[int, Step] = {}
         self.later: deque[Event] = deque()
+        self.accounts: weakref.WeakMethod[Listener] | None = None
 
     def tell_later(self, event: Event) -> None:
         """As `tell`, when `flush` is called: where what the user's listener raises does no harm."""
@@ -64,12 +71,17 @@ class Witness:
         raises passes through."""
         self._ledger.event(event)
         _log.log(_LEVELS.get(event.kind, logging.WARNING), event.message)
-        if self._listener is not None:
-            self._listener(event)
-        if event.kind not in self._told and event.kind not in _SILENT:
-            self._told.add(event.kind)
-            with contextlib.suppress(errors.StokerWarning) if event.kind in _HINTS else contextlib.nullcontext():
-                warnings.warn(event.message, errors.StokerWarning, stacklevel=users_level())
+        try:
+            if self._listener is not None:
+                self._listener(event)
+            if event.kind not in self._told and event.kind not in _SILENT:
+                self._told.add(event.kind)
+                with contextlib.suppress(errors.StokerWarning) if event.kind in _HINTS else contextlib.nullcontext():
+                    warnings.warn(event.message, errors.StokerWarning, stacklevel=users_level())
+        finally:
+            account = self.accounts() if self.accounts is not None and event.kind in ACCOUNTED else None
+            if account is not None:
+                account(event)
 
     def learned(self, row_seconds: float | None) -> None:
         """What a sample costs a worker: the ledger keeps it for the next epoch's workers."""

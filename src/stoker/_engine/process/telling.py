@@ -43,7 +43,7 @@ def death(rules: Rules, end: Death, where: str | None) -> Event:
         told = f"worker {end.worker} (pid {end.pid}) was ended at {where}, where it stalled. {then}"
     else:
         told = str(fates.died(end.worker, end.pid, end.code, where, stack=end.stack, then=then))
-    details = {"unit": end.unit, "mark": end.mark, "code": end.code}
+    details = {"unit": end.unit, "mark": end.mark, "code": end.code, "stalled": end.stalled}
     return Event("blamed" if end.blamed else "death", told, worker=end.worker, details=details)
 
 
