@@ -233,20 +233,32 @@ class Told:
 
 
 @pytest.mark.parametrize(
-    ("row_seconds", "batch_size", "at_first"),
+    ("row_seconds", "batch_size", "at_first", "shared"),
     [
-        (None, 16, 8),  # one for each worker
-        (1.0, 16, 4),  # twice prefetch_factor: they are shared
-        (1e-9, 16, 16),  # as many as may be: they are not
-        (1.0, 1, 16),
+        (None, 16, 8, 4),  # one for each worker
+        (1.0, 16, 4, 4),  # twice prefetch_factor: they are shared
+        (1e-9, 16, 16, 4),  # as many as may be: they are not
+        (1.0, 2, 8, 8),  # two rows for each worker
+        (1.0, 1, 16, 16),
     ],
 )
-def test_how_many_are_under_way_until_it_is_known(row_seconds: float | None, batch_size: int, at_first: int) -> None:
+def test_how_many_are_under_way_until_it_is_known(
+    row_seconds: float | None, batch_size: int, at_first: int, shared: int
+) -> None:
     made = loader(Images(), num_workers=8, batch_size=batch_size)
     made._ledger.row_seconds = row_seconds
     with iter(made) as batches:
         most = [batches._most(Told(shares)) for shares in (None, True, False)]  # type: ignore[arg-type]
-    assert most == [at_first, 4, 16]
+    assert most == [at_first, shared, 16]
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_there_are_rows_for_all_workers_also_where_a_sampler_makes_the_batches() -> None:
+    small = [[index, index + 1] for index in range(0, N, 2)]
+    with iter(loader(Images(), num_workers=8, batch_sampler=small, batch_size=1)) as batches:
+        for _ in range(4):
+            next(batches)
+        assert batches._most(Told(True)) == 8  # type: ignore[arg-type]
 
 
 def test_others_have_as_many_as_ever_under_way() -> None:
@@ -274,7 +286,7 @@ def test_no_more_than_that_are_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
             submit(unit, *rest)
 
         def first(timeout: float | None) -> Any:
-            assert len(submitted) == 6  # 2 x prefetch_factor, of the 12 that may be under way
+            assert len(submitted) == 8  # two rows for each worker, of the 12 batches that may be under way
             os.write(held[1], b"." * N)
             return receive(timeout)
 
