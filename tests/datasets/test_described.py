@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.datasets import ConcatDataset, Subset
+from stoker.datasets import CacheDataset, ConcatDataset, MapDataset, Subset
 from stoker.datasets.described import describe
 
 
@@ -41,6 +41,14 @@ def wrappers(data: Any) -> list[Any]:
 def test_the_sample_of_a_subset_has_another_index_there() -> None:
     for data in wrappers(Photos("a", 5))[:2]:
         assert [describe(data, index) for index in (0, 1, -1)] == ["a/4", "a/2", "a/0"]
+
+
+def test_who_changes_or_keeps_samples_says_what_the_source_says() -> None:
+    data = Photos("a", 5)
+    for around in (MapDataset(data, str), CacheDataset(data, memory=1 << 16), MapDataset(Subset(data, [3, 4]), str)):
+        place = 1 if len(around) == 2 else 4
+        assert describe(around, place) == "a/4"
+    assert describe(MapDataset([1, 2], str), 0) is None
 
 
 def test_each_of_several_has_its_own() -> None:

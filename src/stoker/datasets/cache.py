@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.cache_store import Folder, Memory, Store
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
+from stoker.datasets.described import describe
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
 
 T = TypeVar("T")
@@ -109,6 +110,10 @@ class CacheDataset(Dataset[T]):
             return self._keep(number, self.dataset[index])
         sample: T = _loaded(data, number)
         return sample
+
+    def describe(self, index: Any) -> Any:
+        """Returns what the source says of its sample at `index`, by a `describe(index)` of its own; else None."""
+        return describe(self.dataset, index)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], list[T]]:

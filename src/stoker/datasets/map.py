@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
+from stoker.datasets.described import describe
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 
 T_co = TypeVar("T_co", covariant=True)
@@ -58,6 +59,10 @@ class MapDataset(Dataset[T_co]):
         """
         fetch = self.dataset.__getitems__
         return lambda indices: [self.fn(sample) for sample in fetch(indices)]
+
+    def describe(self, index: Any) -> Any:
+        """Returns what the source says of its sample at `index`, by a `describe(index)` of its own; else None."""
+        return describe(self.dataset, index)
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the source which epoch follows, if it wants to know."""
