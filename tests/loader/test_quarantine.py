@@ -156,7 +156,7 @@ class TestFile:
         assert isinstance(raised.value.__cause__, OSError)
 
     def test_that_no_file_can_have_as_its_name(self) -> None:
-        with pytest.raises(QuarantineError, match=r"'a\\x00b' cannot be opened for writing: embedded null byte"):
+        with pytest.raises(QuarantineError, match=r"'a\\x00b' cannot be opened for writing: .*embedded null"):
             QuarantineFile("a\0b")
 
     def test_in_a_fork_nothing_is_written_or_closed(self, path: Path) -> None:
