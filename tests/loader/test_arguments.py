@@ -321,7 +321,9 @@ def test_a_prefetch_factor_that_torch_refuses_later_is_refused_at_once(number: A
         stoker.DataLoader(DATA, num_workers=1, prefetch_factor=number)
 
 
-@pytest.mark.parametrize("wrong", [5, random.Random(0), "torch", torch.Generator], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [5, random.Random(0), "torch", torch.Generator], ids=lambda wrong: type(wrong).__name__
+)
 def test_what_is_no_generator_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"generator should be a torch\.Generator, .*but got"):
         stoker.DataLoader(DATA, generator=wrong)
