@@ -90,7 +90,7 @@ WITHOUT: dict[str, dict[str, str]] = {
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    lives, pairs = (2, 4) if options.quick else (40, 12)
+    lives, pairs = (2, 4) if options.quick else (120, 12)
     goals = [Goal(f"{name}, upper end", at_most=MOST) for name in (TIME, CPU)]
     workloads: dict[str, dict[str, Any]] = {
         f"transport, batches of {name}, read": {"workload": "transport", "shape": shape, "samples": samples}
