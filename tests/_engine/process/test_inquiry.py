@@ -71,7 +71,7 @@ class Waits:
 
     def __getitem__(self, index: int) -> int:
         while not self.file.exists():
-            os.sched_yield()
+            time.sleep(0.001)
         return index
 
 

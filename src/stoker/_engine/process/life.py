@@ -76,6 +76,14 @@ class Life:
             handed_over.close()
             undo.pop_all()
 
+    @property
+    def bytes_of_batches(self) -> int:
+        """What its arena holds; nothing when it is closed, which may be while another thread reports."""
+        try:
+            return os.fstat(self.arena).st_blocks * 512
+        except OSError:
+            return 0
+
     def end(self, kill: bool = False) -> None:
         """Ends the zygote and its workers and gives back all that they held. Idempotent; nothing in a forked child."""
         if self._closed:

@@ -377,7 +377,7 @@ class ProcessBackend(Backend):
         if os.getpid() == self._owner:  # a forked child would read what its parent waits for
             workers = self._life.inquiry.ask("workers", STACKS) or workers
         return {
-            "batches": sum(os.fstat(life.arena).st_blocks * 512 for life in self._lives),
+            "batches": sum(life.bytes_of_batches for life in list(self._lives)),
             "zygote": memory.proportional(zygote),
             f"{len(workers)} workers": sum(memory.proportional(pid) for pid in workers),
         }
