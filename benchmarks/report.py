@@ -87,26 +87,25 @@ def _circumstances(result: dict[str, Any]) -> str:
 
 def readme(results: list[dict[str, Any]]) -> str:
     """What was promised, and what came of it: a row for each goal."""
-    rows = [["", "Stoker", "torch", "ratio", "goal"]]
+    rows = [["", "Stoker", "beside", "ratio", "goal"]]
     for result in results:
         for case in result["cases"]:
             rows += [_row(case, goal) for goal in case["goals"] if goal.get("headline", True)]
     if len(rows) == 1:
         return ""
-    computer = results[0]["environment"]["CPUs"]
-    return (
-        f"Measured on {computer} by `make bench`; [all figures, with their spread](docs/performance.md).\n\n"
-        f"{table.markdown(rows)}\n"
-    )
+    computers = dict.fromkeys(result["environment"]["CPUs"] for result in results)
+    where = f"Measured on {' and '.join(computers)} by `make bench`"
+    return f"{where}; [all figures, with their spread](docs/performance.md).\n\n{table.markdown(rows)}\n"
 
 
 def _row(case: dict[str, Any], goal: dict[str, Any]) -> list[str]:
     first, *others = case["rivals"]
     other = goal["against"] or next(iter(others), None)
     by_rival, ratios = case["figures"][goal["figure"]], case["ratios"][goal["figure"]]
-    shown = [_median(by_rival[first]), _median(by_rival.get(other)), _median(ratios.get(other))]
-    whom = f" ({other})" if len(others) > 1 else ""
-    return [f"{_sentence(case['name'])}: {goal['figure']}{whom}", *shown, table.goal_text(goal, 1)]
+    theirs = _median(by_rival.get(other))
+    whom = f"{other}: {theirs}" if theirs else ""
+    shown = [_median(by_rival[first]), whom, _median(ratios.get(other))]
+    return [f"{_sentence(case['name'])}: {goal['figure']}", *shown, table.goal_text(goal, 1)]
 
 
 def _median(spread: dict[str, Any] | None) -> str:

@@ -136,6 +136,17 @@ def test_threads_report_while_batches_are_taken() -> None:
     assert taken == list(range(len(taken)))
 
 
+def test_of_an_iterator_that_has_ended_meanwhile_there_is_nothing_to_report() -> None:
+    """As a watcher finds it who had the backend just before."""
+    batches: Any = iter(stoker.DataLoader(range(8), 2, num_workers=1, output="numpy"))
+    next(batches)
+    backend = batches._backend
+    assert backend.memory()["batches"] >= 0 < backend.memory()["zygote"]
+    batches.close()
+    assert backend.memory() == {"batches": 0, "zygote": 0, "1 workers": 0}
+    assert backend.stacks() == "(the workers' stacks could not be read)"
+
+
 class Dies:
     """A worker ends at a sample, once; the next one notes when it is made again."""
 
