@@ -198,6 +198,17 @@ def test_views_may_end_in_any_thread(line: Line) -> None:
     assert line.collect() == 8
 
 
+def test_a_leaf_keeps_the_slot_and_has_a_place_of_its_own(line: Line) -> None:
+    batch = line.send(lambda: {"x": array(1), "y": array(2), "z": array(3)})
+    kept = batch["y"]
+    del batch
+    assert line.collect() == 0
+    kept += 1
+    assert (kept == 3).all() and kept.nbytes == BIG
+    del kept
+    assert line.collect() == 1
+
+
 def test_dtypes_and_shapes_of_numpy(line: Line) -> None:
     structured = np.zeros(BIG // 12, dtype=[("a", "<f4"), ("b", "<i8")])
     structured["b"] = 7
@@ -206,6 +217,8 @@ def test_dtypes_and_shapes_of_numpy(line: Line) -> None:
     for sent in (structured, big_endian, fortran):
         got = line.send(lambda sent=sent: sent)
         assert got.dtype == sent.dtype and (got == sent).all()
+    marked = np.zeros(BIG, np.dtype(np.int8, metadata={"vals": {"cat": 0}}))  # as h5py marks enumerations
+    assert line.send(lambda: marked).dtype.metadata == {"vals": {"cat": 0}}
 
 
 torch = pytest.importorskip("torch", reason="what follows is about tensors")
@@ -297,6 +310,19 @@ def test_batches_that_are_shared_one_after_the_other_need_no_more_slots(line: Li
         assert (batch == value).all()
         del batch
     assert line.slots <= 2
+
+
+def test_a_view_of_what_was_moved_away_outlives_the_other_leaves(line: Line) -> None:
+    one, other = line.send(lambda: [tensor(1), tensor(2)])
+    view = one.numpy()
+    one.share_memory_()
+    del one
+    assert line.collect() == 0
+    del other
+    assert line.collect() == 0
+    assert (view == 1).all()
+    del view
+    assert line.collect() == 1
 
 
 def test_a_view_outlives_a_move_and_the_loader() -> None:

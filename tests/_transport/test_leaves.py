@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from stoker._transport import leaves
+from stoker._transport.leaves import Leaf
 
 torch = pytest.importorskip("torch")
 
@@ -60,6 +64,74 @@ def test_a_tensor_that_a_batch_holds_twice_arrives_as_one() -> None:
     first, second = travelled([tensor, tensor])
     first += 1
     assert first is second
+
+
+FLAT = {
+    "list": lambda a, b: [a, b],
+    "tuple": lambda a, b: (a, b),
+    "dict": lambda a, b: {"b": b, "a": a},
+}
+
+OTHER = {
+    "a leaf": lambda a, b: a,
+    "nothing": lambda a, b: [],
+    "the same twice": lambda a, b: [a, a],
+    "with a number": lambda a, b: [a, b, 3],
+    "nested": lambda a, b: [[a], b],
+    "keys that are numbers": lambda a, b: {1: a, 2: b},
+    "a named tuple": lambda a, b: Unit(a, b),
+    "ordered": lambda a, b: OrderedDict(a=a, b=b),
+    "an array that has a class": lambda a, b: [a.view(Signal), b],
+}
+
+
+@pytest.mark.parametrize("make", [*FLAT.values(), *OTHER.values()], ids=[*FLAT, *OTHER])
+def test_batches_arrive_as_they_were(make: Any) -> None:
+    sent = make(np.arange(3), np.arange(4))
+    taken: list[Any] = []
+
+    def place(leaf: Any) -> int:
+        taken.append(leaf)
+        return len(taken) - 1
+
+    got = leaves.loads(leaves.dumps(sent, place), taken)
+    assert type(got) is type(sent) and repr(got) == repr(sent)
+    assert len(taken) == len({id(leaf) for leaf in taken})
+    if isinstance(sent, dict):
+        assert list(got) == list(sent)
+
+
+@pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
+def test_of_flat_batches_nothing_but_the_frame_travels(make: Any) -> None:
+    numbers = itertools.count()
+    data = leaves.dumps(make(np.arange(3), np.arange(4)), lambda leaf: next(numbers))
+    assert not data.startswith(b"\x80") and len(data) < 40
+
+
+def test_leaves_that_stay_in_the_pickle_are_not_taken_twice() -> None:
+    taken: list[Any] = []
+
+    def place(leaf: Any) -> int | None:
+        if len(leaf) < 4:
+            return None
+        taken.append(leaf)
+        return len(taken) - 1
+
+    sent = [np.arange(5), np.arange(3), np.arange(4)]
+    got = leaves.loads(leaves.dumps(sent, place), taken)
+    assert [list(leaf) for leaf in got] == [list(leaf) for leaf in sent]
+    assert [len(leaf) for leaf in taken] == [5, 4]
+
+
+def test_leaves_travel_packed() -> None:
+    sent = [Leaf(0, 24, False, np.dtype([("a", "<f4"), ("b", "<i8")]), (2,), None, False)]
+    sent.append(Leaf(64, 24, True, "bfloat16", (3, 4), (1, 3), True))
+    assert leaves.unpack(leaves.pack(sent)) == tuple(sent)
+    assert leaves.unpack(leaves.pack([])) == ()
+
+
+class Signal(np.ndarray):  # type: ignore[type-arg]
+    pass
 
 
 class Unit(NamedTuple):

@@ -216,7 +216,7 @@ class SpawnBackend(Backend):
     def open(self, answer: Answer) -> Any:
         slot, value = answer.value
         answer.value = None
-        return self._life.reader.read(slot, Written(*value))
+        return self._life.reader.read(slot, Written.unpacked(value))
 
     def discard(self, answer: Answer) -> None:
         if answer.kind == "batch" and answer.value[0] is not None:

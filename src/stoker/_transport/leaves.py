@@ -1,7 +1,7 @@
 """Arrays and tensors in a pickle, replaced by their place in a slot.
 
-A batch is pickled with its large leaves taken out. `_leaf(i)` stands in the pickle for leaf i; while `unpickle` runs,
-it gives the i-th of the leaves that the caller built.
+A batch is pickled with its large leaves taken out. `_leaf(i)` stands in the pickle for leaf i; while `loads` runs, it
+gives the i-th of the leaves that the caller built.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickle
 import sys
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ SMALL = 64 * 1024
 
 
 class Leaf(NamedTuple):
-    """Where a leaf lies and what it is. `dtype` is NumPy's, or the name of a torch dtype for a tensor."""
+    """Where a leaf lies and what it is. `dtype` is NumPy's, as text where that says it all, or the name of torch's."""
 
     offset: int
     size: int
@@ -34,15 +34,26 @@ class Leaf(NamedTuple):
     requires_grad: bool
 
 
+def pack(leaves: Sequence[Leaf]) -> bytes:
+    """Leaves as they travel: who passes them on need not look at them."""
+    return pickle.dumps([tuple(leaf) for leaf in leaves], 5) if leaves else b""
+
+
+@functools.lru_cache(8)
+def unpack(data: bytes) -> tuple[Leaf, ...]:
+    """What `pack` was given. Nearly every batch of a loader has the same leaves as the one before."""
+    return tuple(Leaf(*leaf) for leaf in pickle.loads(data)) if data else ()
+
+
 class _Building(threading.local):
-    leaves: Sequence[Callable[[], Any]] = ()
+    leaves: Sequence[Any] = ()
 
 
 _building = _Building()
 
 
 def _leaf(index: int) -> Any:
-    return _building.leaves[index]()
+    return _building.leaves[index]
 
 
 def _small_tensor(array: np.ndarray[Any, Any], dtype: str | None = None) -> Any:
@@ -73,13 +84,58 @@ Place = Callable[[Any], "int | None"]
 
 def dumps(batch: Any, place: Place) -> bytes:
     """Pickles a batch; `place` is asked for each array and tensor. Falls back on cloudpickle for local classes."""
+    numbers: dict[int, int] = {}
+    if (frame := _frame(batch, place, numbers)) is not None:
+        return frame
     sink = io.BytesIO()
     try:
-        _Pickler(sink, place).dump(batch)
+        _Pickler(sink, place, numbers).dump(batch)
     except (pickle.PicklingError, AttributeError, TypeError):
         sink = io.BytesIO()
-        _by_value()(sink, place).dump(batch)
+        _by_value()(sink, place, numbers).dump(batch)
     return sink.getvalue()
+
+
+_FRAME = b"F"
+"""Begins what is no pickle of a batch, but of its frame: a pickle begins with another byte."""
+
+
+def _frame(batch: Any, place: Place, numbers: dict[int, int]) -> bytes | None:
+    """Of a list, tuple or dict of leaves that are all taken out, in order, all that is left; None for anything else.
+
+    Most batches are no more than this, and to build them so takes the trainer a fifth of the time.
+
+    Args:
+        batch: the batch.
+        place: asked for each leaf.
+        numbers: gets the number of each leaf that was placed, by its id.
+    """
+    kind = type(batch)
+    if kind is not list and kind is not tuple and kind is not dict:
+        return None
+    keys = tuple(batch) if kind is dict else None
+    parts = batch.values() if kind is dict else batch
+    if not parts or len({id(part) for part in parts}) < len(parts) or not all(map(_is_plain, map(type, parts))):
+        return None
+    if keys is not None and any(type(key) is not str for key in keys):
+        return None
+    for part in parts:
+        number = place(part)
+        if number is None:
+            return None
+        numbers[id(part)] = number
+    return _FRAME + pickle.dumps((kind is list, keys), 5)
+
+
+def _is_plain(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return kind is np.ndarray or (torch is not None and kind is torch.Tensor) or kind.__name__ == "TensorLeaf"
+
+
+@functools.lru_cache(8)
+def _kind_and_keys(frame: bytes) -> tuple[bool, tuple[str, ...] | None]:
+    found: tuple[bool, tuple[str, ...] | None] = pickle.loads(frame[len(_FRAME) :])
+    return found
 
 
 def dumps_unit(unit: Any) -> bytes:
@@ -94,7 +150,7 @@ def dumps_unit(unit: Any) -> bytes:
         pickler.dump(tuple(unit) if isinstance(unit, tuple) else unit)
     except (pickle.PicklingError, AttributeError, TypeError):
         sink = io.BytesIO()
-        _by_value()(sink, lambda leaf: None).dump(unit)
+        _by_value()(sink, lambda leaf: None, {}).dump(unit)
     return sink.getvalue()
 
 
@@ -112,17 +168,20 @@ def _with_tensors(kind: type) -> ChainMap[type, Callable[[Any], Any]]:
 class _Takes:
     """Takes arrays and tensors out of what is pickled."""
 
-    def __init__(self, sink: io.BytesIO, place: Place) -> None:
+    def __init__(self, sink: io.BytesIO, place: Place, numbers: Mapping[int, int]) -> None:
         super().__init__(sink, protocol=5)  # type: ignore[call-arg] # beside a pickler
         torch = sys.modules.get("torch")
         self._place = place
+        self._numbers = numbers  # of leaves that are placed already, by their id
         self._tensor = None if torch is None else torch.Tensor
 
     def reducer_override(self, thing: Any) -> Any:
         kind = type(thing)
         deferred = kind.__name__ == "TensorLeaf"
         if deferred or kind is np.ndarray or kind is self._tensor or kind.__name__ == "Texts":
-            number = self._place(thing)
+            number = self._numbers.get(id(thing))
+            if number is None:
+                number = self._place(thing)
             if number is not None:
                 return _leaf, (number,)
             if deferred:
@@ -152,8 +211,13 @@ def _by_value() -> Any:
     return ByValue
 
 
-def loads(data: Any, leaves: Sequence[Callable[[], Any]]) -> Any:
+def loads(data: Any, leaves: Sequence[Any]) -> Any:
     """Rebuilds a batch. Nests: a class of the user may unpickle another batch meanwhile."""
+    if data[:1] == _FRAME:
+        is_list, keys = _kind_and_keys(bytes(data))
+        if keys is not None:
+            return dict(zip(keys, leaves, strict=True))
+        return list(leaves) if is_list else tuple(leaves)
     before, _building.leaves = _building.leaves, leaves
     try:
         return pickle.loads(data)

@@ -205,7 +205,8 @@ class LoaderIterator:
     def _take(self, backend: Backend) -> Answer | None:
         """The next answer to deliver, in order of the units unless any order will do; None at the end of the epoch."""
         while True:
-            self._top_up(backend)
+            if not self._outstanding and not self._answers:
+                self._top_up(backend)
             if not self._outstanding and not self._answers:
                 if self._sampler_error is not None:
                     error, self._sampler_error = self._sampler_error, None
@@ -220,6 +221,7 @@ class LoaderIterator:
                     self._top_up(backend)
                 return answer
             self._progress.streamed(answer.worker, answer.said.stream_state, ended=True)
+            self._top_up(backend)
 
     def _ready(self) -> Answer | None:
         if not self._in_order and self._answers:
@@ -242,15 +244,17 @@ class LoaderIterator:
     def _top_up(self, backend: Backend) -> None:
         """Plans and submits units until enough are under way. A sampler's error waits for its turn."""
         assert self._epoch is not None
-        if self._planned_all or not self._has_room(backend):
+        if self._planned_all:
             return
-        self._plan(backend)
-        backend.flush()
+        most = self._most(backend)
+        if self._has_room(backend, most):
+            self._plan(backend, most)
+            backend.flush()
 
-    def _has_room(self, backend: Backend) -> bool:
+    def _has_room(self, backend: Backend, most: int) -> bool:
         """Whether more is to be submitted now. To wake the workers costs the trainer more than all else that it does
         for a batch: while all that is under way lies ready, it is done for several batches at once."""
-        under_way, most = self._outstanding + len(self._answers), self._most(backend)
+        under_way = self._outstanding + len(self._answers)
         if under_way >= most:
             return False
         return under_way * 2 <= most or backend.ready + len(self._answers) < under_way
@@ -280,9 +284,9 @@ class LoaderIterator:
         enough = -(-AT_ONCE * loader.num_workers // max(1, rows))
         return min(self._ahead, max(enough, AT_ONCE * (loader.prefetch_factor or 1)))
 
-    def _plan(self, backend: Backend) -> None:
+    def _plan(self, backend: Backend, most: int) -> None:
         assert self._epoch is not None
-        plan, seed, most = self._epoch.plan, self._epoch.seed, self._most(backend)
+        plan, seed = self._epoch.plan, self._epoch.seed
         while self._outstanding + len(self._answers) < most:
             try:
                 step = plan.next()

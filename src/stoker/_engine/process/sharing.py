@@ -90,7 +90,7 @@ class Sharing:
         self._cut.shared()
         self._layout = share.layout
         written = share.layout.written(number, share.rows, share.texts)
-        return "batch", tuple(written), Said(share.notes, None, [], share.rows)
+        return "batch", written.packed(), Said(share.notes, None, [], share.rows)
 
     def _forget(self, unit: int) -> None:
         del self._shares[unit]

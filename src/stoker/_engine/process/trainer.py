@@ -386,7 +386,7 @@ class ProcessBackend(Backend):
         life, slot, value = answer.value
         answer.value = None
         try:
-            return life.reader.read(slot, Written(*value))
+            return life.reader.read(slot, Written.unpacked(value))
         finally:
             life.unopened -= 1
             self._release(life)

@@ -87,7 +87,7 @@ class Worker(ABC):
             at = located(where, job.failed_index())
             self._answer("error", dumps(Failure.of(error, at)), start, job)
         else:
-            self._answer("batch", tuple(written), start, job)
+            self._answer("batch", written.packed(), start, job)
 
     def _do_part(
         self, job: Job, blob: bytes, start: float, where: str, first: int, last: int, count: int, layout: Any
