@@ -37,6 +37,10 @@ from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.writer import Written
 
+LARGE = 1 << 20
+"""Bytes of a batch from which on its memory is given back as soon as the trainer waits, not with the next unit: a
+message costs less than another batch's memory would."""
+
 _BIRTH = -1
 """Stands for a unit: what a zygote does before its workers are born."""
 
@@ -71,6 +75,7 @@ class ProcessBackend(Backend):
         self._dropped_below = 0
         self._fatal: BaseException | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
+        self._gives_back = False  # memory as soon as it waits
         self._gave_back = 0.0  # when some was given back to such a one
         self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
         self._shares: bool | None = None  # whether workers share units
@@ -175,6 +180,8 @@ class ProcessBackend(Backend):
     def _feed(self, now: float) -> float:
         """Gives back what memory it can where the next unit waits for some; returns after how many seconds to go on."""
         if self._starved_for is None:
+            if self._gives_back and (freed := self._life.reader.returned()):
+                self._life.channel.send("freed", freed)
             return PULSE
         due = min(self._units, default=-1)
         if due < self._starved_for or due == self._hungry_for:
@@ -385,6 +392,7 @@ class ProcessBackend(Backend):
     def open(self, answer: Answer) -> Any:
         life, slot, value = answer.value
         answer.value = None
+        self._gives_back = slot is not None and slot.capacity >= LARGE
         try:
             return life.reader.read(slot, Written.unpacked(value))
         finally:
