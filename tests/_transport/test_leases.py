@@ -21,6 +21,7 @@ from stoker._transport.leaves import SMALL
 from stoker._transport.reader import ForkHold, Reader, forking
 from stoker._transport.writer import SlotWriter
 from stoker.collate import memory
+from stoker.errors import MemoryLimitError
 
 BIG = 1 << 18
 ELEMENTS = BIG // 4
@@ -141,6 +142,21 @@ def test_what_has_no_layout_travels_pickled_in_the_slot(line: Line) -> None:
     words = [f"word {number}" for number in range(20_000)]
     assert line.send(lambda: words) == words
     assert line.slots == 1 and line.collect() == 1
+
+
+def test_a_writer_that_is_refused_holds_no_slot() -> None:
+    line = Line()
+    line.send(array)
+    line.writer.begin(line.arena.take(BIG))
+
+    def refuse(size: int) -> Any:
+        raise MemoryLimitError("full")
+
+    line.writer._ask = refuse
+    with pytest.raises(MemoryLimitError):
+        line.writer.finish([array(), array()])
+    assert line.writer.slot is None
+    line.close()
 
 
 def test_beyond_the_budget_batches_are_copied_out() -> None:

@@ -314,7 +314,7 @@ class SpawnBackend(Backend):
             self._fatal = self._fatal or fates.broken(pickle.loads(message[0]))
 
     def _take_answer(
-        self, number: int, unit: int, kind: Any, value: Any, held: int | None, seconds: float, said: tuple[Any, ...]
+        self, number: int, unit: int, kind: Any, value: Any, seconds: float, said: tuple[Any, ...]
     ) -> None:
         made = Said(*said)
         self._dispatch.answered(number, Run(unit), seconds)
@@ -322,7 +322,7 @@ class SpawnBackend(Backend):
         del self._work[unit]
         if made.stream_state is not None:
             self._streams[number] = made.stream_state
-        slot = self._lending.answered(unit, kind, value, held)
+        slot = self._lending.answered(unit, kind, value)
         answer = Answer(unit, kind, (slot, value), number, made)
         if unit < self._dropped_below:
             self.discard(answer)

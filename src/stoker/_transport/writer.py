@@ -131,7 +131,16 @@ class SlotWriter:
         kept = None
         if self._mapping is not None and self._used:
             kept = bytes(self._mapping.part(0, self._used))
-        self._slot = self._ask(self._used + extra)
+        needed = self._used + extra
+        try:
+            self._slot = self._ask(needed)
+        except errors.MemoryLimitError:
+            self._slot, self._mapping, self._used = (
+                None,
+                None,
+                0,
+            )  # it was given in exchange, and is somebody else's now
+            raise
         self._mapping = self.map(self._slot)
         if kept is not None:
             ctypes.memmove(self._mapping.address, kept, len(kept))

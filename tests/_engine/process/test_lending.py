@@ -64,51 +64,67 @@ def granted(lending: Lending, hungry_for: int | None = None) -> dict[int, object
 
 def test_an_earlier_unit_is_served_first() -> None:
     slots, _ = lending(free=3, units=3)
-    slots.asked(2, 2, 10, None)
+    slots.asked(2, 2, 10)
     assert granted(slots) == {2: Slot(1, 0, 10)}  # enough for all
     slots, _ = lending(free=2, units=3)
-    slots.asked(2, 2, 10, None)
-    slots.asked(1, 1, 10, None)
+    slots.asked(2, 2, 10)
+    slots.asked(1, 1, 10)
     assert granted(slots) == {1: Slot(1, 0, 10)}  # one is left for unit 0, which has not asked yet
     assert slots.is_asked and slots.starved_for is None
 
 
 def test_who_must_wait_is_named_and_refused_only_if_the_trainer_waits_for_it() -> None:
     slots, rooms = lending(free=0, units=2)
-    slots.asked(0, 0, 10, None)
-    slots.asked(1, 1, 10, None)
+    slots.asked(0, 0, 10)
+    slots.asked(1, 1, 10)
     assert granted(slots) == {} and slots.starved_for == 0
     assert granted(slots, hungry_for=0) == {0: "full"}
     assert slots.is_asked
     slots.put_back([5])
     assert rooms.kept > 2
-    slots.answered(0, "error", b"", None)
+    slots.answered(0, "error", b"")
 
 
 def test_a_slot_that_is_too_small_comes_back_before_another_is_asked_for() -> None:
-    slots, rooms = lending(free=0, units=1)
-    slots.asked(0, 0, 10, held=7)
-    assert rooms.free == 1
+    slots, rooms = lending(free=1, units=1)
+    slots.asked(0, 0, 10)
     assert granted(slots) == {0: Slot(1, 0, 10)}
+    assert rooms.free == 0
+    slots.asked(0, 0, 20)
+    assert rooms.free == 1
+    assert granted(slots) == {0: Slot(2, 0, 20)}
+
+
+def test_what_a_worker_gave_in_exchange_is_free_once_also_if_it_gets_nothing() -> None:
+    slots, rooms = lending(free=1, units=2)
+    slots.answered(0, "batch", (None, 10))
+    assert slots.offer(0) is not None
+    slots.asked(0, 0, 20)
+    assert slots.offer(1) is None and rooms.free == 1
+    rooms.free = 0  # another has it by now
+    assert granted(slots, hungry_for=0) == {0: "full"}
+    assert slots.answered(0, "error", b"") is None
+    assert rooms.free == 0
 
 
 def test_who_takes_long_asks_when_it_needs_it() -> None:
     slots, _ = lending(free=3, units=2, seconds=1.0)
-    slots.answered(0, "batch", (3, 900), held=3)
+    slots.answered(0, "batch", (3, 900))
     assert slots.offer(1) is None
 
 
 def test_the_usual_size_is_offered_unless_somebody_waits() -> None:
     slots, rooms = lending(free=3, units=2)
     assert slots.offer(0) is None  # nothing is known yet
-    assert slots.answered(0, "batch", (3, 900), held=3) == Slot(3, 0, 1)
+    assert slots.answered(0, "batch", (3, 900)) == Slot(3, 0, 1)
     assert slots.offer(1) == Slot(1, 0, 900)
-    slots.asked(1, 1, 1000, held=1)
+    slots.asked(1, 1, 1000)
     assert slots.offer(0) is None
     slots.lost(1, [1])
     assert not slots.is_asked
-    assert slots.answered(0, "end", b"", held=4) is None
-    assert rooms.free == 4
+    assert slots.offer(0) == Slot(2, 0, 900) and rooms.free == 2
+    assert slots.answered(0, "end", b"") is None
+    assert rooms.free == 3
 
 
 def test_a_worker_that_asks_first_for_one_leaf_makes_no_batch_uneven() -> None:
@@ -121,19 +137,19 @@ def test_a_worker_that_asks_first_for_one_leaf_makes_no_batch_uneven() -> None:
             dispatch.joined(unit)
             dispatch.submitted(unit, unit)
             dispatch.hand_out()
-            slots.asked(unit, unit, one, None)
+            slots.asked(unit, unit, one)
             held = granted(slots)[unit]
             assert isinstance(held, Slot)
-            slots.asked(unit, unit, both, held.number)
+            slots.asked(unit, unit, both)
             held = granted(slots)[unit]
             assert isinstance(held, Slot)
             assert held.capacity == (18 << 20) + segments.PAGE
-            assert slots.answered(unit, "batch", (held.number, both), held.number) == held
-        slots.asked(0, 3, both + segments.PAGE, None)
+            assert slots.answered(unit, "batch", (held.number, both)) == held
+        slots.asked(0, 3, both + segments.PAGE)
         held = granted(slots)[0]
         assert isinstance(held, Slot)
-        slots.answered(3, "batch", (held.number, both + segments.PAGE), held.number)
-        slots.asked(0, 4, both, None)
+        slots.answered(3, "batch", (held.number, both + segments.PAGE))
+        slots.asked(0, 4, both)
         held = granted(slots)[0]
         assert isinstance(held, Slot)
         assert held.capacity == rounded(both)  # that one was

@@ -152,7 +152,7 @@ class Shares(RuleBasedStateMachine):
             self.dispatch.done(unit)
             if kind == "batch":
                 assert begun == set(range(ROWS)) and unit not in self.raised
-                self.answered(unit, self.lending.answered(unit, "batch", (value[0], SIZE), None))
+                self.answered(unit, self.lending.answered(unit, "batch", (value[0], SIZE)))
             else:
                 assert value == min(self.raised.pop(unit)), "of the first, in order of the rows"
                 self.answered(unit, None)
@@ -188,13 +188,13 @@ class Shares(RuleBasedStateMachine):
         if run.is_part:
             self.one_part(worker, run, outcome, seconds)
         elif run.unit not in self.whole:
-            self.lending.asked(worker, run.unit, SIZE, None)
+            self.lending.asked(worker, run.unit, SIZE)
             self.waits.add(worker)
         else:
             slot = self.whole.pop(run.unit)
             self.held[worker].pop(0)
             self.dispatch.answered(worker, run, seconds)
-            self.answered(run.unit, self.lending.answered(run.unit, "batch", (slot.number, SIZE), slot.number))
+            self.answered(run.unit, self.lending.answered(run.unit, "batch", (slot.number, SIZE)))
         self.grant()
         self.hand_out()
 

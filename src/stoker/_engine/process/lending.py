@@ -24,7 +24,7 @@ class Lending:
     def __init__(self, arena: Arena, dispatch: Dispatch) -> None:
         self._arena = arena
         self._dispatch = dispatch
-        self._slots: dict[int, int] = {}  # unit → slot that its worker writes
+        self._slots: dict[int, int] = {}  # unit → slot that its worker writes: nobody is asked what it holds
         self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size): a worker that waits for a slot
         self._usual_size = 0
         self._hungry_for = -1  # all up to this unit that want memory can only have what is there
@@ -52,10 +52,9 @@ class Lending:
             self._slots[unit] = slot.number
         return slot
 
-    def asked(self, worker: int, unit: int, size: int, held: int | None) -> None:
+    def asked(self, worker: int, unit: int, size: int) -> None:
         """A worker wants a slot of this size instead of the one it holds. It waits until `grant` names it."""
-        self._free(held)
-        self._slots.pop(unit, None)
+        self._free(self._slots.pop(unit, None))
         self._asks.append((unit, worker, size))
 
     def share(self, unit: int, size: int) -> Slot | None:
@@ -109,9 +108,9 @@ class Lending:
             del self._asks[0]
             yield worker, reply
 
-    def answered(self, unit: int, kind: str, value: Any, held: int | None) -> Slot | None:
-        """A worker that holds a slot has answered; returns the slot that its batch lies in."""
-        self._slots.pop(unit, None)
+    def answered(self, unit: int, kind: str, value: Any) -> Slot | None:
+        """A worker has answered; returns the slot that its batch lies in. Any other that it held is free."""
+        held = self._slots.pop(unit, None)
         if kind == "batch":
             number, self._usual_size = value[0], value[1]
             if number is not None:

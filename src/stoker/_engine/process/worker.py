@@ -107,18 +107,16 @@ class Worker(ABC):
             self._answer("rows", (tuple(written.layout), written.texts), start, job)
 
     def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
-        held = self._writer.slot
         said = Said() if job is None else job.said()
         self._mark[0] = WRITE
         seconds, self._waited = time.perf_counter() - start - self._waited, 0.0
-        number = None if held is None else held.number
-        self.send("answer", self._unit, kind, value, number, seconds, tuple(said))
+        self.send("answer", self._unit, kind, value, seconds, tuple(said))
         self._mark[0] = IDLE
 
     def _ask(self, size: int) -> Slot:
         """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
-        held, asked = self._writer.slot, time.perf_counter()
-        self.send("ask", self._unit, size, None if held is None else held.number)
+        asked = time.perf_counter()
+        self.send("ask", self._unit, size)
         _, given = self._next("slot")
         self._waited += time.perf_counter() - asked
         if isinstance(given, str):

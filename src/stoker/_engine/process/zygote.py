@@ -379,7 +379,7 @@ class Zygote:
         self._hand_out()
 
     def _take_answer(self, number: int, message: Message) -> None:
-        _, unit, kind, value, held, seconds, said = message
+        _, unit, kind, value, seconds, said = message
         made = Said(*said)
         self._answered += 1
         run = self._dispatch.held(number)[0]  # a worker answers in the order in which it was handed units
@@ -394,7 +394,7 @@ class Zygote:
         else:
             if self._shares is None:
                 self._tell_whether_shared(made.samples)
-            self._deliver(number, unit, kind, value, held, made)
+            self._deliver(number, unit, kind, value, made)
         child = self._children[number]
         child.unseen += seconds
         if self._retirement.counts or child.retires or child.unseen >= LOOK:
@@ -409,10 +409,10 @@ class Zygote:
             kind, value, said = result
             self._dispatch.done(unit)
             self._tell_whether_shared(said.samples)
-            self._deliver(number, unit, kind, value, None, said)
+            self._deliver(number, unit, kind, value, said)
         elif unit < self._dropped_below:
             self._dispatch.done(unit)
-            self._deliver(number, unit, "dropped", None, None, Said())
+            self._deliver(number, unit, "dropped", None, Said())
         else:
             self._tell_whether_shared(self._dispatch.rows(unit))
             self._dispatch.requeued([unit])
@@ -431,14 +431,14 @@ class Zygote:
         """Where units cannot be shared, those who come later are to see for themselves."""
         self._trainer.send("row_seconds", None if self._cut.gave_up else self._cut.seconds)
 
-    def _deliver(self, number: int, unit: int, kind: str, value: Any, held: int | None, made: Said) -> None:
+    def _deliver(self, number: int, unit: int, kind: str, value: Any, made: Said) -> None:
         """The answer of a unit goes to the trainer."""
         self._work.pop(unit, None)
         if self._troubled:
             self._blame.answered(unit)
         if made.stream_state is not None:
             self._streams[number] = made.stream_state
-        slot = self._lending.answered(unit, kind, value, held)
+        slot = self._lending.answered(unit, kind, value)
         if unit < self._dropped_below:
             self._lending.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
