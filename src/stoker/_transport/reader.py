@@ -173,6 +173,7 @@ class Reader:
         if slot is None or written.slot is None:
             return leaves.loads(written.pickle, ())
         self._settle()
+        assert slot.number not in self._kept, "a slot was written again while somebody could see it"
         mapping = self._map(slot)
         copies = mapping is None or self.leased_bytes + slot.capacity > self._budget
         if copies:
