@@ -47,7 +47,7 @@ TRIES = 3
 class Goal:
     """What a figure of the first rival has to reach: itself, or its ratio to that of the rival `against`.
 
-    One that is no headline is on the page of all figures, and not in the README.
+    One that is no headline is on the page of all figures, and counts for nothing in the README.
     """
 
     figure: str

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import OrderedDict, UserDict, namedtuple
 from types import MappingProxyType
 
 import pytest
 
+from stoker import DataLoader, MissingExtraError, StokerWarning
 from stoker.device import pinning
+from stoker.loader import iterator
 
 torch = pytest.importorskip("torch")
 Pair = namedtuple("Pair", "image label")
@@ -57,6 +60,35 @@ def test_without_an_accelerator_it_warns_and_goes_on() -> None:
 def test_tensors_are_pinned() -> None:
     assert pinning.can_pin(True, "")
     assert pinning.pin([torch.zeros(3)])[0].is_pinned()
+
+
+def test_arrays_are_not_pinned_and_that_is_said() -> None:
+    with pytest.warns(StokerWarning, match="NumPy arrays"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*no accelerator")
+        pinning.can_pin(True, "", "numpy")
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"stoker\[torch\]"):
+        pinning.can_pin(True, "")
+
+
+def test_pinning_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the loader's work, in the training loop's time."""
+    clock = iter(range(1000))
+
+    def pin(batch: object) -> object:
+        for _ in range(100):
+            next(clock)
+        return batch
+
+    monkeypatch.setattr(pinning, "can_pin", lambda *_: True)
+    monkeypatch.setattr(pinning, "pin", pin)
+    monkeypatch.setattr(iterator.time, "perf_counter", lambda: float(next(clock)))
+    loader = DataLoader([1, 2, 3, 4], batch_size=4)
+    assert next(iter(loader)).tolist() == [1, 2, 3, 4]
+    assert loader._ledger.epoch.waited > 100
 
 
 def test_nothing_is_asked_where_nothing_is_to_be_pinned() -> None:

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
+from stoker import errors
 
-def can_pin(pin_memory: bool, pin_memory_device: str) -> bool:
-    """Whether batches are to be pinned; warns, as torch does, where that was asked for and cannot be."""
+
+def can_pin(pin_memory: bool, pin_memory_device: str, output: str = "torch") -> bool:
+    """Whether batches are to be pinned; warns, as torch does, where that was asked for and cannot be.
+
+    Raises:
+        MissingExtraError: tensors are to be pinned, and there is no torch.
+    """
     if not pin_memory:
         return False
-    import torch
+    if output == "numpy":
+        warnings.warn(
+            "'pin_memory' pins tensors, and this loader gives NumPy arrays (output='numpy'): they stay as they are.",
+            errors.StokerWarning,
+            stacklevel=5,
+        )
+        if "torch" not in sys.modules:
+            return False
+    try:
+        import torch
+    except ImportError as error:
+        raise errors.MissingExtraError(
+            "pin_memory=True needs torch: pip install 'stoker[torch]', or leave it out."
+        ) from error
 
     if pin_memory_device:
         warnings.warn(

@@ -77,7 +77,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             that number. The batches do not depend on it.
         collate_fn: makes a batch of a list of samples, in the worker. The default and `PadCollator` write straight into
             the memory in which the batch travels; what any other returns is copied once.
-        pin_memory: batches in page-locked memory. Costs a copy in the trainer's thread.
+        pin_memory: batches of tensors in page-locked memory. Costs a copy of each batch in the trainer's thread, which
+            counts as waiting.
         drop_last: leaves out a last, smaller batch.
         timeout: seconds to wait for a batch, 0 for any time. Needs workers.
         worker_init_fn: called in each worker with its number, before its first unit. With it, batch k is made by worker
@@ -86,7 +87,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             interpreter, which is sent the dataset once. None takes multiprocessing's default.
         generator: where the epoch's seed is drawn from (`torch.Generator`, or `numpy.random.Generator`).
         prefetch_factor: batches ahead for each worker (default 2, or as many as its threads need). Each costs its
-            memory.
+            memory. Where a batch takes over 10 ms and all workers make each one together, twice as many in all.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         pin_memory_device: deprecated by torch, and ignored.
         in_order: False delivers batches as they come.
@@ -113,25 +114,26 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         num_replicas, rank: the ranks, and which this is; by default as `torch.distributed` or the launcher says.
         batches_per_epoch: cuts an order without an end, in which one shuffled pass over the samples follows another,
             into epochs of so many batches.
-        max_restarts: deaths of worker processes in ten minutes that are survived: another takes the dead one's place,
-            and what it had in hand is made again, bit for bit. A sample that ends its workers again and again is
-            found, and is `on_error`'s. 0 raises at the first death, as torch does.
+        max_restarts: deaths of worker processes in ten minutes that are survived (default 5): another takes the dead
+            one's place, and what it had in hand is made again, bit for bit. A sample that ends its workers again and
+            again is found, and is `on_error`'s. 0 raises at the first death, as torch does.
         on_error: what becomes of a sample that raises, or ends its workers. "raise" gives the error in its batch's
             place; the next `next()` goes on. "skip" leaves the sample out; "replace" takes another of its batch, or a
             neighbour in the epoch's order, always the same one. Or a function of an `ErrorRecord` that returns one of
             these; it runs in the worker. A dataset may raise `SkipSample` itself.
-        max_errors, max_error_rate: bad samples that an epoch may have, by number and as a share of those seen (the
-            first ten are free), before `ErrorBudgetError`. None for any.
+        max_errors, max_error_rate: bad samples that an epoch may have, by number (default 100) and as a share of those
+            seen (default 0.01; the first ten are free, but for a share of 0), before `ErrorBudgetError`. None for any.
         quarantine: a file to which each bad sample is written as a line of JSON, before its batch is delivered; see
             `stoker.quarantine`.
-        stall_warning: seconds from which on a batch that a worker is busy with is reported, with its sample and the
-            worker's stack; None for never. Not with `num_workers=0`, where nobody can watch; where workers are threads,
-            only while the training loop waits for a batch.
+        stall_warning: seconds (default 60) from which on a batch that a worker is busy with is reported, with its
+            sample and the worker's stack; None or 0 for never. Not with `num_workers=0`, where nobody can watch; where
+            workers are threads, only while the training loop waits for a batch.
         stall_action: "warn" lets it go on, "restart" ends the worker and tries again (process workers), "raise" raises
             `StalledError`.
         memory_budget: bytes that loading may take beside the dataset: half for batches, half for what the workers grow
             by; more is refused, and a worker that grows beyond its part is replaced between two batches. By default
-            what the machine or container has left. For process workers only: nothing limits what else is made here.
+            what the machine or container has left. For process workers only; threads and `num_workers=0`
+            ignore it.
         max_samples_per_worker: from which on a worker process is replaced by a new one, between two batches.
         share_heap: whether a heap of over a million Python objects is marked immortal before workers are forked, who
             then share what they read of it (CPython 3.12 and 3.13). Costs 0.1 to 0.5 s a million, in each epoch beside
@@ -140,7 +142,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
     Raises:
         ValueError, TypeError: contradictory or impossible arguments, as torch words them.
+        AssertionError: `timeout` with `num_workers=0`, as in torch.
         CannotSendError: at `iter()`, with a clean interpreter: what cannot be sent, by its path.
+        WorkerStartError, MemoryLimitError, QuarantineError, MissingExtraError: at `iter()`.
+        SamplerError: at the `next()` whose indices are none of the dataset's.
 
     A batch belongs to the user and is never overwritten. The same seed gives the same batches in the same order with
     any number of workers and any backend (map-style datasets).

@@ -9,7 +9,7 @@ from stoker import collate
 from stoker._machine import cpus, memory
 from stoker.datasets.nesting import batched_by
 from stoker.loader import epoch, heap
-from stoker.loader.sharing import gathers, may_share
+from stoker.loader.sharing import gathers, may_share, under_way
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
@@ -128,7 +128,11 @@ def _ahead(loader: DataLoader[Any]) -> str:
     if loader._method == "thread":
         return f"up to {count} batches, {order}"
     kept = "in anonymous shared memory (no /dev/shm) that is reserved before it is written"
-    shared = "; one that takes over 10 ms is made by all workers together" if may_share(loader) else ""
+    shared = ""
+    if may_share(loader):
+        fewer = under_way(loader, loader.batch_size or loader.num_workers)
+        at_most = f", and {fewer} are under way at most" if fewer < count else ""
+        shared = f"; one that takes over 10 ms is made by all workers together{at_most}"
     return f"up to {count} batches, {order}, {kept}{shared}"
 
 

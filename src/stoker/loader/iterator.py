@@ -40,11 +40,6 @@ _ENDINGS = (
 """What is raised when the epoch cannot go on."""
 
 
-AT_ONCE = 2
-"""Units that workers share at a time: while the last rows of one are made, those who are free begin the next. So many
-times `prefetch_factor` are under way then, however many workers there are, unless these have fewer rows than that."""
-
-
 class LoaderIterator:
     """Iterates over one epoch of a loader; made by `iter(loader)`.
 
@@ -55,11 +50,11 @@ class LoaderIterator:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._follow(loader)
-        self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device)
+        self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device, loader.output)
         self._timeout = loader.timeout or None
         self._ahead = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
         self._rows = loader.batch_size or loader.num_workers  # of the latest unit
-        self._ahead_if_shared = self._room_for(self._rows)
+        self._ahead_if_shared = sharing.under_way(loader, self._rows)
         self._shares = sharing.may_share(loader)
         self._ahead_at_first = self._until_known(loader)
         self._in_order = loader.in_order or not loader.num_workers
@@ -128,7 +123,11 @@ class LoaderIterator:
             self._begin(asked)
         try:
             answer = self._delivered(backend)
-            batch = backend.open(answer) if answer is not None and answer.kind == "batch" else None
+            batch = None
+            if answer is not None and answer.kind == "batch":
+                batch = backend.open(answer)
+                if self._pin:
+                    batch = pinning.pin(batch)
         except _ENDINGS as error:
             _before(error, self.close)
             raise
@@ -143,8 +142,6 @@ class LoaderIterator:
             raise StopIteration
         if answer.kind == "error":
             raise _raised(answer.value)
-        if self._pin:
-            batch = pinning.pin(batch)
         self._yielded += 1
         self._warn_of_length()
         return batch
@@ -278,12 +275,6 @@ class LoaderIterator:
             return min(self._ahead, max(self._ahead_if_shared, loader.num_workers))
         return self._ahead_if_shared if Cut(loader.num_workers, cost).share(rows, rows) < rows else self._ahead
 
-    def _room_for(self, rows: int) -> int:
-        """Units of so many rows that are under way where workers share each: so that there is work for all of them."""
-        loader = self._loader
-        enough = -(-AT_ONCE * loader.num_workers // max(1, rows))
-        return min(self._ahead, max(enough, AT_ONCE * (loader.prefetch_factor or 1)))
-
     def _plan(self, backend: Backend, most: int) -> None:
         assert self._epoch is not None
         plan, seed = self._epoch.plan, self._epoch.seed
@@ -319,7 +310,7 @@ class LoaderIterator:
             self._witness.steps[self._submitted] = step
             rows = len(step.indices) if self._shares else 0
             if rows != self._rows and rows:
-                self._rows, self._ahead_if_shared = rows, self._room_for(rows)
+                self._rows, self._ahead_if_shared = rows, sharing.under_way(self._loader, rows)
             backend.submit(self._submitted, work, step.worker, rows)
             self._submitted += 1
             self._outstanding += 1

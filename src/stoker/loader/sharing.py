@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
 
 
+AT_ONCE = 2
+"""Units that workers share at a time: while the last rows of one are made, those who are free begin the next. So many
+times `prefetch_factor` are under way then, however many workers there are, unless these have fewer rows than that."""
+
+
+def under_way(loader: DataLoader[Any], rows: int) -> int:
+    """Units of so many rows that may be under way where workers share each: so that there is work for all of them."""
+    enough = -(-AT_ONCE * loader.num_workers // max(1, rows))
+    ahead = loader.prefetch_factor or 1
+    return min(max(1, ahead * loader.num_workers), max(enough, AT_ONCE * ahead))
+
+
 def gathers(loader: DataLoader[Any]) -> bool | None:
     """Whether batches are gathered; None where nobody knows before a worker has asked the user's dataset."""
     collated = collate.for_output(loader.collate_fn, loader.output)
