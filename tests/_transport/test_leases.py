@@ -48,6 +48,7 @@ class Line:
         self.writer.begin(self.arena.take(self.hint) if self.hint else None)
         with memory.lent_by(self.writer.lend):
             written = self.writer.finish(make())
+        self.writer.let_go()
         if written.slot is None and self.writer.slot is not None:
             self.arena.put_back(self.writer.slot.number)
         self.hint = written.used
@@ -116,6 +117,32 @@ def test_a_collator_writes_into_the_slot_itself(line: Line) -> None:
     batch = line.send(collate)
     assert first.address <= places[-1] < first.address + first.size
     assert (batch[0] == 3).all() and batch[1] == "label"
+
+
+def test_what_was_lent_and_is_kept_becomes_the_keepers_own(line: Line) -> None:
+    kept: list[Any] = []
+
+    def collate(value: float, keep: bool) -> Any:
+        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out[:] = value
+        if keep:
+            kept.append(out)
+        return out
+
+    for value in range(3):
+        assert (line.send(lambda value=value: collate(value, keep=False)) == value).all()
+    assert line.writer._lends and line.slots == 1
+    batch = line.send(lambda: collate(7, keep=True))
+    assert not line.writer._lends  # it would be so each time
+    batch += 1
+    assert (kept[0] == 7).all()
+    del batch
+    for value in range(20, 30):
+        assert (line.send(lambda value=value: collate(value, keep=True)) == value).all()
+    assert [float(out[0]) for out in kept] == [7, *range(20, 30)] and (kept[0] == 7).all()
+    kept.clear()
+    line.writer.begin(None)
+    assert not line.writer._detached
 
 
 def test_a_batch_that_is_kept_is_never_overwritten(line: Line) -> None:

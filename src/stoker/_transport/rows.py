@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stoker._transport import leaves
 from stoker._transport.leaves import Leaf
 from stoker._transport.segments import Mapping
-from stoker._transport.writer import IN_MESSAGE, Written, aligned, copy_to, describe
+from stoker._transport.writer import IN_MESSAGE, Lent, Written, aligned, copy_to, describe
 
 
 class MisfitError(Exception):
@@ -90,6 +91,7 @@ class RowWriter:
         self._ask = ask
         self._mapping: Mapping | None = None
         self._offsets: list[int] = []
+        self.lent: list[Lent] = []
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
         """Memory for the next leaf, where it is the one that is expected: collators ask in the order of the leaves."""
@@ -99,7 +101,10 @@ class RowWriter:
         if self._layout.rows[number].size * self._rows != size:
             return None
         del self._expected[0]
-        return self._place(self._layout, number)
+        part = self._place(self._layout, number)
+        assert self._mapping is not None
+        self.lent.append((self._mapping, weakref.ref(part)))
+        return part
 
     def finish(self, batch: Any) -> Run:
         """Writes what lies elsewhere, and says how the rows are laid out.

@@ -16,13 +16,17 @@ from typing import Any
 
 from stoker._machine.anonymous import anonymous as create
 
-__all__ = ["PAGE", "Mapping", "Sent", "create", "read"]
+__all__ = ["CAN_DETACH", "PAGE", "Mapping", "Sent", "create", "read"]
+
+CAN_DETACH = hasattr(mmap, "MAP_ANONYMOUS")
+"""Whether `Mapping.detach` works here: not on Windows."""
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 """Mappings begin at multiples of so many bytes: of pages, and on Windows of 64 KiB."""
 
 _MAP_SHARED = 0x01
 _MAP_POPULATE = 0x8000 if sys.platform == "linux" else 0  # page tables at once: a fault each costs more than the copy
+_MAP_FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -65,6 +69,17 @@ class Mapping:
     def part(self, offset: int, size: int) -> ctypes.Array[ctypes.c_char]:
         """The bytes from `offset` on, as a buffer. It does not keep the mapping: the caller does."""
         return (ctypes.c_char * size).from_address(self.address + offset)
+
+    def detach(self) -> None:
+        """From now on this memory is the process's own, at the same address and with what it holds: the file's range is
+        somebody else's."""
+        held = ctypes.string_at(self.address, self.size)
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        own = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        if _loaded[0].mmap(self.address, self.size, protection, own, -1, 0) == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, f"could not map {self.size} bytes of memory: {os.strerror(number)}")
+        ctypes.memmove(self.address, held, self.size)
 
     def __del__(self) -> None:
         # At the interpreter's end arrays of the user may still look here; the kernel unmaps it all soon.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.leaves import SMALL, Leaf
 from stoker._transport.segments import Mapping
+
+Lent = tuple[Mapping, "weakref.ref[Any]"]
+"""A mapping, and a part of it that was lent."""
 
 ALIGNMENT = 64
 IN_MESSAGE = 16 * 1024
@@ -64,9 +68,14 @@ class SlotWriter:
         self._slot: Slot | None = None
         self._mapping: Mapping | None = None
         self._used = 0
+        self._lends = True
+        self._lent: list[Lent] = []
+        self._detached: list[tuple[Mapping, list[weakref.ref[Any]]]] = []  # of which somebody has kept some
 
     def begin(self, slot: Slot | None) -> None:
         """The next batch is written into `slot`."""
+        if self._detached:
+            self._detached = [kept for kept in self._detached if any(part() is not None for part in kept[1])]
         self._slot = slot
         self._used = 0
         self._mapping = None if slot is None else self.map(slot)
@@ -77,7 +86,7 @@ class SlotWriter:
         Raises:
             MemoryLimitError: the memory cannot hold the batch. Said before it is written, since then it would be late.
         """
-        if size < SMALL:
+        if size < SMALL or not self._lends:
             return None
         if not self._used:
             self._make_room(size)
@@ -86,7 +95,23 @@ class SlotWriter:
             return None
         assert self._mapping is not None
         at, self._used = self._used, aligned(self._used + size)
-        return self._mapping.part(at, size)
+        part = self._mapping.part(at, size)
+        self._lent.append((self._mapping, weakref.ref(part)))
+        return part
+
+    def let_go(self, also: Sequence[Lent] = ()) -> None:
+        """What was lent for this unit, and `also` that, is the trainer's from now on, and then other batches'.
+
+        Whoever has kept some of it (a `collate_fn` that remembers its last batch) finds it unchanged: the pages there
+        are replaced by copies. It would be so for each batch, so nothing is lent any more.
+        """
+        lent, self._lent = [*self._lent, *also], []
+        kept = {id(mapping): mapping for mapping, part in lent if part() is not None}
+        for mapping in kept.values():
+            self._lends = False
+            self._mappings = {number: known for number, known in self._mappings.items() if known is not mapping}
+            mapping.detach()
+            self._detached.append((mapping, [part for owner, part in lent if owner is mapping]))
 
     def finish(self, batch: Any) -> Written:
         """Pickles the batch, its large leaves taken out and into the slot."""

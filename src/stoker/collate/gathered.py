@@ -110,7 +110,8 @@ class Gathered:
             out = _over(self._layout, lambda leaf: _allocated(_maker(leaf, leaves), len(places), made))
             rest = iter(made)
             batch = _over(self._layout, lambda leaf: _maker(leaf, leaves).finish(next(rest)))
-        answer = self._source.gather(places, out) if self._checked else self._watched(places, out, made)
+        with memory.lent_by(None):
+            answer = self._source.gather(places, out) if self._checked else self._watched(places, out, made)
         if answer is NotImplemented:
             self._declined += 1
             return NOT_GATHERED
@@ -123,7 +124,8 @@ class Gathered:
             raise self._replaced()
         self._gathered += 1
         if not self._checked:
-            self._compare(indices, batch, fn_map)
+            with memory.lent_by(None):
+                self._compare(indices, batch, fn_map)
             self._checked = True
         return batch
 

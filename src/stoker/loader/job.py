@@ -11,6 +11,7 @@ import numpy as np
 
 from stoker import collate
 from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Known, Lender, Recipe, Said
+from stoker._transport import segments
 from stoker._transport.rows import MisfitError
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
@@ -101,6 +102,9 @@ class LoaderJob:
         self._notes: list[str] = []
         self._failed: Any = None
         self._knows = False  # whether something is known of the unit
+        self._lend: Lender | None = None
+        # Who keeps what it was lent has to be found out, and to be given a copy
+        self._may_lend = segments.CAN_DETACH or self._settings.own_collate
 
     def run(
         self, work: Work, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None
@@ -117,10 +121,8 @@ class LoaderJob:
             seeds = self._begin(work)
             if self._settings.method == "process":
                 collate.write_in_place()  # torch may have been imported by the last unit
-            if lend is None:
-                return self._made(work, seeds, rows)
-            with memory.lent_by(lend):
-                return self._made(work, seeds, rows)
+            self._lend = lend if self._may_lend else None
+            return self._made(work, seeds, rows)
         finally:
             if self._settings.method == "serial":
                 current.info = outside  # a worker's, where its dataset has a loader of its own
@@ -220,7 +222,8 @@ class LoaderJob:
             raise
         self.mark[0] = COLLATE
         try:
-            batch = self._collate.rows(samples) if isinstance(self._collate, collate.Compiled) else None
+            with memory.lent_by(self._lend):
+                batch = self._collate.rows(samples) if isinstance(self._collate, collate.Compiled) else None
         except Exception as error:
             raise MisfitError("samples that do not go together") from error
         if batch is None:
@@ -253,7 +256,8 @@ class LoaderJob:
         self._failed = work.indices
         if self._gathered is not None and not self._knows:
             self.mark[0] = WHOLE
-            batch = self._gathered(work.indices)
+            with memory.lent_by(self._lend):
+                batch = self._gathered(work.indices)
             if batch is not collate.NOT_GATHERED:
                 self.mark[0] = WRITE
                 return batch
@@ -288,7 +292,11 @@ class LoaderJob:
                 resumed=self._resumed,
             )
             self._resumed = None
-        samples = stream.samples(work, seeds)
+        try:
+            samples = stream.samples(work, seeds)
+        except Exception:
+            self._samples = max(1, stream.read)
+            raise
         return self._collated(stream.seed, stream.first, samples)
 
     def _collated(self, seed: int, position: int, samples: list[Any]) -> Any:
@@ -297,10 +305,11 @@ class LoaderJob:
         if self._knows:
             self._faults.raise_known(COLLATE)
         made = samples if self._settings.batched else samples[0]
-        if self._settings.own_collate or self._seeding is None:
-            batch = self._collate(made)
-        else:
-            batch = self._seeding.collate(seed, position, lambda: self._collate(made))
+        with memory.lent_by(self._lend):
+            if self._settings.own_collate or self._seeding is None:
+                batch = self._collate(made)
+            else:
+                batch = self._seeding.collate(seed, position, lambda: self._collate(made))
         self.mark[0] = WRITE
         if self._knows:
             self._faults.raise_known(WRITE)

@@ -76,18 +76,20 @@ class Worker(ABC):
 
     def _do(self, job: Job, blob: bytes, start: float, where: str, known: Known) -> None:
         settle.one_thread()
+        kind: str
+        value: Any
         try:
             batch = job.run(pickle.loads(blob), self._writer.lend, known)
-            written = self._writer.finish(batch)
+            kind, value = "batch", self._writer.finish(batch).packed()
+            del batch
         except StreamEnd:
-            self._answer("end", b"", start, job)
+            kind, value = "end", b""
         except NothingLeft:
-            self._answer("empty", b"", start, job)
+            kind, value = "empty", b""
         except Exception as error:
-            at = located(where, job.failed_index())
-            self._answer("error", dumps(Failure.of(error, at)), start, job)
-        else:
-            self._answer("batch", written.packed(), start, job)
+            kind, value = "error", dumps(Failure.of(error, located(where, job.failed_index())))
+        self._writer.let_go()
+        self._answer(kind, value, start, job)
 
     def _do_part(
         self, job: Job, blob: bytes, start: float, where: str, first: int, last: int, count: int, layout: Any
@@ -95,16 +97,19 @@ class Worker(ABC):
         """Rows of a batch that others make as well."""
         settle.one_thread()
         writer = RowWriter(first, last, count, None if layout is None else Layout(*layout), self._ask_for_rows)
+        kind: str
+        value: Any
         try:
             batch = job.run(pickle.loads(blob), writer.lend, rows=(first, last))
             written = writer.finish(batch)
+            kind, value = "rows", (tuple(written.layout), written.texts)
+            del batch
         except MisfitError as error:
-            self._answer("misfit", error.for_good, start, job)
+            kind, value = "misfit", error.for_good
         except Exception as error:
-            at = located(where, job.failed_index())
-            self._answer("error", dumps(Failure.of(error, at)), start, job)
-        else:
-            self._answer("rows", (tuple(written.layout), written.texts), start, job)
+            kind, value = "error", dumps(Failure.of(error, located(where, job.failed_index())))
+        self._writer.let_go(writer.lent)
+        self._answer(kind, value, start, job)
 
     def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
         said = Said() if job is None else job.said()

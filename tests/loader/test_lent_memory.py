@@ -1,0 +1,135 @@
+"""Workers collate into memory that travels. What code of the user's keeps of it stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker import collate
+
+
+@pytest.fixture(params=["fork", "forkserver"])
+def birth(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+ROWS, SIZE = 4, 4096  # 128 KiB in float64: enough to be lent memory
+
+
+class Caches(stoker.Dataset[Any]):
+    """Samples that it has collated itself, and keeps."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.made:
+            self.made[index] = collate.numpy_collate([np.full(SIZE, float(index))] * ROWS)
+        return self.made[index]
+
+
+class Walks(stoker.IterableDataset[Any]):
+    """A stream of what a loader within it gives."""
+
+    def __iter__(self) -> Iterator[Any]:
+        whole = [np.full(SIZE, float(number)) for number in range(32)]
+        for batch in stoker.DataLoader(whole, batch_size=16, num_workers=0, output="numpy"):
+            yield from batch
+
+
+class Remembers:
+    """A collator that mixes each batch with the one before."""
+
+    def __init__(self) -> None:
+        self.before: Any = None
+
+    def __call__(self, samples: list[Any]) -> Any:
+        batch = collate.numpy_collate(samples)
+        mixed = np.stack([batch, batch if self.before is None else self.before])
+        self.before = batch
+        return mixed
+
+
+class Keeps:
+    """A collator that gives what it keeps."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.kept.append(collate.numpy_collate(samples))
+        assert all((whole[:, 0] == whole[:, -1]).all() for whole in self.kept)
+        return {"now": self.kept[-1], "all": [float(whole[0, 0]) for whole in self.kept]}
+
+
+def plain(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {key: plain(value) for key, value in batch.items()}
+    return batch.copy() if isinstance(batch, np.ndarray) else batch
+
+
+def everything(dataset: Any, workers: int, birth: str, **how: Any) -> list[Any]:
+    if workers:
+        how |= {"multiprocessing_context": birth, "prefetch_factor": 1}
+    loader = stoker.DataLoader(dataset, num_workers=workers, output="numpy", **how)
+    return [plain(batch) for batch in loader]
+
+
+def same(ours: list[Any], theirs: list[Any]) -> bool:
+    return len(ours) == len(theirs) and repr(ours) == repr(theirs)
+
+
+def test_a_dataset_may_keep_what_it_has_collated(birth: str) -> None:
+    order = [*range(8), *range(8)]
+    batches = everything(Caches(), 1, birth, sampler=order)
+    assert [[float(batch.min()), float(batch.max())] for batch in batches] == [[i, i] for i in order]
+
+
+def test_a_stream_may_walk_a_loader(birth: str) -> None:
+    batches = everything(Walks(), 1, birth, batch_size=4)
+    assert [float(row.min()) for batch in batches for row in batch] == list(range(32))
+    assert [float(row.max()) for batch in batches for row in batch] == list(range(32))
+
+
+@pytest.mark.parametrize("collator", [Remembers, Keeps])
+def test_a_collator_may_keep_what_it_has_made(birth: str, collator: Any) -> None:
+    dataset = [np.full(SIZE, float(number)) for number in range(40)]
+    serial = everything(dataset, 0, birth, batch_size=ROWS, collate_fn=collator())
+    assert same(everything(dataset, 1, birth, batch_size=ROWS, collate_fn=collator()), serial)
+
+
+class GathersAndKeeps(stoker.Dataset[Any]):
+    """It keeps `out`, but for the first batch, which is looked at for that."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.batches = 0
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(SIZE, float(index))
+
+    def gather_layout(self) -> Any:
+        return np.empty((0, SIZE))
+
+    def gather(self, indices: Any, out: Any) -> None:
+        assert all((kept == copied).all() for kept, copied in self.kept), "changed by somebody"
+        out[:] = np.asarray(indices, np.float64)[:, None]
+        self.batches += 1
+        if self.batches > 1:
+            self.kept.append((out, out.copy()))
+
+
+def test_a_dataset_may_keep_what_it_gathers_into(birth: str) -> None:
+    batches = everything(GathersAndKeeps(), 1, birth, batch_size=ROWS)
+    assert [float(row.min()) for batch in batches for row in batch] == list(range(40))
+    assert [float(row.max()) for batch in batches for row in batch] == list(range(40))
