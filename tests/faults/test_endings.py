@@ -463,3 +463,28 @@ def test_a_trainer_that_never_reads(start: Any, birth: str) -> None:
     )
     program.hears("idle")
     assert program.end() == (0, "")
+
+
+def test_a_forked_child_has_workers_of_its_own_where_its_parents_are_kept(birth: str) -> None:
+    loader = DataLoader(
+        SAMPLES,
+        batch_size=2,
+        num_workers=2,
+        output="numpy",
+        persistent_workers=True,
+        multiprocessing_context=birth,
+        timeout=20,
+    )
+    iterator = iter(loader)
+    first = next(iterator)[0, 0]
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if [batch[0, 0] for batch in loader] == list(range(0, 40, 2)) else 2
+            loader.close()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [first, *(batch[0, 0] for batch in iterator)] == list(range(0, 40, 2))
+    loader.close()

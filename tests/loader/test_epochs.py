@@ -425,3 +425,34 @@ def test_who_shares_is_asked_when_an_epoch_begins(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RANK", "1")
     assert [int(batch[0]) for batch in loader] == [1, 3, 5, 7, 9]
     assert "this is rank 1 of 2 (RANK and WORLD_SIZE" in loader.describe()
+
+
+def test_a_sampler_of_two_loaders_has_the_length_of_each() -> None:
+    sampler = stoker.SequentialSampler(range(8))
+    alone = DataLoader(range(8), sampler=sampler, batch_size=2)
+    shared = DataLoader(range(8), sampler=sampler, batch_size=2, distributed="pad", num_replicas=4, rank=0)
+    assert len(alone) == len(list(alone)) == 4
+    assert len(shared) == len(list(shared)) == 1
+
+
+def test_a_batch_sampler_may_count_positions_in_numpys_integers() -> None:
+    class Known(stoker.Sampler[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter([[0, 1], [2, 3]])
+
+        def __len__(self) -> int:
+            return 2
+
+        def batches(self, key: int) -> Any:
+            return self
+
+        def batch(self, number: int) -> list[int]:
+            return [2 * number, 2 * number + 1]
+
+        def position(self, number: int) -> Any:
+            return np.cumsum([0, 2])[number]
+
+    def collated(samples: list[int]) -> list[int]:
+        return samples
+
+    assert list(DataLoader(range(4), batch_sampler=Known(), collate_fn=collated)) == [[0, 1], [2, 3]]

@@ -62,3 +62,22 @@ def test_a_generator_on_a_device_is_refused() -> None:
 
     with pytest.raises(ValueError, match="drawn on the CPU"):
         DataLoader(range(5), shuffle=True, generator=OnADevice())
+
+
+@pytest.mark.parametrize("how", [{}, {"batches_per_epoch": 5}], ids=str)
+def test_after_a_state_as_many_steps_as_are_left(how: Any) -> None:
+    def made(rank: int) -> Any:
+        return DataLoader(
+            range(19), 2, distributed="exact", rank=rank, num_replicas=2, seed=1, output="numpy", shuffle=True, **how
+        )
+
+    loader = made(0)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    state, left = loader.state_dict(), []
+    for rank in range(2):
+        loader = made(rank)
+        loader.load_state_dict(state)
+        left.append([None if batch is None else len(batch) for batch in in_step(loader)])
+    assert list(map(len, left)) == [2, 2] and None not in left[0]

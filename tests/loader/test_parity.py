@@ -778,3 +778,53 @@ def test_describe_fits_a_screen_and_starts_nothing(settings: dict[str, Any], sai
     assert [words for words in said if words not in text] == []
     assert len(text.splitlines()) <= 24
     assert loader._iterator is None
+
+
+class Wrapper:
+    """An iterator of the user's before the loader's, as PyTorch Geometric has one: it knows nothing of ours."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Any:
+        return self
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self.inner._reset(loader, first_iter)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __next__(self) -> Any:
+        return next(self.inner) * 10
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_class_may_put_an_iterator_of_its_own_before_the_loaders(persistent: bool) -> None:
+    class Wrapped(stoker.DataLoader[Any]):
+        def _get_iterator(self) -> Any:
+            return Wrapper(super()._get_iterator())
+
+    loader = Wrapped(range(4), batch_size=2, num_workers=1, worker_method="thread", persistent_workers=persistent)
+    for _ in range(3):
+        assert [batch.tolist() for batch in loader] == [[0, 10], [20, 30]]
+    loader.close()
+
+
+def test_a_stop_iteration_of_a_listeners_does_not_end_the_epoch() -> None:
+    def listener(event: Any) -> None:
+        raise StopIteration
+
+    class Bad(stoker.Dataset[Any]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> int:
+            if index == 1:
+                raise OSError
+            return index
+
+    iterator = iter(stoker.DataLoader(Bad(), batch_size=2, on_error="skip", on_event=listener))
+    with pytest.raises(RuntimeError, match="raised StopIteration, which would end the epoch"):
+        next(iterator)
+    assert [batch.tolist() for batch in iterator] == [[0], [2, 3], [4, 5], [6, 7]]

@@ -434,3 +434,48 @@ class TestWithout:
         assert [left[place] for place in (2, 3, 10**11, -1)] == [2, 4, 10**11 + 2, 10**12 - 1]
         again = pickle.loads(pickle.dumps(left))
         assert again[np.int64(10**11)] == 10**11 + 2
+
+
+class Torchs:
+    """An integer as torch's tensors are: neither an `int` nor NumPy's, and it prints otherwise."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+    def __repr__(self) -> str:
+        return f"tensor({self.number})"
+
+
+class Away:
+    """All samples from `first` on raise."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: Any) -> int:
+        if index.__index__() >= self.first:
+            raise OSError("away")
+        return index.__index__()
+
+
+@pytest.mark.filterwarnings("ignore:sample 7 of batch 0 failed")
+def test_indices_of_another_kind_are_integers(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    sampler = [Torchs(number) for number in range(8)]
+    list(DataLoader(Away(7), batch_size=8, sampler=sampler, on_error="skip", quarantine=path, output="numpy"))
+    found = quarantine(path)
+    assert found.indices == [7] and len(found.without(Away(7))) == 7
+
+
+def test_what_nobody_could_replace_is_raised(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    loader = DataLoader(Away(0), batch_size=2, on_error="replace", quarantine=path, output="numpy")
+    with pytest.raises(StokerError, match="cannot be replaced"):
+        next(iter(loader))
+    assert [(record.index, record.outcome, record.replacement) for record in quarantine(path)] == [(0, "raised", None)]

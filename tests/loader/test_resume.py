@@ -411,3 +411,83 @@ class Loops(RuleBasedStateMachine):
 
 TestLoops = Loops.TestCase
 TestLoops.settings = settings(max_examples=max(15, settings().max_examples // 5), stateful_step_count=20)
+
+
+def test_a_place_is_kept_where_no_iterator_comes_of_it(tmp_path: Any) -> None:
+    def made(**how: Any) -> Any:
+        return loader(range(10), batch_size=2, seed=1, **how)
+
+    first = made()
+    iterator = iter(first)
+    for _ in range(3):
+        next(iterator)
+    resumed = made(quarantine=tmp_path / "nowhere" / "bad.jsonl")
+    resumed.load_state_dict(first.state_dict())
+    with pytest.raises(stoker.QuarantineError):
+        iter(resumed)
+    (tmp_path / "nowhere").mkdir()
+    assert resumed.state_dict()["batches"] == 3
+    assert [int(number) for batch in resumed for number in batch] == [6, 7, 8, 9]
+
+
+def test_numpys_integers_are_plain_in_a_state() -> None:
+    ranks = {"distributed": "pad", "num_replicas": np.int64(2), "rank": np.int64(1)}
+    made = loader(range(40), batch_size=2, seed=1, batches_per_epoch=np.int64(3), **ranks)
+    next(iter(made))
+    state = made.state_dict()
+    assert json.loads(json.dumps(state)) == state
+
+
+def test_batches_that_came_before_the_state_are_not_planned() -> None:
+    made = loader(range(10), batch_size=2, seed=1, in_order=False, num_workers=1, worker_method="thread")
+    state = {**made.state_dict(), "ahead": [3], "seed": 5}
+    made.load_state_dict(state)
+    assert len([number for batch in made for number in batch]) == 8
+    counts = made.report().epoch
+    assert (counts.planned, counts.delivered, counts.not_requested) == (8, 8, 0)
+
+
+class Pressed(BaseException):
+    """As KeyboardInterrupt."""
+
+
+class Interrupted(stoker.Sampler[Any]):
+    """Indices by one; at the one that it is told it raises, once: what Ctrl-C does in a sampler of the user's."""
+
+    def __init__(self, at: int, error: BaseException) -> None:
+        self.at, self.error = at, error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(Counted(self))
+
+
+class Counted:
+    def __init__(self, of: Interrupted) -> None:
+        self.of, self.next = of, 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self  # type: ignore[return-value]
+
+    def __next__(self) -> int:
+        if self.next == self.of.at:
+            self.of.at = -1
+            raise self.of.error
+        if self.next == 20:
+            raise StopIteration
+        self.next += 1
+        return self.next - 1
+
+
+def test_what_ends_a_program_costs_no_batch_in_a_sampler() -> None:
+    how: dict[str, Any] = {"num_workers": 1, "worker_method": "thread", "output": "numpy"}
+    made: Any = stoker.DataLoader(range(20), batch_size=None, sampler=Interrupted(9, Pressed()), **how)
+    iterator, seen, pressed = iter(made), [], 0
+    while True:
+        try:
+            seen.append(int(next(iterator)))
+        except Pressed:
+            pressed += 1
+        except StopIteration:
+            break
+    assert pressed == 1
+    assert seen == list(range(9))  # behind it a pass is over, as any generator would be

@@ -190,11 +190,6 @@ class Falling(Plain):
             yield number, rng().random()
 
 
-class NeverOpens(Plain):
-    def __iter__(self) -> Iterator[Any]:
-        raise ValueError("no such file")
-
-
 def chain() -> Any:
     return stoker.ChainDataset([IteratorKeepsItsState(), Numbers(5), Numbers(0), Numbers(7)])
 
@@ -205,7 +200,7 @@ def mapped() -> Any:
 
 SOURCES: list[Any] = [
     *(Plain, ShuffledFirst, Buffered, SharesItself, SharesItselfUnevenly, HasShards, KeepsItsState),
-    *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, NeverOpens, chain, mapped),
+    *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, chain, mapped),
 ]
 WAYS: list[dict[str, Any]] = [{}, {"shard": "none"}, {"worker_init_fn": int}, {"batch_size": None}, {"drop_last": True}]
 THREADS: dict[str, Any] = {"num_workers": 3, "worker_method": "thread"}
@@ -657,10 +652,10 @@ def test_one_workers_state_is_shared_out_in_a_copy() -> None:
 
 def test_a_worker_that_could_not_say_stands_where_it_said_last() -> None:
     progress = Progress()
-    progress.begin(Epoch(0, 1, TurnPlan([0]), START))
+    progress.begin(Epoch(0, 1, TurnPlan([0]), START), streams=1)
     progress.streamed(0, pickle.dumps({"position": 4, "stream": None}), ended=False)
     progress.streamed(0, None, ended=False)
-    _, place = progress.place(1, streams=1)
+    _, place = progress.place(1)
     assert (place.workers, place.batches) == ([{"ended": False, "position": 4, "stream": None}], 2)
 
 
@@ -703,3 +698,97 @@ def test_what_a_chain_reads_again_draws_nothing_of_the_next_samples(stop: int) -
     second = make()
     second.load_state_dict(first.state_dict())
     assert begun + list(second) == whole
+
+
+class Open(stoker.IterableDataset[Any]):
+    """A stream that the loader shares out; it can only be opened where the server answers."""
+
+    def __init__(self, is_away: bool = False) -> None:
+        self.is_away = is_away
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.is_away:
+            raise OSError("server away")
+        return iter(range(24))
+
+
+def of(workers: int, **how: Any) -> Any:
+    method = {"worker_method": "thread"} if workers else {}
+    return stoker.DataLoader(Open(), batch_size=2, num_workers=workers, seed=1, output="numpy", **method, **how)
+
+
+def numbers_of(batches: Any) -> list[int]:
+    return [int(number) for batch in batches for number in batch]
+
+
+def begun(workers: int) -> tuple[Any, list[int]]:
+    loader = of(workers)
+    iterator = iter(loader)
+    seen = numbers_of(next(iterator) for _ in range(4))
+    iterator.close()
+    return loader, seen
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (2, 0)])
+def test_a_number_of_workers_that_is_set_behind_the_state_counts(before: int, after: int) -> None:
+    loader, seen = begun(before)
+    state = loader.state_dict()
+    loader = of(before)
+    loader.load_state_dict(state)
+    loader.num_workers = after
+    assert sorted(seen + numbers_of(loader)) == list(range(24))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
+def test_a_state_names_the_streams_that_there_were(before: int, after: int) -> None:
+    loader, seen = begun(before)
+    loader.num_workers = after
+    state = loader.state_dict()
+    loader = of(after)
+    loader.load_state_dict(state)
+    assert sorted(seen + numbers_of(loader)) == list(range(24))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
+def test_persistent_workers_are_as_many_as_were_set_last(before: int, after: int) -> None:
+    with of(before, persistent_workers=True) as loader:
+        assert sorted(numbers_of(loader)) == list(range(24))
+        loader.num_workers = after
+        assert sorted(numbers_of(loader)) == list(range(24))
+
+
+def test_a_stream_that_could_not_be_opened_is_not_over() -> None:
+    loader = stoker.DataLoader(Open(is_away=True), batch_size=2, output="numpy")
+    iterator = iter(loader)
+    with pytest.raises(OSError, match="server away"):
+        next(iterator)
+    states = [loader.state_dict()]
+    assert list(iterator) == []  # in this run it is not tried again
+    states.append(loader.state_dict())
+    for state in states:
+        loader = stoker.DataLoader(Open(), batch_size=2, output="numpy")
+        loader.load_state_dict(state)
+        assert numbers_of(loader) == list(range(24))
+
+
+def test_the_samples_of_a_batch_that_raises_are_all_raised() -> None:
+    class Raises(stoker.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            self.next = 0
+            return self
+
+        def __next__(self) -> int:
+            self.next += 1
+            if self.next == 3:
+                raise OSError("torn")
+            if self.next > 8:
+                raise StopIteration
+            return self.next
+
+    loader = stoker.DataLoader(Raises(), batch_size=4, output="numpy")
+    iterator = iter(loader)
+    with pytest.raises(OSError, match="torn"):
+        next(iterator)
+    assert numbers_of(iterator) == [4, 5, 6, 7, 8]
+    counts = loader.report().epoch
+    assert (counts.delivered, counts.raised) == (5, 3)

@@ -48,6 +48,7 @@ class Accounts:
         self._clean = 0  # samples that the budget has not been told of: those of batches in which none was bad
         # Samples that end their workers, by unit and place there: each time that one was blamed
         self._blamed: dict[int, dict[int, list[Event]]] = {}
+        self._batched = loader._auto_collation
         self._spared = 0 if loader.on_error in ("skip", "replace") else 1  # of each unit: the last may be its error
 
     def begin(self, epoch: Epoch, loader: DataLoader[Any], asked: float) -> None:
@@ -83,7 +84,8 @@ class Accounts:
         for fault in faults:
             self._note(fault)
         if answer.kind == "error":
-            count = len(step.indices) if isinstance(step.indices, (list, np.ndarray)) else said.samples
+            is_known = self._batched and isinstance(step.indices, (list, np.ndarray))
+            count = len(step.indices) if is_known else said.samples
             self._counts.add_raised(count, faults)
             return
         samples = 0 if answer.kind == "empty" else said.samples
@@ -99,6 +101,11 @@ class Accounts:
                 "ranks have a batch there, and would wait for this one. Use on_error='replace', which keeps every "
                 "batch as it was planned."
             )
+
+    def was_delivered(self, step: Step) -> None:
+        """A batch of the plan was delivered before the state was saved from which the epoch goes on."""
+        if self._counts.planned is not None:
+            self._counts.planned -= len(step.indices) if self._batched else 1
 
     def heard(self, event: Event) -> None:
         """What befell a worker. A batch whose samples end their workers takes long: each of them has to do it twice at

@@ -110,18 +110,24 @@ def check_threads(threads: Any, num_workers: int, worker_method: str, iterable: 
     return number
 
 
-def check_ranks(distributed: Any, num_replicas: Any, rank: Any, batches_per_epoch: Any) -> None:
-    """How an epoch is shared out, and cut off."""
+def check_ranks(
+    distributed: Any, num_replicas: Any, rank: Any, batches_per_epoch: Any
+) -> tuple[int | None, int | None, int | None]:
+    """How an epoch is shared out, and cut off: `num_replicas`, `rank` and `batches_per_epoch` as Python's integers."""
     check_choice("distributed", distributed, DISTRIBUTED)
     if (num_replicas is None) != (rank is None):
         raise ValueError(f"num_replicas and rank belong together, but got num_replicas={num_replicas}, rank={rank}")
     if rank is not None:
         if distributed is None:
             raise ValueError("num_replicas and rank need distributed='pad', 'drop' or 'exact', or a DistributedSampler")
-        if not 0 <= integer("rank", rank, "None") < integer("num_replicas", num_replicas, "None"):
+        rank, num_replicas = integer("rank", rank, "None"), integer("num_replicas", num_replicas, "None")
+        if not 0 <= rank < num_replicas:
             raise ValueError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
-    if batches_per_epoch is not None and integer("batches_per_epoch", batches_per_epoch, "None") < 1:
-        raise ValueError(f"batches_per_epoch should be a positive integer, but got {batches_per_epoch}")
+    if batches_per_epoch is not None:
+        batches_per_epoch = integer("batches_per_epoch", batches_per_epoch, "None")
+        if batches_per_epoch < 1:
+            raise ValueError(f"batches_per_epoch should be a positive integer, but got {batches_per_epoch}")
+    return num_replicas, rank, batches_per_epoch
 
 
 def check_generator(generator: Any) -> None:

@@ -68,6 +68,7 @@ class Automatic:
 
     def prepare(self, loader: DataLoader[Any]) -> None:
         """An iterator is about to be made, with as many workers as the other open loaders leave."""
+        self._claim = None  # of one that could not be made
         if fixed(loader):  # what a worker does follows from the number, so that does not depend on who else is open
             self._claim = shares.Claim(self.most)
             return

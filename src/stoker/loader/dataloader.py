@@ -238,11 +238,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.shard = shard
         self.seed = None if seed is None else arguments.integer("seed", seed, "None")
         self.output = output
-        arguments.check_ranks(distributed, num_replicas, rank, batches_per_epoch)
         self.distributed = distributed
-        self.num_replicas = num_replicas
-        self.rank = rank
-        self.batches_per_epoch = batches_per_epoch
+        self.num_replicas, self.rank, self.batches_per_epoch = arguments.check_ranks(
+            distributed, num_replicas, rank, batches_per_epoch
+        )
         self.max_restarts = arguments.count("max_restarts", max_restarts)
         arguments.check_faults(on_error, on_event, stall_action, self._method)
         self.on_error = on_error
@@ -341,12 +340,17 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         Iterators are independent of each other. With `persistent_workers` there is one, started anew by each call.
         """
         self._obey_set_epoch()
-        if (auto := self._automatic) is not None and not auto.fits(self):
+        kept = self._iterator
+        if (auto := self._automatic) is not None:
+            if not auto.fits(self):
+                self.close()
+        elif getattr(kept, "workers", self.num_workers) != self.num_workers:  # somebody has set another number
             self.close()
         if self.persistent_workers and self.num_workers > 0:
             if self._is_stream and self._resumed is not None:
                 self.close()  # their copies of a dataset with a state of its own stand where the last epoch left them
-            if self._iterator is not None and self._iterator.is_open:
+            # A class of the user's may stand before ours
+            if self._iterator is not None and getattr(self._iterator, "is_open", True):
                 self._iterator._reset(self)
             else:
                 self._iterator = self._get_iterator()
@@ -365,7 +369,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     def close(self) -> None:
         """Ends persistent workers now. Batches that were delivered stay; the loader can be iterated over again."""
         iterator, self._iterator = self._iterator, None
-        if iterator is not None:
+        if iterator is not None and hasattr(iterator, "close"):
             iterator.close()
 
     def __enter__(self) -> Self:
@@ -411,8 +415,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             StateError: a stream's own `state_dict` raised.
         """
         self._obey_set_epoch()
-        streams = max(1, self.num_workers) if self._is_stream else 0
-        number, place = self._progress.place(self._epochs.begun, streams)
+        number, place = self._progress.place(self._epochs.begun)
         if place is state.START:
             place = epoch.start(self, number)
         return state.packed(number, place._replace(told=self._epochs.told), epoch.kind_of(self))

@@ -265,24 +265,29 @@ def length_of(loader: DataLoader[Any]) -> int:
     """Batches in an epoch of this rank; raises TypeError where the sampler has no length."""
     if loader.batches_per_epoch is not None:
         return loader.batches_per_epoch
-    if loader.distributed is None or not is_computed(loader):
-        length: int = len(loader._index_sampler)
-        return length
-    return _length_for(loader, world_of(loader))
+    known = knower(loader)
+    # Two loaders may have one sampler, which then counts for the one that was made last
+    is_ours = isinstance(known, WalkedInEpochs) and is_computed(loader)
+    if is_ours or (loader.distributed is not None and is_computed(loader)):
+        return _length_for(loader, world_of(loader))
+    length: int = len(loader._index_sampler)
+    return length
 
 
 def steps_of_all_ranks(loader: DataLoader[Any]) -> int:
-    """Batches in an epoch of the rank that has most: the first one. 0 where nothing is shared out."""
+    """Batches that are still to come in an epoch that begins now, of the rank that has most: the first one. 0 where
+    nothing is shared out."""
     if loader.distributed is None:
         return 0
+    place = loader._resumed or START
     if loader.batches_per_epoch is not None:
-        return loader.batches_per_epoch
-    return _length_for(loader, world_of(loader)._replace(rank=0))
+        return max(0, loader.batches_per_epoch - place.batches)
+    return _length_for(loader, world_of(loader)._replace(rank=0), place.position)
 
 
-def _length_for(loader: DataLoader[Any], rank: world.World) -> int:
+def _length_for(loader: DataLoader[Any], rank: world.World, begin: int = 0) -> int:
     known, batches = knower(loader), loader.batch_sampler
-    share = len(Share(len(known), 0, rank, loader.distributed or "exact"))
+    share = len(Share(len(known), begin, rank, loader.distributed or "exact"))
     if batches is None or known is batches:
         return share
     return int(share // batches.batch_size if batches.drop_last else -(-share // batches.batch_size))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
-
 from stoker import errors
 from stoker._engine.base import DESCRIBE, IDLE, POLICY, Known
 from stoker.datasets.described import describe
 from stoker.loader.generators import mix
+from stoker.loader.ledger import plain_index
 from stoker.loader.sample_rng import SampleRNG
 
 if TYPE_CHECKING:
@@ -165,6 +163,10 @@ class Faults:
         """Another sample was taken in its place."""
         self._met[place]["replacement"] = _plain(index)
 
+    def gave_up(self, place: int) -> None:
+        """No other could take its place."""
+        self._met[place]["outcome"] = "raised"
+
     def not_replaced(self, most: int) -> int:
         """A stream has ended before so many could take the place of others: the latest of these are left out."""
         latest = [place for place in sorted(self._met, reverse=True) if self._met[place]["outcome"] == "replaced"]
@@ -258,6 +260,4 @@ def _plain(index: Any) -> Any:
     """An index as it travels through processes that do not know the user's classes."""
     if isinstance(index, (bool, str, type(None))):
         return index
-    if isinstance(index, (int, np.integer)):
-        return operator.index(index)
-    return repr(index)
+    return plain_index(index)

@@ -21,6 +21,7 @@ def in_step(loader: DataLoader[T]) -> Iterator[T | None]:
     Args:
         loader: shared out by `distributed=`; any other has only its own batches.
     """
+    loader._obey_set_epoch()
     steps = epoch.steps_of_all_ranks(loader)
     taken = 0
     for batch in loader:

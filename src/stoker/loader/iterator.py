@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from stoker.loader.accounts import Accounts
 from stoker.loader.job import Work
 from stoker.loader.plan import Step
 from stoker.loader.progress import Progress
+from stoker.loader.sharding import reshared
 from stoker.loader.state import START
 from stoker.loader.walk import Walk
 from stoker.loader.witness import Witness
@@ -49,6 +51,8 @@ class LoaderIterator:
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
+        self._owner = os.getpid()
+        self.workers = loader.num_workers
         self._follow(loader)
         self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device, loader.output)
         self._timeout = loader.timeout or None
@@ -67,6 +71,7 @@ class LoaderIterator:
         self._accounts = Accounts(loader, self._witness)
         self._backend: Backend | None = loader._new_backend(self._witness)
         self._rewind()
+        loader._resumed = None  # only now: where no iterator comes of it, the loader keeps its place
 
     def _rewind(self) -> None:
         """Ready for a new epoch, which begins with the first `next()`."""
@@ -84,15 +89,23 @@ class LoaderIterator:
         self._answers.clear()
         self._accounted = None
 
-    def _reset(self, loader: DataLoader[Any]) -> None:
-        """Starts a new epoch on the same workers; what is under way for the last one is dropped."""
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Starts a new epoch on the same workers; what is under way for the last one is dropped.
+
+        Args:
+            loader: whose epoch it is.
+            first_iter: what torch's iterators are told, and so classes of the user's that stand before ours.
+        """
         self._open_backend().drop(self._submitted)
         self._follow(loader)
         self._rewind()
+        loader._resumed = None
 
     def _follow(self, loader: DataLoader[Any]) -> None:
         """Takes over the loader's settings as they are now, and where it is to begin."""
         place = loader._resumed or START
+        if place.workers is not None:  # there may be other workers now than when it was loaded
+            place = place._replace(workers=reshared(place.workers, max(1, loader.num_workers)))
         self._set_epoch = loader._epochs.announce(loader)
         self._loader = loader._snapshot()
         walked = not (loader._is_stream or epoch.is_computed(loader))
@@ -100,7 +113,6 @@ class LoaderIterator:
         self._replaces = loader.on_error != "raise" and loader.on_error != "skip"
         self._place = place if self._walk is None else self._walk.place
         self._progress = loader._progress = Progress(self._place, self._walk)
-        loader._resumed = None  # only now: where a sampler refuses its state, the loader keeps it
 
     def __iter__(self) -> Self:
         return self
@@ -135,6 +147,8 @@ class LoaderIterator:
             if backend.is_closed:
                 self._leave()
             raise
+        except StopIteration as error:  # a listener's, a sampler's, a batch's own pin_memory()
+            raise _raised(error) from error
         finally:
             self._ledger.waited(asked, time.perf_counter())
         if answer is None:
@@ -152,10 +166,11 @@ class LoaderIterator:
         if epochs.moved:  # by a `set_epoch` since `iter()`, as Lightning calls it
             self._set_epoch = epochs.announce(self._loader)
             self._place = self._place if self._walk is not None else START
-        self._epoch = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
+        begun = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
+        self._accounts.begin(begun, self._loader, asked)  # may raise: then the epoch has not begun
+        self._epoch = begun
         epochs.begun += 1
-        self._progress.begin(self._epoch)
-        self._accounts.begin(self._epoch, self._loader, asked)
+        self._progress.begin(begun, max(1, self._loader.num_workers) if self._loader._is_stream else 0)
 
     def _leave(self) -> NoReturn:
         """The workers were ended while somebody waited for them: by another thread, or at the interpreter's end."""
@@ -215,7 +230,12 @@ class LoaderIterator:
                     self._top_up(backend)  # one that comes before what has arrived is still waited for
             if answer.kind != "end":
                 if self._meanwhile:  # else a sampler is walked no further than torch does: it may follow the training
-                    self._top_up(backend)
+                    try:
+                        self._top_up(backend)
+                    except BaseException:  # Ctrl-C in a sampler, say: the batch comes with the next call
+                        self._answers[answer.unit] = answer
+                        self._due -= self._in_order
+                        raise
                 return answer
             self._progress.streamed(answer.worker, answer.said.stream_state, ended=True)
             self._top_up(backend)
@@ -281,10 +301,11 @@ class LoaderIterator:
         while self._outstanding + len(self._answers) < most:
             try:
                 step = plan.next()
+                mark = plan.mark()
+                spares = plan.spares(step, seed) if self._replaces and step is not None else ()
             except Exception as error:
                 self._planned_all, self._sampler_error = True, error
                 return
-            mark = plan.mark()
             if step is None:
                 # A stream's plan goes on as long as a worker does; what it says now holds for ever
                 self._planned_all = True
@@ -294,8 +315,8 @@ class LoaderIterator:
             if mark is not None:
                 self._progress.planned(step.number, mark)
             if step.number in self._place.ahead:  # delivered before the state was saved
+                self._accounts.was_delivered(step)
                 continue
-            spares = plan.spares(step, seed) if self._replaces else ()
             work = Work(
                 self._run,
                 seed,
@@ -307,11 +328,18 @@ class LoaderIterator:
                 step.number,
                 spares,
             )
-            self._witness.steps[self._submitted] = step
             rows = len(step.indices) if self._shares else 0
             if rows != self._rows and rows:
                 self._rows, self._ahead_if_shared = rows, sharing.under_way(self._loader, rows)
-            backend.submit(self._submitted, work, step.worker, rows)
+            self._witness.steps[self._submitted] = step
+            try:
+                backend.submit(self._submitted, work, step.worker, rows)
+            except errors.StokerError:
+                raise
+            except Exception as error:  # its indices cannot be sent
+                del self._witness.steps[self._submitted]
+                self._planned_all, self._sampler_error = True, error
+                return
             self._submitted += 1
             self._outstanding += 1
 
@@ -348,8 +376,8 @@ class LoaderIterator:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still has its workers."""
-        return self._backend is not None
+        """Whether it still has its workers, and they are this process's."""
+        return self._backend is not None and os.getpid() == self._owner
 
     def __enter__(self) -> Self:
         return self
@@ -384,8 +412,8 @@ def _raised(error: Any) -> BaseException:
     if not isinstance(error, StopIteration):
         return error  # type: ignore[no-any-return]
     told = RuntimeError(
-        "a sample or the collate_fn raised StopIteration, which would end the epoch as if there were no more batches. "
-        f"Is there a next() without a default? {error}"
+        "code of yours (a sample, the collate_fn, a sampler, on_event) raised StopIteration, which would end the epoch "
+        f"as if there were no more batches. Is there a next() without a default? {error}"
     )
     told.__cause__ = error
     return told

@@ -212,6 +212,7 @@ class MapSource:
                 continue
             self._faults.replaced(place, other)
             return sample
+        self._faults.gave_up(place)
         raise ErrorBudgetError(
             f"sample {indices[place]!r} cannot be replaced ({type(error).__name__}: {text_of(error)}): "
             + (f"each of the {tried} that could take its place fails as well." if tried else "there is no other.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -192,7 +193,12 @@ class BatchesPlan(_Numbered):
         if k >= len(self._share):
             return None
         (number,) = self._share.positions(k, k + 1).tolist()
-        return Step(self._batches.batch(number), self._batches.position(number), self._worker(k), self._first + k)
+        return Step(
+            self._batches.batch(number),
+            operator.index(self._batches.position(number)),
+            self._worker(k),
+            self._first + k,
+        )
 
 
 class Endless:

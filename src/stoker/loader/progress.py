@@ -29,7 +29,8 @@ class Progress:
     def __init__(self, place: Place = START, walk: Walk | None = None) -> None:
         self._walk = walk
         self._epoch: Epoch | None = None
-        self._streams: dict[int, tuple[bytes | None, bool]] = {}
+        self._streams: dict[int, tuple[bytes, bool]] = {}
+        self._of = 0  # streams there are
         self._finished = False
         self._stand(place)
 
@@ -43,9 +44,15 @@ class Progress:
         self._planned = place.batches
         self._over = place.batches if place.over else None  # that many batches, where the sampler has ended
 
-    def begin(self, epoch: Epoch) -> None:
-        """The epoch is decided, and may begin elsewhere than was thought (`set_epoch`)."""
+    def begin(self, epoch: Epoch, streams: int = 0) -> None:
+        """The epoch is decided, and may begin elsewhere than was thought (`set_epoch`).
+
+        Args:
+            epoch: what was decided.
+            streams: how many there are; 0 where the dataset has indices.
+        """
         self._epoch = epoch
+        self._of = streams
         self._stand(epoch.place)
 
     def planned(self, number: int, mark: Any) -> None:
@@ -79,7 +86,7 @@ class Progress:
 
     def streamed(self, worker: int, state: bytes | None, ended: bool) -> None:
         """The user has received a batch of a worker's stream, or its error, or would have if it had not ended."""
-        if state is not None or ended:  # a worker that died has not said
+        if state is not None:  # a worker that died has not said, nor has one whose stream could not be opened
             self._streams[worker] = state, ended
         if not ended:
             self._turn = worker + 1
@@ -89,12 +96,11 @@ class Progress:
         """The user has received the whole epoch, and has been told so."""
         self._finished = True
 
-    def place(self, following: int, streams: int) -> tuple[int, Place]:
+    def place(self, following: int) -> tuple[int, Place]:
         """Number of the epoch, and where it stands for the user.
 
         Args:
             following: number of the epoch that would begin next.
-            streams: how many streams there are; 0 where the dataset has indices.
 
         Raises:
             StateError: a stream could not say where it stands.
@@ -113,7 +119,7 @@ class Progress:
             mark=mark,
             over=mark is not None and self._batches == self._over,
             generators=None if self._walk is None else self._walk.generators,
-            workers=[self._stream(number) for number in range(streams)] if streams else None,
+            workers=[self._stream(number) for number in range(self._of)] if self._of else None,
             turn=self._turn,
         )
 
@@ -122,7 +128,7 @@ class Progress:
         if worker not in self._streams:
             return before
         blob, ended = self._streams[worker]
-        state = {} if blob is None else pickle.loads(blob)
+        state = pickle.loads(blob)
         state.pop("run", None)
         if "failed" in state:
             raise StateError(

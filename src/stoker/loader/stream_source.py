@@ -42,6 +42,7 @@ class StreamSource:
         notes: things to tell the user once.
         seed: under which its samples are made.
         first: position of the unit's first sample.
+        read: samples that were read for the unit, with one that raised.
     """
 
     def __init__(
@@ -66,10 +67,12 @@ class StreamSource:
         self._resumed = resumed
         self._source: StreamIterator[tuple[int, Any]] | None = None
         self._ended = False
+        self._never_opened = False
         self._raised: Exception | None = None  # by a generator, just now
         self._position = 0
         self.seed = 0
         self.first = 0
+        self.read = 0
         self.notes: list[str] = []
 
     def samples(self, work: Work, seeds: SampleSeeding) -> list[Any]:
@@ -79,14 +82,14 @@ class StreamSource:
             StreamEnd: there are none.
             NothingLeft: all that were read were left out.
         """
-        self._mark[0] = 0
+        self._mark[0] = self.read = 0
         self._raise_known(0)
         if self._resumed is not None and self._left_at_its_end(self._resumed):
             self._resumed, self._ended = None, True
         if self._source is None and not self._ended:
-            self._ended = True  # one that cannot be opened is not tried again
+            self._ended = self._never_opened = True  # one that cannot be opened is not tried again
             self._open(work, seeds)
-            self._ended = False
+            self._ended = self._never_opened = False
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
         self.first = self._position
         with seeds.undisturbed(self.seed):
@@ -107,6 +110,7 @@ class StreamSource:
         left_out = read = in_a_row = 0
         while len(samples) + left_out < wanted:
             self._mark[0] = read
+            self.read = read + 1
             self._raise_known(read)
             position = self._position
             try:
@@ -184,10 +188,11 @@ class StreamSource:
             )
 
     def state(self) -> tuple[bytes | None, bool]:
-        """Where the stream stands behind the last unit (None where there is none yet), and whether another worker can
-        go on from there."""
+        """Where the stream stands behind the last unit (None where there is none yet, nor where it could not be opened:
+        a later run may), and whether another worker can go on from there."""
         if self._source is None:
-            return (pickle.dumps({"run": self._run, "ended": True}, 5) if self._ended else None), True
+            ended = self._ended and not self._never_opened
+            return (pickle.dumps({"run": self._run, "ended": True}, 5) if ended else None), True
         try:
             state = {"run": self._run, **self._source.state_dict()}
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)

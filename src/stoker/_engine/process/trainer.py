@@ -130,6 +130,7 @@ class ProcessBackend(Backend):
 
     @property
     def ready(self) -> int:
+        self._check_owner()
         if self._units and self._fatal is None:
             self._listen()
         return len(self._inbox)
@@ -408,6 +409,7 @@ class ProcessBackend(Backend):
             self._release(life)
 
     def drop(self, before: int) -> None:
+        self._check_owner()
         self._dropped_below = before
         for answer in self._inbox:
             if answer.unit < before:
