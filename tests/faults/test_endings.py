@@ -488,3 +488,22 @@ def test_a_forked_child_has_workers_of_its_own_where_its_parents_are_kept(birth:
     assert os.waitpid(child, 0)[1] == 0
     assert [first, *(batch[0, 0] for batch in iterator)] == list(range(0, 40, 2))
     loader.close()
+
+
+@pytest.mark.parametrize("how", [{"worker_method": "thread"}, {}], ids=["threads", "processes"])
+def test_a_forked_child_is_refused_a_batch_of_its_parents(how: Any) -> None:
+    iterator = iter(DataLoader(SAMPLES, batch_size=2, num_workers=2, output="numpy", prefetch_factor=1, **how))
+    first = next(iterator)[0, 0]
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            signal.alarm(20)
+            for _ in range(50):
+                next(iterator)
+        except RuntimeError as error:
+            code = 0 if "was forked from it" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [first, *(batch[0, 0] for batch in iterator)] == list(range(0, 40, 2))

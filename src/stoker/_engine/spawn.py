@@ -24,7 +24,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from stoker import errors
-from stoker._engine import blame, ending, spawned
+from stoker._engine import blame, ending, owner, spawned
 from stoker._engine.base import Answer, Backend, Said, Witness
 from stoker._engine.process import fates, marks, telling
 from stoker._engine.process.birth import Assemble, Parts
@@ -178,13 +178,16 @@ class SpawnBackend(Backend):
         self._events: deque[Event] = deque()  # not told yet
         self._dropped_below = 0
         self._fatal: BaseException | None = None
+        self._owner = os.getpid()
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
+        owner.check(self._owner)
         self._work[unit] = leaves.dumps_unit(work)
         self._dispatch.submitted(unit, worker)
         self._hand_out()
 
     def receive(self, timeout: float | None) -> Answer:
+        owner.check(self._owner)
         until = None if timeout is None else time.monotonic() + timeout
         wait = 0.0  # what has arrived comes first
         while self._fatal is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker import errors
+from stoker._engine import owner
 from stoker._engine.base import IDLE, Answer, Backend, Failure, Job, NothingLeft, Recipe, StreamEnd, Witness, located
 from stoker._events import Event
 from stoker._supervision.dispatch import Dispatch, Run
@@ -44,6 +46,7 @@ class ThreadBackend(Backend):
         self._work: dict[int, Any] = {}
         self._dispatch = Dispatch(workers)
         self._dropped_below = 0
+        self._owner = os.getpid()
         self._events: deque[Event] = deque()  # not told yet
         closed = threading.Event()
         threads = []
@@ -71,6 +74,7 @@ class ThreadBackend(Backend):
         self._stalls.works_on(worker, held[0].unit if held else None, time.monotonic())
 
     def receive(self, timeout: float | None) -> Answer:
+        owner.check(self._owner)  # a forked child has none of its parent's threads
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             while self._events:  # what is left when the user's listener raises is told with the next batch

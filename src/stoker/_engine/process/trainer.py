@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker import errors
-from stoker._engine import ending
+from stoker._engine import ending, owner
 from stoker._engine.base import START, Answer, Backend, Said, Witness
 from stoker._engine.process import fates, kernel, telling
 from stoker._engine.process.birth import Assemble, Birth, Parts
@@ -117,7 +117,7 @@ class ProcessBackend(Backend):
         return [self._life.pid, *self._life.workers]
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
-        self._check_owner()
+        owner.check(self._owner)
         blob = leaves.dumps_unit(work)
         self._units[unit] = (blob, worker, rows)
         freed = self._life.reader.returned()
@@ -130,7 +130,7 @@ class ProcessBackend(Backend):
 
     @property
     def ready(self) -> int:
-        self._check_owner()
+        owner.check(self._owner)
         if self._units and self._fatal is None:
             self._listen()
         return len(self._inbox)
@@ -140,7 +140,7 @@ class ProcessBackend(Backend):
         return self._shares
 
     def receive(self, timeout: float | None) -> Answer:
-        self._check_owner()
+        owner.check(self._owner)
         if self._inbox and not self._events:
             return self._inbox.popleft()
         self.flush()
@@ -196,14 +196,6 @@ class ProcessBackend(Backend):
         self._hungry_for = due
         self._life.channel.send("hungry", self._life.reader.returned(), due)
         return PULSE
-
-    def _check_owner(self) -> None:
-        """A forked child shares the socket: what it sent would be taken for its parent's."""
-        if os.getpid() != self._owner:
-            raise errors.IteratorClosedError(
-                f"this iterator belongs to process {self._owner} and was asked for a batch in process {os.getpid()}, "
-                "which was forked from it: make a new one with iter(loader) there"
-            )
 
     def _longest_silence(self) -> float:
         return HUNG if self._how.forked or self._life.workers else OPENED
@@ -409,7 +401,7 @@ class ProcessBackend(Backend):
             self._release(life)
 
     def drop(self, before: int) -> None:
-        self._check_owner()
+        owner.check(self._owner)
         self._dropped_below = before
         for answer in self._inbox:
             if answer.unit < before:
