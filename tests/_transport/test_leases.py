@@ -36,16 +36,23 @@ class Line:
         self.reader = Reader(self.descriptor, budget)
         self.writer = SlotWriter(self.descriptor, self.exchange)
         self.hint = 0
+        self.held: Any = None  # the slot that the writer has, also while it waits for another
 
     def exchange(self, size: int) -> Any:
-        if self.writer.slot is not None:
-            self.arena.put_back(self.writer.slot.number)
-        return self.arena.take(size)
+        if self.held is not None:
+            self.arena.put_back(self.held.number)
+        self.held = self.arena.take(size)
+        return self.held
+
+    def begin(self, size: int) -> None:
+        """The next batch is written into a slot of this size."""
+        self.held = self.arena.take(size) if size else None
+        self.writer.begin(self.held)
 
     def send(self, make: Callable[[], Any]) -> Any:
         """What the trainer gets of a batch that a worker makes."""
         self.take_back()
-        self.writer.begin(self.arena.take(self.hint) if self.hint else None)
+        self.begin(self.hint)
         with memory.lent_by(self.writer.lend):
             written = self.writer.finish(make())
         self.writer.let_go()
@@ -174,7 +181,7 @@ def test_what_has_no_layout_travels_pickled_in_the_slot(line: Line) -> None:
 def test_a_writer_that_is_refused_holds_no_slot() -> None:
     line = Line()
     line.send(array)
-    line.writer.begin(line.arena.take(BIG))
+    line.begin(BIG)
 
     def refuse(size: int) -> Any:
         raise MemoryLimitError("full")
@@ -184,6 +191,36 @@ def test_a_writer_that_is_refused_holds_no_slot() -> None:
         line.writer.finish([array(), array()])
     assert line.writer.slot is None
     line.close()
+
+
+def test_a_writer_whose_new_slot_cannot_be_mapped_lends_nothing_of_the_old_one(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line.begin(BIG)
+
+    def full(slot: Any) -> Any:
+        raise OSError("too many mappings")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(line.writer, "map", full)
+        with pytest.raises(OSError, match="too many mappings"):
+            line.writer.lend(4 * BIG)
+    assert line.writer.slot is None and line.writer.lend(100) is None
+    given = line.held
+    assert line.writer.lend(BIG) is not None
+    assert line.writer.slot == line.held != given  # it asked once more
+
+
+def test_what_was_written_is_taken_along_into_a_larger_slot(line: Line) -> None:
+    line.hint = BIG
+
+    def make() -> Any:
+        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out[:] = 3
+        return [out, array(5), array(6)]
+
+    first, *others = line.send(make)
+    assert (first == 3).all() and [float(other.mean()) for other in others] == [5, 6]
 
 
 def test_beyond_the_budget_batches_are_copied_out() -> None:

@@ -153,22 +153,14 @@ class SlotWriter:
         """Exchanges the slot for a larger one where `extra` bytes do not fit, and takes along what is written."""
         if self._slot is not None and self._used + extra <= self._slot.capacity:
             return
-        kept = None
-        if self._mapping is not None and self._used:
-            kept = bytes(self._mapping.part(0, self._used))
-        needed = self._used + extra
-        try:
-            self._slot = self._ask(needed)
-        except errors.MemoryLimitError:
-            self._slot, self._mapping, self._used = (
-                None,
-                None,
-                0,
-            )  # it was given in exchange, and is somebody else's now
-            raise
-        self._mapping = self.map(self._slot)
-        if kept is not None:
-            ctypes.memmove(self._mapping.address, kept, len(kept))
+        used = self._used
+        kept = bytes(self._mapping.part(0, used)) if self._mapping is not None and used else b""
+        # Given in exchange: from now on it may be somebody else's
+        self._slot, self._mapping, self._used = None, None, 0
+        slot = self._ask(used + extra)
+        mapping = self.map(slot)
+        ctypes.memmove(mapping.address, kept, len(kept))
+        self._slot, self._mapping, self._used = slot, mapping, used
 
     def _copy(self, source: Any, size: int) -> int:
         assert self._mapping is not None and self._slot is not None
