@@ -56,6 +56,17 @@ def test_slots_do_not_overlap(arena: Arena) -> None:
         assert lower.offset + lower.capacity <= upper.offset
 
 
+def test_a_slot_that_is_put_back_twice_is_an_error_at_once(arena: Arena) -> None:
+    first, second = arena.take(1 << 20), arena.take(1 << 20)
+    arena.put_back(first.number)
+    with pytest.raises(AssertionError, match="put back twice"):
+        arena.put_back(first.number)
+    arena.put_back(second.number)
+    arena.trim(0)
+    with pytest.raises(AssertionError, match="put back twice"):
+        arena.put_back(second.number)
+
+
 def test_a_slot_that_came_back_is_used_again(arena: Arena) -> None:
     slot = arena.take(1 << 20)
     arena.put_back(slot.number)

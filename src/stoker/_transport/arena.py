@@ -123,6 +123,7 @@ class Arena:
 
     def put_back(self, number: int) -> None:
         """The slot is nobody's again. Of those that lay idle for a while some are given back to the system."""
+        assert number not in self._free and number not in self._holes, "a slot was put back twice"
         self._free.add(number)
         self._returns += 1
         if self._returns == WHILE:
