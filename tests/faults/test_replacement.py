@@ -297,10 +297,8 @@ def test_streams_outlive_their_zygote(kind: type[Plain]) -> None:
     assert bytes_of(batches) == expected
 
 
-@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
-def test_a_stream_that_cannot_go_on_says_what_is_lost(tmp_path: Path) -> None:
-    """Nothing is skipped or repeated without a word, and the other worker's stream goes on."""
-    iterator = iter(loader(Sharing({21: Once(tmp_path / "died", die)})))
+def read(iterator: Iterator[Any]) -> tuple[list[int], list[str]]:
+    """The numbers in a stream's batches, and what was told of streams that were lost."""
     numbers: list[int] = []
     errors = []
     while True:
@@ -310,5 +308,30 @@ def test_a_stream_that_cannot_go_on_says_what_is_lost(tmp_path: Path) -> None:
             errors.append(str(error))
         except StopIteration:
             break
+    return numbers, errors
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_a_stream_that_cannot_go_on_says_what_is_lost(tmp_path: Path) -> None:
+    """Nothing is skipped or repeated without a word, and the other worker's stream goes on."""
+    numbers, errors = read(iter(loader(Sharing({21: Once(tmp_path / "died", die)}))))
     assert len(errors) == 1 and "worker 1 died" in errors[0] and "8 samples had been delivered" in errors[0]
+    assert sorted(numbers) == sorted([*range(0, 40, 2), *range(1, 17, 2)])
+
+
+class CannotSay(Sharing):
+    """Shares itself out among the workers, and fails to say where it stands."""
+
+    def state_dict(self) -> Any:
+        raise OSError("the connection is closed")
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("birth", ["fork", "forkserver"])
+def test_a_stream_that_failed_to_say_where_it_stood_does_not_begin_again(birth: str, tmp_path: Path) -> None:
+    numbers, errors = read(iter(loader(CannotSay({21: Once(tmp_path / "died", die)}), birth)))
+    assert len(errors) == 1 and "the connection is closed" in errors[0] and "8 samples had been delivered" in errors[0]
     assert sorted(numbers) == sorted([*range(0, 40, 2), *range(1, 17, 2)])

@@ -198,7 +198,7 @@ class StreamSource:
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
             return blob, self._ended or _goes_on(state)
         except Exception as error:
-            return pickle.dumps({"failed": repr(error)}, 5), False
+            return pickle.dumps({"run": self._run, "position": self._position, "failed": repr(error)}, 5), False
 
     def _next_sample(self, seeds: SampleSeeding) -> Any:
         """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
@@ -232,8 +232,9 @@ def _after_a_death(state: dict[str, Any], worker: int) -> dict[str, Any]:
     """
     if _goes_on(state):
         return {"ended": False, **state}
+    why = f" (it could not say: {state['failed']})" if "failed" in state else ""
     raise StreamLostError(
-        f"worker {worker} died, and its stream cannot be opened again where it stood: {state.get('position', 0)} "
+        f"worker {worker} died, and its stream cannot be opened again where it stood{why}: {state.get('position', 0)} "
         "samples had been delivered, and what it had read beyond is lost. Give the dataset state_dict() and "
         "load_state_dict(state), or build it from stoker's streams; then the run survives this."
     )
