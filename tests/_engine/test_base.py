@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import pickle
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import stoker
 from stoker._engine.base import Failure, located
 from stoker.errors import WorkerTraceback
 
@@ -67,6 +73,51 @@ def test_a_local_class_tells_its_name() -> None:
 
     got = travelled(Local("bad"))
     assert "Local" in str(got) and "bad" in str(got)
+
+
+class FailsBeyond(stoker.Dataset[Any]):
+    """Sample 5 raises an error whose class only its worker can import."""
+
+    def __init__(self, folder: str, error: str) -> None:
+        self.folder = folder
+        self.error = error
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            sys.path.insert(0, self.folder)
+            raise getattr(importlib.import_module("of_the_worker_alone"), self.error)(5, "bad")
+        return index
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
+@pytest.mark.parametrize("error", ["Plain", "OfItsOwn"])
+@pytest.mark.parametrize("birth", ["fork", "forkserver", "spawned by the trainer"])
+def test_a_class_that_only_the_worker_can_import_tells_its_story(
+    birth: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what comes behind it arrives."""
+    (tmp_path / "of_the_worker_alone.py").write_text(
+        "class Plain(Exception):\n    pass\n"
+        "class OfItsOwn(Exception):\n"
+        "    def __init__(self, code, text):\n        super().__init__(code, text)\n"
+        "    def __str__(self):\n        return f'{self.args[1]}, my own words'\n"
+    )
+    how = {"multiprocessing_context": birth}
+    if birth not in ("fork", "forkserver"):
+        monkeypatch.delattr(os, "fork", raising=False)
+        how = {}
+    dataset = FailsBeyond(str(tmp_path), error)
+    with stoker.DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=list, timeout=30, **how) as loader:
+        iterator = iter(loader)
+        assert [next(iterator), next(iterator)] == [[0, 1], [2, 3]]
+        with pytest.raises(RuntimeError, match=f"Caught of_the_worker_alone.{error} in DataLoader worker") as caught:
+            next(iterator)
+        assert "bad" in str(caught.value) and "at sample 5" in str(caught.value)
+        assert "__getitem__" in str(caught.value.__cause__)
+        assert list(iterator) == [[6, 7], [8, 9], [10, 11]]
 
 
 def test_cuda_in_a_forked_worker_comes_with_advice() -> None:

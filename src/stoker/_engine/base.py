@@ -112,9 +112,20 @@ def located(where: str, index: Any) -> str:
 
 @dataclass
 class Failure:
-    """An exception on its way from a worker to the user."""
+    """An exception on its way from a worker to the user.
 
-    kind: type[BaseException] | None
+    What is the user's travels packed: to unpack it may fail where its module cannot be imported, and must not cost more
+    than this one answer.
+
+    Attributes:
+        kind: its class, pickled; or itself, where it does not leave the process; or None.
+        instance: the exception, pickled; or None.
+        text: its type and message.
+        traceback: the worker's.
+        where: it was raised, in words.
+    """
+
+    kind: type[BaseException] | bytes | None
     instance: bytes | None
     text: str
     traceback: str
@@ -130,9 +141,8 @@ class Failure:
             pickle.loads(instance)
         except Exception:  # whatever the user's class does: then the class and the text must do
             instance = None
-        kind: type[BaseException] | None = type(error)
         try:
-            pickle.dumps(kind)
+            kind = pickle.dumps(type(error))
         except Exception:
             kind = None
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
@@ -140,12 +150,17 @@ class Failure:
         advice = next((advice for sign, advice in ADVICE.items() if sign in text), "")
         return cls(kind, instance, text, story + advice, where)
 
+    @property
+    def known_kind(self) -> type[BaseException] | None:
+        """Its class, if this process has it."""
+        kind: Any = _unpacked(self.kind) if isinstance(self.kind, bytes) else self.kind
+        return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
+
     def rebuilt(self) -> BaseException:
         """The exception for the user: its own type, the worker's traceback in its message and as its cause."""
-        import pickle
-
-        kind = self.kind or RuntimeError
-        name = kind.__name__ if self.kind else self.text.split(":")[0]
+        known = self.known_kind
+        kind = known or RuntimeError
+        name = known.__name__ if known else self.text.split(":")[0]
         message = f"Caught {name} {self.where}.\nOriginal {self.traceback}"
         error: BaseException
         try:
@@ -158,14 +173,25 @@ class Failure:
             if message not in str(error):
                 raise TypeError("the class has a message of its own")
         except Exception:  # a class that is not made from a message: the instance itself, or its story
-            if self.instance is not None:
-                error = pickle.loads(self.instance)
+            itself = _unpacked(self.instance)
+            if isinstance(itself, BaseException):
+                error = itself
                 if hasattr(error, "add_note"):
                     error.add_note(message)
             else:
                 error = RuntimeError(message)
         error.__cause__ = errors.WorkerTraceback(self.traceback)
         return error
+
+
+def _unpacked(data: bytes | None) -> Any:
+    """What was pickled, or None if it cannot be had here."""
+    import pickle
+
+    try:
+        return None if data is None else pickle.loads(data)
+    except Exception:  # whatever the user's module or class does
+        return None
 
 
 class _Text(str):

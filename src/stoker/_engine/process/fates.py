@@ -82,8 +82,9 @@ def _with(stack: str) -> str:
 def broken(failure: Failure) -> BaseException:
     """A worker could not be started, or could not open what it was sent."""
     error: BaseException
-    if failure.kind is not None and issubclass(failure.kind, errors.StokerError):
-        error = failure.kind(failure.text.partition(": ")[2])
+    kind = failure.known_kind
+    if kind is not None and issubclass(kind, errors.StokerError):
+        error = kind(failure.text.partition(": ")[2])
     else:
         error = errors.WorkerStartError(
             f"the workers could not be started: {failure.text}. With a clean interpreter (spawn, forkserver) the "
