@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import stoker
+from stoker._engine.process import trainer
 from stoker._engine.process.channel import Channel
+from stoker._engine.process.life import Life
 from stoker._engine.process.trainer import LARGE
 
 
@@ -55,3 +60,76 @@ def test_memory_of_large_batches_is_given_back_as_soon_as_the_trainer_waits(
         assert [len(numbers) for numbers in given_back] == [1] * is_told
     os.close(gate)
     os.close(opens)
+
+
+# Another zygote
+
+
+def forked(dataset: Any, **settings: Any) -> Iterator[Any]:
+    """Batches of one sample, by a worker of a forked zygote. A loader that hangs is told by its timeout."""
+    default = {"batch_size": 1, "num_workers": 1, "output": "numpy", "seed": 0, "timeout": 10}
+    return iter(stoker.DataLoader(dataset, **default | {"multiprocessing_context": "fork"} | settings))
+
+
+def kill_the_zygote(iterator: Any) -> None:
+    os.kill(iterator._backend.pids[0], signal.SIGKILL)
+
+
+def first_fails(error: BaseException, call: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
+    left = [error] * times
+
+    def fails(*arguments: Any) -> Any:
+        if left:
+            raise left.pop()
+        return call(*arguments)
+
+    return fails
+
+
+NUMBERS = [np.full(1, number) for number in range(50)]
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("at", ["its birth", "the end of the last one", "the pause between"])
+def test_another_zygote_that_cannot_be_had_is_an_error_each_time(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, at: str
+) -> None:
+    iterator = forked(NUMBERS)
+    next(iterator)
+    if at == "its birth":
+        monkeypatch.setattr(trainer, "Life", first_fails(error, Life))
+    elif at == "the end of the last one":
+        monkeypatch.setattr(Life, "_await_end", first_fails(error, Life._await_end))
+    else:
+        monkeypatch.setattr(trainer.time, "sleep", first_fails(error, lambda seconds: None))
+    kill_the_zygote(iterator)
+    with pytest.raises(type(error)):
+        list(iterator)
+    with pytest.raises(stoker.WorkerStartError, match="no other was started") as caught:
+        next(iterator)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_another_zygote_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "HELD_BACK", 0.0)
+    iterator = forked(NUMBERS)
+    seen = [next(iterator)]
+    monkeypatch.setattr(trainer, "Life", first_fails(stoker.MemoryLimitError("full"), Life, times=3))
+    kill_the_zygote(iterator)
+    seen += iterator
+    assert [int(batch[0, 0]) for batch in seen] == list(range(50))
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "PATIENCE", -1.0)
+    iterator = forked(NUMBERS)
+    next(iterator)
+    monkeypatch.setattr(trainer, "Life", first_fails(stoker.MemoryLimitError("full"), Life))
+    kill_the_zygote(iterator)
+    with pytest.raises(stoker.MemoryLimitError, match="full"):
+        list(iterator)
+    with pytest.raises(stoker.MemoryLimitError, match="full"):
+        next(iterator)

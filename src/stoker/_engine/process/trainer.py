@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -9,6 +10,7 @@ import select
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -103,13 +105,38 @@ class ProcessBackend(Backend):
             self._poll.register(self._life.descriptor, select.POLLIN)
 
     def _bear_again(self) -> None:
-        """Another zygote does what the last one has not answered."""
+        """Another zygote does what the last one has not answered; `_fatal` is set where there can be none."""
         self._starved_for = self._hungry_for = None
-        self._bear()
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._bear()
+                break
+            except (errors.WorkerStartError, errors.MemoryLimitError) as error:  # both may pass
+                if time.monotonic() > until:
+                    self._fatal = error
+                    return
+                time.sleep(HELD_BACK)
         if self._streams:
             self._life.channel.send("streams", self._streams)
         for unit, (blob, worker, rows) in sorted(self._units.items()):
             self._life.channel.send("unit", unit, worker, blob, [], rows)
+
+    @contextlib.contextmanager
+    def _between_lives(self) -> Iterator[None]:
+        """One life is ended here, and another begun. Where that fails, by Ctrl-C too, there is none to listen to."""
+        try:
+            yield
+        except BaseException as error:
+            fatal: BaseException = error
+            if not isinstance(error, errors.StokerError):
+                fatal = errors.WorkerStartError(
+                    f"the process that minds the workers has ended, and no other was started: {error!r}. Make a new "
+                    "iterator with iter(loader)."
+                )
+                fatal.__cause__ = error
+            self._fatal = self._fatal or fatal
+            raise
 
     @property
     def pids(self) -> list[int]:
@@ -167,12 +194,14 @@ class ProcessBackend(Backend):
             if ready:
                 heard = time.monotonic()
             elif now - heard > (limit := self._longest_silence()):
-                self._life.end_processes(kill=True)
-                self._lost_zygote(
-                    f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of life "
-                    f"for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a debugger?",
-                    is_silent=True,
-                )
+                with self._between_lives():
+                    self._life.end_processes(kill=True)
+                    self._lost_zygote(
+                        f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of "
+                        f"life for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a "
+                        "debugger?",
+                        is_silent=True,
+                    )
                 heard = time.monotonic()
             elif time.monotonic() - asked > PULSE:
                 asked = time.monotonic()
@@ -232,12 +261,13 @@ class ProcessBackend(Backend):
         if life.ended:
             return
         if (gone or life.channel.ended) and self._fatal is None:
-            life.end_processes()
-            self._lost_zygote(
-                f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
-                f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed for "
-                f"want of memory (see `dmesg`), or by hand?{self._last_words}"
-            )
+            with self._between_lives():
+                life.end_processes()
+                self._lost_zygote(
+                    f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
+                    f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed "
+                    f"for want of memory (see `dmesg`), or by hand?{self._last_words}"
+                )
 
     def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
         """The zygote has ended, and its workers: another does the rest, unless they died too often.
@@ -252,16 +282,7 @@ class ProcessBackend(Backend):
         self._tell("zygote_death", f"{story}\nAnother was born, and what was under way is done again.")
         before = self._life
         time.sleep(pause)
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                self._bear_again()
-                break
-            except errors.WorkerStartError as error:  # for want of memory or processes, which may come back
-                if time.monotonic() > until:
-                    self._fatal = error
-                    return
-                time.sleep(HELD_BACK)
+        self._bear_again()
         self._release(before)
 
     def _tell(self, kind: str, message: str) -> None:
@@ -311,7 +332,8 @@ class ProcessBackend(Backend):
         elif name == "shares":
             self._shares = message[1]
         elif name == "sick":
-            self._born_sick(message[1])
+            with self._between_lives():
+                self._born_sick(message[1])
         elif name == "gave_up":
             self._last_words = f"\nIt raised:\n{message[1]}"
         elif name == "broken":
