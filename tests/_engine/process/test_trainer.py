@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker._engine.process import trainer
+from stoker._engine.process import immortal, trainer
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.life import Life
 from stoker._engine.process.trainer import LARGE
@@ -133,3 +133,57 @@ def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         list(iterator)
     with pytest.raises(stoker.MemoryLimitError, match="full"):
         next(iterator)
+
+
+class Large(stoker.Dataset[Any]):
+    """Samples that travel in slots."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(1 << 17, index, np.uint8)
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_what_a_sick_zygote_says_at_last_is_not_taken_for_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slots lie in an arena that is gone, and its units are made again."""
+    iterator: Any = forked(Large(), num_workers=2)
+    sick = iterator._backend._life.channel
+    receive, were_late = Channel.receive, []
+
+    def received(channel: Channel) -> list[Any]:
+        messages = receive(channel)
+        late = [message for message in messages if message[0] == "answer"]
+        if channel is not sick or not late:
+            return messages
+        were_late.extend(late)
+        return [("sick", "stacks"), *late]
+
+    monkeypatch.setattr(Channel, "receive", received)
+    assert [batch[0].tolist() for batch in iterator] == [[index] * (1 << 17) for index in range(12)]
+    assert were_late
+
+
+def test_a_zygote_that_marks_a_large_heap_is_not_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    ear, mouth = os.pipe()
+    send = Channel.send
+
+    def mark_heap() -> None:
+        os.read(ear, 1)
+
+    def spied(channel: Channel, *message: Any) -> None:
+        if message[0] == "pulse":  # it was silent for longer than it may be later
+            monkeypatch.setattr(trainer, "HUNG", 30.0)
+            os.write(mouth, b"x")
+        send(channel, *message)
+
+    monkeypatch.setattr(immortal, "worth_it", lambda: True)
+    monkeypatch.setattr(immortal, "mark_heap", mark_heap)
+    monkeypatch.setattr(trainer, "PULSE", 0.05)
+    monkeypatch.setattr(trainer, "HUNG", 0.0)
+    iterator = forked(NUMBERS)
+    monkeypatch.setattr(Channel, "send", spied)
+    assert [int(batch[0, 0]) for batch in iterator] == list(range(50))
+    os.close(ear)
+    os.close(mouth)

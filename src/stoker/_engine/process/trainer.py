@@ -227,7 +227,7 @@ class ProcessBackend(Backend):
         return PULSE
 
     def _longest_silence(self) -> float:
-        return HUNG if self._how.forked or self._life.workers else OPENED
+        return HUNG if self._life.workers else OPENED
 
     def _poll_for(self, seconds: float) -> bool:
         """Waits for a word of the zygote's, or its end, and returns whether there is one."""
@@ -257,6 +257,8 @@ class ProcessBackend(Backend):
         life = self._life
         gone = self._gone  # seen before this reading: what it said last is still there
         for message in life.channel.receive():
+            if life.ended:  # it was born sick: what else it has said is not to be taken for the next one's
+                break
             self._hear(message)
         if life.ended:
             return
