@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._transport import segments
+from stoker._transport import reader, segments
 from stoker._transport.arena import Arena
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import ForkHold, Reader, forking
@@ -417,6 +417,47 @@ def test_a_view_outlives_a_move_and_the_loader() -> None:
     del view
     other = Line()
     other.collect()  # any loader's reader sees to what is left
+    other.close()
+
+
+class Storage:
+    """One that was moved away and is gone; whoever asks waits until it may know."""
+
+    freed: list[Any] = []  # noqa: RUF012
+    asked = threading.Event()
+    answers = threading.Event()
+
+    def _weak_ref(self) -> Any:
+        return 0
+
+    @classmethod
+    def _expired(cls, weak: Any) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            cls.asked.set()
+            assert cls.answers.wait(10)
+            return True
+        return cls.asked.is_set()
+
+    @classmethod
+    def _free_weak_ref(cls, weak: Any) -> None:
+        cls.freed.append(weak)
+
+
+def test_two_readers_in_two_threads_forget_a_storage_once(line: Line) -> None:
+    """To forget it twice would free memory of torch's twice."""
+    batch = line.send(array)
+    (lease,) = [lease for lease in reader._open if lease._gone is line.reader._gone]
+    lease.watch_storage(Storage())
+    del batch
+    gc.collect()  # the exporter is gone, and the storage not yet
+    thread = threading.Thread(target=line.reader.returned)
+    thread.start()
+    assert Storage.asked.wait(10)
+    other = Line()
+    other.collect()
+    Storage.answers.set()
+    thread.join()
+    assert len(Storage.freed) == 1
     other.close()
 
 

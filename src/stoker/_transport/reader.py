@@ -29,7 +29,7 @@ from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
 
 _open: set[Lease] = set()  # leases whose exporter lives; also beyond the loader's end
-_moved: set[Lease] = set()  # leases with a storage that was moved away, and may have views left here
+_moved: deque[Lease] = deque()  # leases with a storage that was moved away, and may have views left here
 _born_by: list[ForkHold] = []  # set while a fork of ours is under way
 
 
@@ -80,10 +80,7 @@ class Lease:
             return
         self._forget_gone_storages()
         self._reference = None
-        if not self._storages:
-            self._over()
-        else:
-            _moved.add(self)
+        self._over_or_moved()
 
     def _forget_gone_storages(self) -> None:
         left = []
@@ -95,13 +92,15 @@ class Lease:
         self._storages = left
 
     def look_again(self) -> None:
-        """Ends the lease if the storages that were moved away are gone by now."""
+        """Ends the lease if the storages that were moved away are gone by now. Only by who has taken it from `_moved`:
+        a storage is forgotten once."""
         self._forget_gone_storages()
-        if not self._storages:
-            _moved.discard(self)
-            self._over()
+        self._over_or_moved()
 
-    def _over(self) -> None:
+    def _over_or_moved(self) -> None:
+        if self._storages:
+            _moved.append(self)
+            return
         self._mapping = None
         _open.discard(self)
         self._gone.append(self)
@@ -248,9 +247,12 @@ class Reader:
         return numbers
 
     def _settle(self) -> None:
-        if _moved:
-            for lease in list(_moved):
-                lease.look_again()
+        for _ in range(len(_moved)):  # of all readers: some have no loader any more
+            try:
+                lease = _moved.popleft()
+            except IndexError:  # another thread looks at them
+                break
+            lease.look_again()
         while self._gone:
             lease = self._gone.popleft()
             if not (lease.settled or lease.holds or lease.is_out):
