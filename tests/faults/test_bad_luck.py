@@ -294,6 +294,33 @@ def test_a_full_arena_while_a_worker_is_replaced(
         assert (tmp_path / "full").exists()
 
 
+@quiet
+def test_who_waits_for_memory_cannot_go_on_in_place_of_one_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """There is memory for one batch, and the second worker waits for it until the first batch is made."""
+    monkeypatch.setattr(zygote, "PATIENCE", 0.3)
+    Refusals(monkeypatch, births=2, refusals=10**6)
+    ear, mouth = os.pipe()
+    send = worker.ZygotesWorker.send
+
+    def spied(self: Any, *message: Any) -> None:
+        send(self, *message)
+        if message[0] == "ask":
+            os.write(mouth, b"x")
+
+    def dies(index: Any) -> None:
+        os.read(ear, 1)
+        is_killed(index)
+
+    monkeypatch.setattr(worker.ZygotesWorker, "send", spied)
+    settings = {"memory_budget": 3 << 19, "timeout": 10, "max_restarts": 9, "prefetch_factor": 1}
+    with pytest.raises(WorkerStartError, match="could not start worker 0 of 2"):
+        next(iter(loader(Rows({0: dies}), **FORKED | settings)))
+    os.close(ear)
+    os.close(mouth)
+
+
 def test_a_policy_that_cannot_be_sent() -> None:
     lock = threading.Lock()
 

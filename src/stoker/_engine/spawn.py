@@ -171,7 +171,7 @@ class SpawnBackend(Backend):
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._due: dict[int, float] = {}  # number of a worker that has ended → when it is replaced
         self._held_back: set[int] = set()  # numbers of those of which it was told that they cannot be
-        self._alone_since: float | None = None  # since when there is no worker, and none can be started
+        self._alone_since: float | None = None  # since when no worker can go on, and none can be started
         self._looks_at = 0.0  # when the workers are looked at next
         self._was_ready = False  # whether any worker ever was
         self._inbox: deque[Answer] = deque()
@@ -320,6 +320,7 @@ class SpawnBackend(Backend):
         self, number: int, unit: int, kind: Any, value: Any, seconds: float, said: tuple[Any, ...]
     ) -> None:
         made = Said(*said)
+        self._alone_since = None
         self._dispatch.answered(number, Run(unit), seconds)
         self._blame.answered(unit)
         del self._work[unit]
@@ -386,13 +387,14 @@ class SpawnBackend(Backend):
                 self._hold_back(number, error, now)
 
     def _hold_back(self, number: int, error: OSError, now: float) -> None:
-        """The others go on meanwhile; where there are none, there is an end to waiting."""
+        """The others go on meanwhile; where none can (as in the zygote), there is an end to waiting."""
         self._due[number] = now + HELD_BACK
         others = bool(self._life.children)
         if number not in self._held_back:
             self._held_back.add(number)
             self._events.append(telling.held_back(number, error, others))
-        if others:
+        if not all(map(self._lending.waits_for_others, self._life.children)):
+            self._alone_since = None
             return
         self._alone_since = self._alone_since or now
         if now - self._alone_since > PATIENCE:

@@ -73,6 +73,15 @@ def test_an_earlier_unit_is_served_first() -> None:
     assert slots.is_asked and slots.starved_for is None
 
 
+def test_who_waits_for_the_first_unit_waits_for_nobody_else() -> None:
+    some, _ = lending(0, units=3)
+    some.asked(2, 2, 100)
+    some.asked(0, 0, 100)
+    assert not granted(some)
+    assert [some.waits(worker) for worker in range(3)] == [True, False, True]
+    assert [some.waits_for_others(worker) for worker in range(3)] == [False, False, True]
+
+
 def test_who_must_wait_is_named_and_refused_only_if_the_trainer_waits_for_it() -> None:
     slots, rooms = lending(free=0, units=2)
     slots.asked(0, 0, 10)

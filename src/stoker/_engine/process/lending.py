@@ -39,6 +39,10 @@ class Lending:
         """Whether this worker waits for a slot."""
         return any(asking == worker for _, asking, _ in self._asks)
 
+    def waits_for_others(self, worker: int) -> bool:
+        """Whether this worker waits for a slot, and may have to until an earlier unit has one."""
+        return any(asking == worker and unit > self._dispatch.outstanding[0] for unit, asking, _ in self._asks)
+
     def offer(self, unit: int) -> Slot | None:
         """An idle slot of the usual size, if taking it leaves earlier units theirs.
 

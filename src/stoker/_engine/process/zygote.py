@@ -120,7 +120,7 @@ class Zygote:
         self._alarm = Alarm()  # rings when something is due, other than what the peers say
         self._is_due = True
         self._troubled = False  # whether a worker has died or stalled: then more is kept of units than their work
-        self._alone_since: float | None = None  # since when there is no worker, and none can be started
+        self._alone_since: float | None = None  # since when no worker can go on, and none can be started
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()  # sockets that are watched for room to write
         self._workers = workers
@@ -269,12 +269,16 @@ class Zygote:
         self._hand_out()
 
     def _hold_back(self, number: int, error: OSError, now: float) -> None:
-        """The others go on meanwhile; where there are none, there is an end to waiting."""
+        """The others go on meanwhile; where none can, there is an end to waiting.
+
+        Those that wait for memory may wait for a unit before theirs to have it, which nobody else would make.
+        """
         self._due[number] = now + HELD_BACK
         if number not in self._held_back:
             self._held_back.add(number)
             self._tell("held_back", number, str(error), bool(self._children))
-        if self._children:
+        if not all(map(self._lending.waits_for_others, self._children)):
+            self._alone_since = None
             return
         self._alone_since = self._alone_since or now
         if now - self._alone_since > PATIENCE:
@@ -382,6 +386,7 @@ class Zygote:
         _, unit, kind, value, seconds, said = message
         made = Said(*said)
         self._answered += 1
+        self._alone_since = None
         run = self._dispatch.held(number)[0]  # a worker answers in the order in which it was handed units
         self._dispatch.answered(number, run, seconds)
         if kind != "misfit":
@@ -447,6 +452,8 @@ class Zygote:
     def _drop(self, before: int) -> None:
         self._dropped_below = before
         self._forget_dropped()
+        if self._lending.is_asked:
+            self._grant()  # what was kept for those that are dropped
 
     def _forget_dropped(self) -> None:
         for unit in (*self._dispatch.dropped(self._dropped_below), *self._sharing.dropped(self._dropped_below)):

@@ -1,0 +1,50 @@
+"""The zygote's loop, without processes: what it does about what it hears."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+from stoker._engine.process.lending import Lending
+from stoker._engine.process.sharing import Sharing
+from stoker._engine.process.zygote import Zygote
+from stoker._supervision.cut import Cut
+from stoker._supervision.dispatch import Dispatch
+from stoker._transport import segments
+from stoker._transport.arena import Arena
+
+SIZE = 1 << 20
+
+
+class Heard:
+    """A channel that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    def send(self, *message: Any) -> None:
+        self.messages.append(message)
+
+
+def test_memory_kept_for_what_is_dropped_goes_to_who_waits() -> None:
+    """There is memory for one batch. The unit before it lost its worker, and is not wanted any more."""
+    zygote: Any = Zygote.__new__(Zygote)
+    descriptor, cut, channel = segments.create(), Cut(2), Heard()
+    zygote._dispatch = dispatch = Dispatch(2, cut)
+    zygote._lending = lending = Lending(Arena(descriptor, SIZE), dispatch)
+    zygote._sharing = Sharing(cut, dispatch, lending)
+    zygote._children = {1: SimpleNamespace(channel=channel)}
+    zygote._trainer = Heard()
+    zygote._starved_for, zygote._work, zygote._dropped_below = None, {}, 0
+    for number in range(2):
+        dispatch.joined(number)
+        dispatch.submitted(number, None)
+    dispatch.hand_out()
+    dispatch.requeued([run.unit for run in dispatch.died(0)])
+    lending.asked(1, 1, SIZE)
+    zygote._grant()
+    assert not channel.messages
+    zygote._drop(1)
+    assert [name for name, _ in channel.messages] == ["slot"]
+    os.close(descriptor)
