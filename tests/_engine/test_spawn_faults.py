@@ -7,8 +7,10 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -240,6 +242,23 @@ def test_a_stall_is_told_once_and_goes_on(tmp_path: Path) -> None:
         assert run.batches() == calm()
     assert [event.kind for event in events] == ["stall"]
     assert events[0].details["seconds"] >= 0.3
+
+
+def test_who_waited_for_memory_while_nobody_looked_has_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer computes for longer than a unit may take, and comes back to a worker that has asked it for memory."""
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(spawn, "time", clock)
+    monkeypatch.setattr(spawn.Lending, "offer", lambda lending, unit: None)  # so that each unit asks
+    run = Run(Numbers(), shuffle=False, num_workers=1, prefetch_factor=2, stall_warning=600)
+    iterator: Any = iter(run.loader)
+    backend = iterator._backend
+    backend._stalls.tick = 0.0  # it looks whenever it can
+    seen = [next(iterator)]
+    assert backend._stalls._since  # the next unit is under way
+    assert backend._life.children[0].pipe.poll(20)
+    clock.monotonic = lambda: time.monotonic() + 1000
+    seen += iterator
+    assert [batch[0][0, 0] for batch in seen] == list(range(0, N, 4)) and run.told == []
 
 
 def test_a_stopped_worker_is_replaced(tmp_path: Path) -> None:

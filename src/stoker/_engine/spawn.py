@@ -173,6 +173,7 @@ class SpawnBackend(Backend):
         self._held_back: set[int] = set()  # numbers of those of which it was told that they cannot be
         self._alone_since: float | None = None  # since when no worker can go on, and none can be started
         self._looks_at = 0.0  # when the workers are looked at next
+        self._left = time.monotonic()  # when nobody was left to look at them, or to give them memory
         self._was_ready = False  # whether any worker ever was
         self._inbox: deque[Answer] = deque()
         self._events: deque[Event] = deque()  # not told yet
@@ -188,6 +189,13 @@ class SpawnBackend(Backend):
 
     def receive(self, timeout: float | None) -> Answer:
         owner.check(self._owner)
+        self._stalls.forgive(time.monotonic() - self._left)  # who asked for memory meanwhile had to wait for us
+        try:
+            return self._next_answer(timeout)
+        finally:
+            self._left = time.monotonic()
+
+    def _next_answer(self, timeout: float | None) -> Answer:
         until = None if timeout is None else time.monotonic() + timeout
         wait = 0.0  # what has arrived comes first
         while self._fatal is None:
