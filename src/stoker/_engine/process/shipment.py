@@ -33,7 +33,7 @@ class Shipment:
         self._parts = parts
         self._importable = names_after_import(spawn.get_preparation_data("stoker"))
         self._buffers = Block()
-        self._streams: list[Block] = []
+        self._stream = Block()
         self._written: dict[tuple[int, int], tuple[tuple[int, int], memoryview]] = {}  # by address and size
         with sending.spawning() as handles:
             try:
@@ -48,12 +48,14 @@ class Shipment:
     def __reduce__(self) -> Any:
         if self._for_one:
             self._places = self._write()
-        return spawned.parcel, (Sent(self._streams[-1].fd), Sent(self._buffers.fd), self._places)
+        return spawned.parcel, (Sent(self._stream.fd), Sent(self._buffers.fd), self._places)
 
     def _write(self) -> list[tuple[int, int]]:
-        """Pickles the parts into a new stream; returns where the buffers lie."""
-        self._streams.append(Block())
-        return [self._place(view) for view in sending.write(self._parts, self._importable, self._streams[-1])]
+        """Pickles the parts into a new stream; returns where the buffers lie. Who got the last one has a descriptor of
+        its own by now."""
+        last, self._stream = self._stream, Block()
+        last.close()
+        return [self._place(view) for view in sending.write(self._parts, self._importable, self._stream)]
 
     def _place(self, view: memoryview) -> tuple[int, int]:
         """A buffer is written once, and kept until the end so that no other comes to have its address."""
@@ -64,5 +66,5 @@ class Shipment:
 
     def close(self) -> None:
         """Workers that were started have their own descriptors."""
-        for block in (self._buffers, *self._streams):
-            block.close()
+        self._buffers.close()
+        self._stream.close()
