@@ -74,6 +74,7 @@ class Line:
 
     def close(self) -> None:
         self.reader.close()
+        self.writer.let_go()
         os.close(self.descriptor)
         self.writer._mappings.clear()
         self.writer.begin(None)
@@ -209,6 +210,32 @@ def test_a_writer_whose_new_slot_cannot_be_mapped_lends_nothing_of_the_old_one(
     given = line.held
     assert line.writer.lend(BIG) is not None
     assert line.writer.slot == line.held != given  # it asked once more
+
+
+def test_a_batch_in_a_slot_that_was_given_in_exchange_stays_as_it_was(line: Line) -> None:
+    """Another unit may write there as soon as it is given away."""
+    line.hint = BIG
+    kept: list[Any] = []
+
+    def make() -> Any:
+        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out[:] = 3
+        kept.append(out)
+        return [out, array(5)]
+
+    exchange = line.writer._ask
+
+    def overwritten(size: int) -> Any:
+        before = line.writer._mappings.get(0) or next(iter(line.writer._mappings.values()), None)
+        slot = exchange(size)
+        other = segments.Mapping(line.descriptor, 0, BIG)
+        np.frombuffer(other.part(0, BIG), np.float32)[:] = 9
+        assert before is None or before.address != kept[0].ctypes.data
+        return slot
+
+    line.writer._ask = overwritten
+    first, second = line.send(make)
+    assert (first == 3).all() and (second == 5).all() and (kept[0] == 3).all()
 
 
 def test_what_was_written_is_taken_along_into_a_larger_slot(line: Line) -> None:

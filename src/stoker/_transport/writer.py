@@ -12,7 +12,7 @@ import numpy as np
 
 from stoker import errors
 from stoker._machine.reserve import check
-from stoker._transport import leaves
+from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
 from stoker._transport.leaves import SMALL, Leaf
 from stoker._transport.segments import Mapping
@@ -109,9 +109,15 @@ class SlotWriter:
         kept = {id(mapping): mapping for mapping, part in lent if part() is not None}
         for mapping in kept.values():
             self._lends = False
-            self._mappings = {number: known for number, known in self._mappings.items() if known is not mapping}
-            mapping.detach()
-            self._detached.append((mapping, [part for owner, part in lent if owner is mapping]))
+            self._detach(mapping, [part for owner, part in lent if owner is mapping])
+
+    def _detach(self, mapping: Mapping, parts: Sequence[weakref.ref[Any]] = ()) -> None:
+        """What was lent of this mapping stays as it is, whoever writes into the slot."""
+        if not segments.CAN_DETACH:
+            return
+        self._mappings = {number: known for number, known in self._mappings.items() if known is not mapping}
+        mapping.detach()
+        self._detached.append((mapping, list(parts) or [part for owner, part in self._lent if owner is mapping]))
 
     def finish(self, batch: Any) -> Written:
         """Pickles the batch, its large leaves taken out and into the slot."""
@@ -153,8 +159,10 @@ class SlotWriter:
         """Exchanges the slot for a larger one where `extra` bytes do not fit, and takes along what is written."""
         if self._slot is not None and self._used + extra <= self._slot.capacity:
             return
-        used = self._used
-        kept = bytes(self._mapping.part(0, used)) if self._mapping is not None and used else b""
+        used, before = self._used, self._mapping
+        if before is not None and any(mapping is before and part() is not None for mapping, part in self._lent):
+            self._detach(before)  # the batch that is being made still looks there
+        kept = bytes(before.part(0, used)) if before is not None and used else b""
         # Given in exchange: from now on it may be somebody else's
         self._slot, self._mapping, self._used = None, None, 0
         slot = self._ask(used + extra)
