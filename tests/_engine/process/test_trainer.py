@@ -167,7 +167,13 @@ def test_what_a_sick_zygote_says_at_last_is_not_taken_for_the_next_ones(monkeypa
 
 def test_a_zygote_that_marks_a_large_heap_is_not_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     ear, mouth = os.pipe()
-    send = Channel.send
+    send, receive = Channel.send, Channel.receive
+
+    def received(channel: Channel) -> list[Any]:
+        messages = receive(channel)
+        if ("marking",) in messages:
+            monkeypatch.setattr(trainer, "HUNG", 0.0)
+        return messages
 
     def mark_heap() -> None:
         os.read(ear, 1)
@@ -181,7 +187,7 @@ def test_a_zygote_that_marks_a_large_heap_is_not_taken_for_hung(monkeypatch: pyt
     monkeypatch.setattr(immortal, "worth_it", lambda: True)
     monkeypatch.setattr(immortal, "mark_heap", mark_heap)
     monkeypatch.setattr(trainer, "PULSE", 0.05)
-    monkeypatch.setattr(trainer, "HUNG", 0.0)
+    monkeypatch.setattr(Channel, "receive", received)
     iterator = forked(NUMBERS)
     monkeypatch.setattr(Channel, "send", spied)
     assert [int(batch[0, 0]) for batch in iterator] == list(range(50))

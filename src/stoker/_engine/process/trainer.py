@@ -94,6 +94,7 @@ class ProcessBackend(Backend):
         if self.is_closed:  # meanwhile, by the end of the interpreter
             end_all(self._lives)
             ending.leave_if_left_behind()
+        self._marks = False  # whether it marks the heap before it forks workers
         self._gone = False  # whether the last poll found the zygote ended
         self._last_words = ""  # of it
         self._poll = select.poll()
@@ -227,7 +228,7 @@ class ProcessBackend(Backend):
         return PULSE
 
     def _longest_silence(self) -> float:
-        return HUNG if self._life.workers else OPENED
+        return OPENED if not self._life.workers and (self._marks or not self._how.forked) else HUNG
 
     def _poll_for(self, seconds: float) -> bool:
         """Waits for a word of the zygote's, or its end, and returns whether there is one."""
@@ -329,6 +330,8 @@ class ProcessBackend(Backend):
             self._events.append(replace(self._happened(what, *about), time=when))
         elif name == "row_seconds":
             self._witness.learned(message[1])
+        elif name == "marking":
+            self._marks = True
         elif name == "marked":
             self._witness.marked(*message[1:])
         elif name == "shares":

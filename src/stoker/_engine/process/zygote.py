@@ -127,8 +127,10 @@ class Zygote:
 
     def run(self) -> None:
         """Until the trainer or its iterator ends; does not return."""
-        if self._rules.mark_heap and immortal.worth_it() and (marked := immortal.mark_heap()) is not None:
-            self._trainer.send("marked", marked.objects, marked.seconds)
+        if self._rules.mark_heap and immortal.worth_it():
+            self._trainer.send("marking")  # it may take long, and nothing is heard of us meanwhile
+            if (marked := immortal.mark_heap()) is not None:
+                self._trainer.send("marked", marked.objects, marked.seconds)
         self._watch(self._trainer.fileno(), self._from_trainer)
         self._watch(self._inquiry.fileno(), self._from_inquiry)
         if self._alarm.descriptor is not None:
