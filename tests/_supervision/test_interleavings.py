@@ -133,6 +133,7 @@ class Interleavings(RuleBasedStateMachine):
         for unit in below & set(self.answers):
             self.let_go(unit)
         self.forget_dropped()
+        self.grant()
 
     def forget_dropped(self) -> None:
         gone = {unit for unit in self.waiting if unit < self.dropped_below}
@@ -202,26 +203,25 @@ class Interleavings(RuleBasedStateMachine):
         """It answers, or asks for the memory that it needs."""
         unit = self.held[worker][0]
         slot = self.slots[unit]
-        number = None if slot is None else slot.number
         if fails or unit in self.refused:
-            self.answer(worker, unit, "error", b"", number, seconds)
+            self.answer(worker, unit, "error", b"", seconds)
         elif slot is None or slot.capacity < self.size[unit]:
-            self.lending.asked(worker, unit, self.size[unit], number)
+            self.lending.asked(worker, unit, self.size[unit])
             self.slots[unit] = None
             self.asks.add(unit)
             self.works_on(worker)
             self.grant()
         else:
-            self.answer(worker, unit, "batch", (number, self.size[unit]), number, seconds)
+            self.answer(worker, unit, "batch", (slot.number, self.size[unit]), seconds)
         self.hand_out()
 
-    def answer(self, worker: int, unit: int, kind: str, value: object, number: int | None, seconds: float) -> None:
+    def answer(self, worker: int, unit: int, kind: str, value: object, seconds: float) -> None:
         self.dispatch.answered(worker, Run(unit), seconds)
         self.restarts.answered(unit)
         self.stalls.answered(unit)
         self.held[worker].remove(unit)
         self.works_on(worker)
-        slot, lent = self.lending.answered(unit, kind, value, number), self.slots.pop(unit)
+        slot, lent = self.lending.answered(unit, kind, value), self.slots.pop(unit)
         assert slot == (lent if kind == "batch" else None)
         for known in (self.told, self.refused):
             known.discard(unit)
