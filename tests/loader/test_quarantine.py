@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from stoker import DataLoader
 from stoker.errors import QuarantineError, StokerError
+from stoker.loader.faults import Faults, _plain
 from stoker.loader.quarantine import QuarantineFile, QuarantineRecord, line_of, quarantine
 
 # Fork is safe here: the children call Python alone. NumPy and torch have threads that may be there already
@@ -471,6 +472,19 @@ def test_indices_of_another_kind_are_integers(tmp_path: Path) -> None:
     list(DataLoader(Away(7), batch_size=8, sampler=sampler, on_error="skip", quarantine=path, output="numpy"))
     found = quarantine(path)
     assert found.indices == [7] and len(found.without(Away(7))) == 7
+
+
+def test_texts_of_a_class_of_the_users_travel_as_texts() -> None:
+    class Key(str):
+        pass
+
+    class Texts:
+        def describe(self, index: str) -> Key:
+            return Key("the second")
+
+    said = Faults("skip", Texts(), 0)._description("b", 0)
+    assert (type(said), said) == (str, "the second")
+    assert (type(_plain(Key("b"))), _plain(Key("b"))) == (str, "b")
 
 
 def test_what_nobody_could_replace_is_raised(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ class Faults:
         try:
             with self._marked(DESCRIBE, position):
                 said = describe(self._dataset, index)
-                return None if said is None else str(said)
+                return None if said is None else str.__str__(str(said))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # it fails as the sample did: that must not hide the sample's own error
@@ -258,6 +258,8 @@ def _reason(error: Exception) -> str:
 
 def _plain(index: Any) -> Any:
     """An index as it travels through processes that do not know the user's classes."""
-    if isinstance(index, (bool, str, type(None))):
+    if isinstance(index, (bool, type(None))):
         return index
+    if isinstance(index, str):
+        return str.__str__(index)  # not as a class of the user's
     return plain_index(index)
