@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import stoker
 from stoker import collate
+from stoker._supervision import cut
+from stoker._transport.writer import SlotWriter
 
 
 @pytest.fixture(params=["fork", "forkserver"])
@@ -103,6 +106,40 @@ def test_a_collator_may_keep_what_it_has_made(birth: str, collator: Any) -> None
     dataset = [np.full(SIZE, float(number)) for number in range(40)]
     serial = everything(dataset, 0, birth, batch_size=ROWS, collate_fn=collator())
     assert same(everything(dataset, 1, birth, batch_size=ROWS, collate_fn=collator()), serial)
+
+
+class Looks(stoker.Dataset[Any]):
+    """Samples that say whether this worker still lends."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        writers = [thing for thing in gc.get_objects() if type(thing) is SlotWriter]
+        return {"lends": np.full(SIZE, float(all(writer._lends for writer in writers))), "writers": len(writers)}
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "default": {},
+    "as tensors": {"output": "torch"},
+    "a function around it": {"collate_fn": lambda samples: collate.default_collate(samples)},
+    "padded": {"collate_fn": stoker.PadCollator()},
+    "threads": {"threads_per_worker": 2},
+    "shared": {"num_workers": 2},
+    "persistent": {"persistent_workers": True},
+}
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+def test_who_keeps_nothing_is_lent_memory_each_time(monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
+    monkeypatch.setattr(cut, "WORTH", 0.0)  # units are worth being shared, however cheap
+    if how.get("output") == "torch":
+        pytest.importorskip("torch")
+    how = {"num_workers": 1, "output": "numpy", **how}
+    with stoker.DataLoader(Looks(), batch_size=ROWS, multiprocessing_context="fork", **how) as loader:
+        for batch in (*loader, *loader):
+            assert batch["lends"].min() == 1 and min(batch["writers"]) == 1
 
 
 class GathersAndKeeps(stoker.Dataset[Any]):
