@@ -29,7 +29,7 @@ class _Lending(threading.local):
 _lending = _Lending()
 
 
-class lent_by:  # every batch enters it: a generator would take four times as long
+class lent_by:  # every batch enters it: a generator would take twice as long
     """Within this context, `empty()` and `empty_tensor()` of this thread ask `lender` first; none if it is None.
 
     What is lent travels, and is another batch's later: code of the user's that may keep what it allocates, such as a

@@ -48,6 +48,9 @@ class LoaderIterator:
     With persistent workers the loader keeps one and starts it anew for each epoch. Used by one thread at a time. It
     ends its workers when its epoch is over (persistent ones excepted), when it is closed, dropped or garbage, and when
     the interpreter exits.
+
+    Attributes:
+        workers: the loader's number of them when it was made: another that is set later needs another iterator.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:

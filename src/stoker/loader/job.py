@@ -256,7 +256,7 @@ class LoaderJob:
         self._failed = work.indices
         if self._gathered is not None and not self._knows:
             self.mark[0] = WHOLE
-            with memory.lent_by(self._lend):
+            with memory.lent_by(self._lend if segments.CAN_DETACH else None):  # `out` is in the user's hands
                 batch = self._gathered(work.indices)
             if batch is not collate.NOT_GATHERED:
                 self.mark[0] = WRITE

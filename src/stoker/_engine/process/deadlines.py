@@ -16,8 +16,8 @@ HUNG = 30.0
 """Trainer: a zygote that gave no sign of life for so long is stopped or broken, and is ended."""
 
 OPENED = 600.0
-"""Trainer: how long a zygote may be silent until its workers are born: a clean one imports what it needs and unpacks
-the dataset, and either marks a large heap."""
+"""Trainer: how long a zygote may be silent before its workers are born: a clean one, which imports what it needs and
+unpacks the dataset, and any that has said that it marks a large heap."""
 
 SICK_AFTER = 5.0
 """Zygote: workers that all wait for locks in their very first units for so long were born with a lock held."""
