@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import stoker
 from stoker import collate
 from stoker._supervision import cut
+from stoker._transport import segments
 from stoker._transport.writer import SlotWriter
 
 
@@ -106,6 +108,21 @@ def test_a_collator_may_keep_what_it_has_made(birth: str, collator: Any) -> None
     dataset = [np.full(SIZE, float(number)) for number in range(40)]
     serial = everything(dataset, 0, birth, batch_size=ROWS, collate_fn=collator())
     assert same(everything(dataset, 1, birth, batch_size=ROWS, collate_fn=collator()), serial)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"collate_fn": Remembers()}, {"collate_fn": Keeps()}, {"gathers": True}],
+    ids=["a collator that mixes", "a collator that keeps", "a dataset that gathers"],
+)
+def test_where_nothing_can_be_detached_nothing_is_lent_to_who_may_keep_it(
+    monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    monkeypatch.setattr(segments, "CAN_DETACH", False)  # as on Windows
+    gathers = how.get("gathers", False)
+    dataset: Any = GathersAndKeeps() if gathers else [np.full(SIZE, float(number)) for number in range(40)]
+    how = {"batch_size": ROWS} | ({} if gathers else how)
+    assert same(everything(dataset, 1, "fork", **how), everything(dataset, 0, "fork", **copy.deepcopy(how)))
 
 
 class Looks(stoker.Dataset[Any]):

@@ -18,9 +18,6 @@ from stoker._machine.anonymous import anonymous as create
 
 __all__ = ["CAN_DETACH", "PAGE", "Mapping", "Sent", "create", "read"]
 
-CAN_DETACH = hasattr(mmap, "MAP_ANONYMOUS")
-"""Whether `Mapping.detach` works here: not on Windows."""
-
 PAGE = mmap.ALLOCATIONGRANULARITY
 """Mappings begin at multiples of so many bytes: of pages, and on Windows of 64 KiB."""
 
@@ -105,3 +102,6 @@ def _arrived(passed: Any) -> Sent:
 
 if hasattr(os, "O_TEMPORARY"):  # Windows
     from stoker._transport.segments_windows import Mapping, Sent, create, read  # type: ignore[assignment]
+
+CAN_DETACH = hasattr(Mapping, "detach")
+"""Whether a mapping can be replaced by a copy at its address: not on Windows."""
