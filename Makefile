@@ -5,6 +5,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-long soak bench bench-quick lint docs clean
 
+# Else each process, and the tests start thousands, would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV ?= .venv
 # Python 3.11 is what is tested with torch; any other from 3.10 on is taken where there is none.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))

@@ -131,6 +131,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The tests themselves are half a million objects, which each collection would walk: half of the suite's time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def a_small_heap() -> Iterator[None]:
     """Thousands of collected tests are a large heap: each zygote would mark it, for some tenths of a second."""
