@@ -39,6 +39,8 @@ RIVALS = ("torchdata", "grain", "spdl", "simplejpeg")
 
 LONGEST = 180.0
 """Seconds after which a measurement is given up."""
+IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
+"""How the paths of files begin that lie in memory alone: anonymous ones, unlinked ones, shared mappings without one."""
 TRIES = 3
 """How often one is begun again that was given up: among the rivals are some that hang now and then."""
 
@@ -232,18 +234,20 @@ def cpu_seconds() -> float:
 def memory_of_all() -> int:
     """Bytes of this process and its descendants. A page that n processes share counts 1/n in each (PSS).
 
-    Batches on their way lie in anonymous or unlinked files in memory. These are counted by what they hold, whether or
-    not a process has them mapped at this moment.
+    Batches on their way lie in anonymous or unlinked files in memory. Each of these is counted once, by what it holds:
+    a batch that nobody has mapped at this moment is there too, and so is one whose descriptor is closed.
     """
-    mapped = dict.fromkeys(("Pss:", "Pss_Shmem:"), 0)
-    files: dict[tuple[int, int], int] = {}
+    private, files = 0, {}
     for pid in _family():
+        totals = dict.fromkeys(("Pss:", "Pss_Shmem:"), 0)
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
             name, *numbers = line.split()
-            if name in mapped:
-                mapped[name] += 1024 * int(numbers[0])
-        files.update(_files_in_memory(pid))
-    return mapped["Pss:"] - mapped["Pss_Shmem:"] + max(mapped["Pss_Shmem:"], sum(files.values()))
+            if name in totals:
+                totals[name] = 1024 * int(numbers[0])
+        private += totals["Pss:"] - totals["Pss_Shmem:"]
+        for file, size in (*_mapped_in_memory(pid), *_files_in_memory(pid)):
+            files[file] = max(size, files.get(file, 0))
+    return private + sum(files.values())
 
 
 def _family() -> set[int]:
@@ -260,12 +264,27 @@ def _family() -> set[int]:
 
 
 def _files_in_memory(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
-    """For each file in memory that a process holds: which it is, and its bytes."""
+    """For each file in memory that a process has open: which it is, and its bytes."""
     for path in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):  # closed meanwhile
-            if os.readlink(path).startswith(("/memfd:", "/dev/shm/")):
+            if os.readlink(path).startswith(IN_MEMORY):
                 status = path.stat()
                 yield (status.st_dev, status.st_ino), 512 * status.st_blocks
+
+
+def _mapped_in_memory(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """For each file in memory that a process has mapped: which it is, and how much of it the process has touched."""
+    touched: dict[tuple[int, int], int] = {}
+    file = None
+    for line in _read(f"/proc/{pid}/smaps").splitlines():
+        name, *rest = line.split(maxsplit=5)
+        if not name.endswith(":"):  # a mapping: addresses, rights, offset, device, inode, path
+            device, inode, path = [*rest[2:], ""][:3]
+            major, minor = (int(part, 16) for part in device.split(":"))
+            file = (os.makedev(major, minor), int(inode)) if path.startswith(IN_MEMORY) else None
+        elif name == "Rss:" and file is not None:
+            touched[file] = touched.get(file, 0) + 1024 * int(rest[0])
+    yield from touched.items()
 
 
 def data_loader(rival: str) -> Any:
