@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,29 @@ def test_a_generator_that_raised_is_over(policy: str, backend: str | None) -> No
             assert streams[worker] == whole[: len(streams[worker])] and max(streams[worker], default=0) < 9
         else:
             assert streams[worker] == whole
+
+
+@pytest.mark.parametrize("backend", [None, "one worker", "two workers"])  # with three it is the last of a batch
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_of_a_generator_that_raised_nobody_says_it_was_left_out(policy: str, backend: str | None) -> None:
+    events: list[Any] = []
+    made = stream(Records({9: raises(OSError)}, generator=True), backend, on_error=policy, on_event=events.append)
+    with pytest.raises(OSError) as caught:
+        list(made)
+    assert not [event for event in events if event.kind == "error"]
+    assert fates(made)["raised"] >= 1 and fates(made)["quarantined"] == 0
+    if sys.version_info >= (3, 11):
+        told = "".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+        assert "on_error cannot leave it out: the stream is a generator" in told and "MapDataset" in told
+
+
+@pytest.mark.parametrize("backend", [None, "one worker"])
+def test_a_warning_says_where_in_the_stream(backend: str | None) -> None:
+    made = stream(Records({9: raises(OSError)}), backend, on_error="skip")
+    with pytest.warns(
+        stoker.StokerWarning, match=r"sample 9 of the stream \(worker 0\) failed, and was left out: OSError"
+    ):
+        story(made)
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)

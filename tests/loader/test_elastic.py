@@ -308,7 +308,7 @@ def test_an_empty_dataset_has_empty_shares(mode: str) -> None:
 
 @pytest.mark.parametrize("sampler", [[0, 1, 2], iter([0])], ids=["list", "iterator"])
 def test_a_sampler_that_can_only_be_walked_is_not_shared_out(sampler: Any) -> None:
-    with pytest.raises(SamplerError, match="can only be walked"):
+    with pytest.raises(SamplerError, match="can only be iterated"):
         alone(range(9), shuffle=None, sampler=sampler, distributed="pad", num_replicas=2, rank=0)
 
 

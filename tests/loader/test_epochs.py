@@ -365,8 +365,8 @@ def test_pieces_are_the_same_with_workers(workers: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"sampler": [0, 1]}, "the BatchSampler can only be walked"),
-        ({"batch_sampler": [[0, 1]]}, "the list can only be walked"),
+        ({"sampler": [0, 1]}, "the list .* can only be iterated from its start"),
+        ({"batch_sampler": [[0, 1]]}, "the list .* can only be iterated from its start"),
     ],
 )
 def test_an_order_that_is_walked_has_its_own_end(settings: dict[str, Any], told: str) -> None:

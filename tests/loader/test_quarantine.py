@@ -382,7 +382,7 @@ class TestReading:
             fault(index=None, description=None, exception="KeyError: " + "x" * 1000),
         )
         assert repr(found).splitlines() == [
-            f"1,202 faults in {path}, 1,200 bad samples",
+            f"1,202 faults in {path}, 1,200 bad samples, 1 in streams, which have no index",
             "   1,200  OSError, first sample 0 (train/b.jpg): OSError: file 0 is truncated",
             "       1  SkipSample, first sample 8: too dark",
             f"       1  KeyError, first in a stream: KeyError: {'x' * 89}…",

@@ -139,7 +139,7 @@ def test_events(ledger: Ledger) -> None:
     found = rows(Report.of(ledger))
     at = "at 2026-03-04 12:00:0"
     assert found["deaths"] == f"6: the latest worker 0 {at}2, worker 1 {at}3, worker 0 {at}4, worker 1 {at}5"
-    assert found["zygote's deaths"] == f"1: {at}0"
+    assert found["helper's deaths"] == f"1: {at}0"
     assert found["retired"] == f"1: worker 3 {at}0"
     assert found["stalls"] == f"1: worker 1 {at}0"
     assert found["of a later version"] == f"1: {at}0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Literal
 
-from stoker._engine.base import Answer, Backend, NothingLeft, Recipe, StreamEnd
+from stoker._engine.base import Answer, Backend, NothingLeft, Recipe, StreamEnd, located
 
 
 class SerialBackend(Backend):
@@ -29,6 +29,7 @@ class SerialBackend(Backend):
             kind, value = "empty", None
         except Exception as error:
             kind, value = "error", error
+            _name_sample(error, self._job.failed_index())
         self._waiting.popleft()  # only now: after Ctrl-C whoever goes on gets this batch
         return Answer(unit, kind, value, 0, self._job.said())
 
@@ -43,3 +44,10 @@ class SerialBackend(Backend):
 
     def close(self) -> None:
         self._waiting.clear()
+
+
+def _name_sample(error: Exception, index: Any) -> None:
+    """Says at which sample it was raised, below the user's own message. A class may raise one instance many times."""
+    note = located("Raised in this process", index)
+    if index is not None and hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)

@@ -31,7 +31,7 @@ def can_pin(pin_memory: bool, pin_memory_device: str, output: str = "torch") -> 
         import torch
     except ImportError as error:
         raise errors.MissingExtraError(
-            "pin_memory=True needs torch: pip install 'stoker[torch]', or leave it out."
+            "pin_memory=True needs torch (the extra stoker[torch]), or leave it out."
         ) from error
 
     if pin_memory_device:

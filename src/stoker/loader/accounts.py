@@ -167,7 +167,12 @@ class Accounts:
         if fault["outcome"] == "replaced":
             done = "the next takes its place" if fault["index"] is None else f"replaced by {fault['replacement']}"
         described = f" ({fault['description']})" if fault["description"] else ""
-        told = f"sample {fault['index']}{described} of batch {fault['batch']} {what}, and {done}: {fault['exception']}"
+        where = (
+            f"sample {fault['position']} of the stream (worker {fault['worker']})"  # as that worker reads it
+            if fault["index"] is None
+            else f"sample {fault['index']}{described} of batch {fault['batch']}"
+        )
+        told = f"{where} {what}, and {done}: {fault['exception']}"
         kind = "skip" if fault["kind"] == "skip" else "error"
         self._witness.tell_later(Event(kind, told, fault["time"], fault["worker"], fault["batch"], fault))
 

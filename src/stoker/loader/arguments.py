@@ -19,17 +19,18 @@ STALL_ACTIONS = ("warn", "restart", "raise")
 DISTRIBUTED = (None, "pad", "drop", "exact")
 
 
-def integer(name: str, value: Any, otherwise: str) -> int:
-    """A number as Python's integer; NumPy's will do."""
+def integer(name: str, value: Any, otherwise: str | None, of: str = "") -> int:
+    """A number as Python's integer; NumPy's will do. `of` says what it counts, where the name does not."""
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} should be an integer or {otherwise}, but got {name}={value!r}") from None
+        wanted = f"an integer{of}" + ("" if otherwise is None else f" or {otherwise}")
+        raise TypeError(f"{name} should be {wanted}, but got {name}={value!r}") from None
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: Any, otherwise: str | None = None, of: str = "") -> int:
     """A number from 0 on."""
-    number = integer(name, value, "0")
+    number = integer(name, value, otherwise, of)
     if number < 0 or isinstance(value, bool):
         raise ValueError(f"{name} should be a non-negative integer, but got {name}={value!r}")
     return number
@@ -46,11 +47,11 @@ def seconds(name: str, value: Any) -> float | None:
     return float(value)
 
 
-def size(name: str, value: Any) -> int | None:
+def size(name: str, value: Any, of: str = "") -> int | None:
     """A number from 1 on, or none."""
     if value is None:
         return None
-    number = count(name, value)
+    number = count(name, value, "None", of)
     if number < 1:
         raise ValueError(f"{name} should be a positive integer or None, but got {name}={value!r}")
     return number
@@ -171,7 +172,8 @@ def check_stream(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
     """What makes no sense with an IterableDataset."""
     if shuffle not in {False, None}:
         raise ValueError(
-            f"DataLoader with IterableDataset: expected unspecified shuffle option, but got shuffle={shuffle}"
+            f"DataLoader with IterableDataset: expected unspecified shuffle option, but got shuffle={shuffle}. "
+            "A stream is shuffled by a buffer: DataLoader(stoker.ShuffleDataset(dataset, buffer_size=10_000), ...)."
         )
     if sampler is not None:
         raise ValueError(

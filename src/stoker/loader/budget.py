@@ -82,7 +82,7 @@ def check(max_errors: Any, max_error_rate: Any) -> tuple[int | None, float | Non
         ValueError, TypeError: they are not what `ErrorBudget` takes.
     """
     return (
-        None if max_errors is None else arguments.count("max_errors", max_errors),
+        None if max_errors is None else arguments.count("max_errors", max_errors, "None"),
         None if max_error_rate is None else _rate("max_error_rate", max_error_rate),
     )
 

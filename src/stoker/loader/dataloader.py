@@ -249,7 +249,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.quarantine = None if quarantine is None else os.path.abspath(quarantine)
         self.stall_warning = arguments.seconds("stall_warning", stall_warning)
         self.stall_action = stall_action
-        self.memory_budget = arguments.size("memory_budget", memory_budget)
+        self.memory_budget = arguments.size("memory_budget", memory_budget, of=" of bytes, such as 2**30,")
         self.max_samples_per_worker = arguments.size("max_samples_per_worker", max_samples_per_worker)
         self.share_heap = bool(share_heap)
         self.on_event = on_event

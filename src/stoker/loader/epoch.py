@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stoker import errors
+from stoker import errors, samplers
 from stoker.loader import arguments, world
 from stoker.loader.generators import mix
 from stoker.loader.plan import BatchesPlan, ComputedPlan, Endless, Plan, StreamedPlan, TurnPlan
@@ -363,17 +363,26 @@ def check_shares(loader: DataLoader[Any]) -> None:
                 )
             raise errors.SamplerError(
                 f"{told} needs an order that is known by position, but {type(loader.dataset).__name__} is a stream, "
-                f"which can only be walked. Leave it out, and {way}."
+                f"which can only be iterated from its start. Leave it out, and {way}."
             )
-        what = f"the {type(loader._index_sampler).__name__}"
+        sampler = loader._index_sampler
+        if isinstance(sampler, BatchSampler):
+            sampler = sampler.sampler  # the one that the user gave
+        name, package = type(sampler).__name__, type(sampler).__module__.partition(".")[0]
+        way = (
+            f"Import it from stoker, whose {name} knows its order (`from stoker import {name}`)"
+            if package == "torch" and name in samplers.__all__
+            else "Leave it out and let that give each rank its share, or give the sampler a method order(key) (a batch "
+            "sampler: batches(key))"
+        )
         raise errors.SamplerError(
-            f"{told} needs an order that is known by position, but {what} can only be walked. Leave it out and let "
-            "that give each rank its share, or give the sampler a method order(key) (a batch sampler: batches(key))."
+            f"{told} needs an order that is known by position, but the {name} ({package}) can only be iterated from "
+            f"its start. {way}."
         )
     if loader.batches_per_epoch is not None and has_function(loader.batch_sampler, "batches"):
         raise errors.SamplerError(
             f"{told} cannot be used with {type(loader.batch_sampler).__name__}, whose passes hold whole batches: "
-            "walk its epochs one after the other."
+            "iterate over its epochs one after the other."
         )
     if loader.batches_per_epoch is not None and _length(knower(loader)) == 0:
         raise errors.SamplerError(f"{told} needs an order that goes on for ever, but there are no samples.")

@@ -228,7 +228,10 @@ class Quarantine:
         """How many, and of what."""
         causes = Counter(class_of(vars(record)) for record in self.records)
         firsts = {class_of(vars(record)): record for record in reversed(self.records)}
-        lines = [f"{len(self.records):,} faults in {self.path}, {len(self.indices):,} bad samples"]
+        faults = "1 fault" if len(self.records) == 1 else f"{len(self.records):,} faults"
+        unnamed = sum(record.index is None for record in self.records)
+        streams = f", {unnamed:,} in streams, which have no index" if unnamed else ""
+        lines = [f"{faults} in {self.path}, {len(self.indices):,} bad samples{streams}"]
         lines += [f"{count:>8,}  {cause}, first {_example(firsts[cause])}" for cause, count in causes.most_common(10)]
         if len(causes) > 10:
             lines.append(f"{'':>8}  and {len(causes) - 10:,} other classes of exceptions")

@@ -21,11 +21,11 @@ SHOWN = 4
 
 _EVENTS = {
     "death": "deaths",
-    "zygote_death": "zygote's deaths",
+    "zygote_death": "helper's deaths",
     "blamed": "blamed",
     "stall": "stalls",
     "retired": "retired",
-    "sick_birth": "sick births",
+    "sick_birth": "workers locked",
     "held_back": "held back",
     "quarantine_failed": "quarantine",
     "auto": "workers",

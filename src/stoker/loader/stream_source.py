@@ -137,6 +137,8 @@ class StreamSource:
         if self._ended and self._raised is not None:
             # A generator is over when it raises: to skip there would lose its rest without a word
             raised, self._raised = self._raised, None
+            if self._faults.has_met(read - 1):
+                self._faults.gave_up(read - 1)
             raise _end_of_generator(raised)
         return samples, left_out + self._faults.not_replaced(wanted - len(samples) - left_out)
 
@@ -255,6 +257,12 @@ def _end_of_generator(raised: Exception) -> Exception:
     """What a generator that has raised gives to the user: its error; where it only wished to leave a sample out, what
     to do about that."""
     if not isinstance(raised, SkipSample):
+        if hasattr(raised, "add_note"):
+            raised.add_note(
+                "on_error cannot leave it out: the stream is a generator, which is over when it raises. Catch the "
+                "error inside the generator and `continue`, or put the work that fails into MapDataset(stream, "
+                "function)."
+            )
         return raised
     told = StreamLostError(
         f"the stream is a generator that raised SkipSample ({text_of(raised)}). A generator is over when it raises, so "

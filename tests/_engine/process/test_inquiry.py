@@ -141,9 +141,9 @@ def test_of_an_iterator_that_has_ended_meanwhile_there_is_nothing_to_report() ->
     batches: Any = iter(stoker.DataLoader(range(8), 2, num_workers=1, output="numpy"))
     next(batches)
     backend = batches._backend
-    assert backend.memory()["batches"] >= 0 < backend.memory()["zygote"]
+    assert backend.memory()["batches"] >= 0 < backend.memory()["helper process"]
     batches.close()
-    assert backend.memory() == {"batches": 0, "zygote": 0, "1 workers": 0}
+    assert backend.memory() == {"batches": 0, "helper process": 0, "1 workers": 0}
     assert backend.stacks() == "(the workers' stacks could not be read)"
 
 

@@ -267,9 +267,9 @@ class ProcessBackend(Backend):
             with self._between_lives():
                 life.end_processes()
                 self._lost_zygote(
-                    f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the zygote "
-                    f"(pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. Was it killed "
-                    f"for want of memory (see `dmesg`), or by hand?{self._last_words}"
+                    f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the "
+                    f"helper process (pid {self._life.pid}) that minds the workers {kernel.told(self._life.status)}. "
+                    f"Was it killed for want of memory (see `dmesg`), or by hand?{self._last_words}"
                 )
 
     def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
@@ -282,7 +282,7 @@ class ProcessBackend(Backend):
         if pause is None or blamed or (is_silent and not self._ever_worked):
             self._fatal = errors.WorkerDiedError(story)
             return
-        self._tell("zygote_death", f"{story}\nAnother was born, and what was under way is done again.")
+        self._tell("zygote_death", f"{story}\nAnother is started, and what was under way is done again.")
         before = self._life
         time.sleep(pause)
         self._bear_again()
@@ -376,7 +376,7 @@ class ProcessBackend(Backend):
         self._tell(
             "sick_birth",
             f"all {self._workers} workers waited for locks in their first samples: another thread held one while they "
-            f"were forked. They are born anew. multiprocessing_context='forkserver' avoids this.\n{stacks}",
+            f"were forked. They are started again. multiprocessing_context='forkserver' avoids this.\n{stacks}",
         )
         self._bear_again()
 
@@ -399,13 +399,13 @@ class ProcessBackend(Backend):
         return not self._finalizer.alive
 
     def memory(self) -> dict[str, int]:
-        """The arenas, and what the zygote and the workers take."""
+        """The arenas, and what the zygote (to the user: the helper process) and the workers take."""
         zygote, *workers = self.pids
         if os.getpid() == self._owner:  # a forked child would read what its parent waits for
             workers = self._life.inquiry.ask("workers", STACKS) or workers
         return {
             "batches": sum(life.bytes_of_batches for life in list(self._lives)),
-            "zygote": memory.proportional(zygote),
+            "helper process": memory.proportional(zygote),
             f"{len(workers)} workers": sum(memory.proportional(pid) for pid in workers),
         }
 

@@ -1,0 +1,56 @@
+"""What the serial backend adds to an error: at which sample it was raised."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+import stoker
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes there")
+
+ALWAYS_THE_SAME = OSError("image file is truncated")
+
+
+class Bad(stoker.Dataset[int]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 4:
+            raise ALWAYS_THE_SAME
+        return index
+
+    def describe(self, index: int) -> str:
+        return f"train/{index}.jpg"
+
+
+def notes(settings: dict[str, Any]) -> list[str]:
+    batches = iter(stoker.DataLoader(Bad(), output="numpy", **settings))
+    raised = []
+    while True:
+        try:
+            next(batches)
+        except OSError as error:
+            raised.append(error)
+        except StopIteration:
+            break
+    assert set(map(id, raised)) == {id(ALWAYS_THE_SAME)} and str(ALWAYS_THE_SAME) == "image file is truncated"
+    return ALWAYS_THE_SAME.__notes__
+
+
+def test_an_error_says_at_which_sample_and_only_once() -> None:
+    for _ in range(2):
+        told = notes({"batch_size": None})
+        assert told == [f"Raised in this process, at sample {index} (train/{index}.jpg)" for index in (4, 5)]
+
+
+def test_a_batch_that_fails_names_its_samples() -> None:
+    def collate(samples: list[int]) -> int:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        list(stoker.DataLoader([3, 4, 5], batch_size=3, collate_fn=collate))
+    assert caught.value.__notes__ == ["Raised in this process, at samples 0, 1, 2 (3 in the batch)"]
