@@ -32,59 +32,39 @@ FRONT = {
     "transport": [
         ("batches of 38 MB, read", "batches/s", "torch"),
         ("batches of 38 MB, read", "batches/s", "bare threads"),
-        ("batches of 128 kB, read", "batches/s", "torch"),
     ],
-    "overhead": [
-        ("ready batches of four leaves", "CPU-us per batch, trainer's thread", None),
-    ],
-    "start": [
-        ("first batch, forked, a small dataset", "seconds to the first batch", "torch, fork"),
-        ("first batch, clean, a small dataset of tensors", "seconds to the first batch", "torch, forkserver"),
-    ],
-    "memory": [
-        ("5 million tuples, 4 workers, without torch, Python 3.12", "GB, all processes", "the list alone"),
-        ("5 million tuples, 4 workers, as columns", "GB, all processes", "the list alone"),
-    ],
+    "start": [("first batch, forked, a small dataset", "seconds to the first batch", "torch, fork")],
+    "memory": [("5 million tuples, 4 workers, as columns", "GB, all processes", "the list alone")],
     "small_shm": [("/dev/shm of 64 MB, batches of 38 MB", "share of the epoch that was delivered", None)],
     "images": [
         ("photographs, with the training step", "images/s", "torch"),
         ("photographs, no step", "images/s", "bare processes"),
         ("photographs, no step", "images/s", "SPDL, processes"),
         ("photographs, no step", "MB, all processes", "torch"),
-        ("photographs, by a fast decoder", "images/s", "torch, Pillow"),
-        ("photographs, by a fast decoder", "images/s", "nodes, threads"),
     ],
-    "rows": [("rows, in the trainer's process", "batches/s", "torch, best")],
-    "tokens": [("tokens", "batches/s", "torch"), ("tokens", "batches/s", "bare")],
+    "tokens": [("tokens", "batches/s", "torch")],
     "dicts": [("dicts, 2 workers", "batches/s", "torch")],
-    "ragged": [("ragged texts, 2 workers", "batches/s", "torch")],
     "first_batch": [("one batch of 1,024 photographs", "seconds to the first batch", "torch")],
     "order": [("10^10 samples, all of them", "ms to the first batch", None)],
-    "resume": [
-        ("resumed without workers, beside torchdata's loader", "ms to the first batch, resumed", "plain sampler"),
-    ],
     "chaos": [("an epoch among faults", "good samples lost", None)],
-    "supervision": [
-        ("transport, batches of 128 kB, read", "% more time, upper end", None),
-        ("photographs, no step", "% more processor time, upper end", None),
-    ],
 }
-"""What of each script the README shows: case, figure, and beside whom. Won and lost; all of it is on the page."""
+"""What of each script the README shows: case, figure, compared with what. Won and lost; all of it is on the page."""
 BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
 INTRODUCTION = """# Performance
 
-Every figure on this page was measured by the scripts in `benchmarks/`, against torch's loader in the same run; the page
-is made from their results and written by nobody. To measure on your machine:
+The scripts in `benchmarks/` measured every figure on this page, against torch's loader in the same run, and the page is
+generated from their results. To measure on your machine:
 
 ```bash
-make bench          # everything, and this page anew
+make bench          # everything; rewrites this page
 make bench-quick    # smaller and shorter, shown on the terminal only
 ```
 
-Figures are medians, with the smallest and the largest in brackets. A ratio is that of two measurements of the same
-round, so a median of ratios need not be the ratio of the medians. A goal that is missed says so.
+Figures are medians, with the smallest and the largest in brackets. A ratio compares two measurements of the same round,
+so the median of the ratios can differ from the ratio of the medians. A goal was set before measuring; a goal that is
+missed says so. "Bare" is the same work in a loop of threads or processes without a loader.
 
-![Stoker beside the others, in each case that has a goal](performance.svg)
+![Stoker and the others, in each case that has a goal](performance.svg)
 """
 
 
@@ -134,7 +114,7 @@ def readme(results: list[dict[str, Any]]) -> str:
     Raises:
         SystemExit: `FRONT` names a goal that a result does not have.
     """
-    rows = [["", "Stoker", "beside", "ratio", "goal"]]
+    rows = [["", "Stoker", "compared with", "ratio", "goal"]]
     goals = []
     for result in results:
         there = {(case["name"], goal["figure"], goal["against"]): (case, goal) for case, goal in _goals(result)}
@@ -148,10 +128,10 @@ def readme(results: list[dict[str, Any]]) -> str:
     computers = dict.fromkeys(result["environment"]["CPUs"] for result in results)
     met = sum(goal["met"] for goal in goals)
     return (
-        f"Measured on {' and '.join(computers)} by `make bench`. Of {len(goals)} goals {met} are met; [by how much the "
-        "others are missed, and why](docs/design/12-missed-goals.md). These are some of both; [all figures, with their "
-        "spread](docs/performance.md). A ratio is the median of those within each round, so it need not be that of the "
-        f"two medians beside it.\n\n{table.markdown(rows)}\n"
+        f"Measured on {' and '.join(computers)} by `make bench`. Of {len(goals)} goals, {met} are met; [by how much "
+        "the others are missed, and why](docs/design/12-missed-goals.md). The table shows some of both; [all figures, "
+        "with their spread](docs/performance.md). A ratio is the median of the ratios within each round, so it can "
+        f"differ from the ratio of the two medians in its row.\n\n{table.markdown(rows)}\n"
     )
 
 
