@@ -14,26 +14,26 @@ FAULTS: dict[str, str] = {
     "os._exit": "it calls `os._exit(3)`; in C, libc's `_exit(3)`",
     "SIGKILL": "it is killed",
     "SIGSEGV in C": "a function in C reads at address 0",
-    "SIGSTOP": "it is stopped, and nobody lets it go on",
-    "busy loop": "a function in C goes on for ever, and keeps the interpreter's lock",
+    "SIGSTOP": "it is stopped, and nothing lets it continue",
+    "busy loop": "a function in C never returns, and keeps the interpreter's lock",
     "rlimit": "it needs more memory than `RLIMIT_AS` allows",
-    "memory cgroup": "the kernel kills it, for the memory of its cgroup",
+    "memory cgroup": "the kernel kills it, because its cgroup exceeds its memory limit",
     "unpicklable exception": "it raises an exception that cannot be pickled",
     "half a message": "it writes the first half of a message, and is killed",
 }
 
 PHASES: dict[str, str] = {
-    "spawn": "a worker, between its fork and its first unit",
+    "spawn": "a worker, between its fork and its first batch",
     "init function": "a worker, in `worker_init_fn`",
-    "receive dataset": "a clean zygote (`forkserver`, `spawn`), as it unpickles the dataset",
+    "receive dataset": "a helper process that was not forked (`forkserver`, `spawn`), while it unpickles the dataset",
     "read": "a worker, in the dataset's `__getitem__`",
-    "decode in C": "the same, within a function in C",
+    "decode in C": "the same, inside a function in C",
     "collate": "a worker, in `collate_fn`",
     "write to the arena": "a worker that has copied half of its batch",
-    "hand over": "a worker that tells the zygote of its batch",
-    "idle": "a worker between two units",
-    "shut down": "a worker that was told to leave, as it flushes its standard output",
-    "zygote": "the zygote, with a worker's answer in hand",
+    "hand over": "a worker that reports its batch to the helper process",
+    "idle": "a worker between two batches",
+    "shut down": "a worker that was told to exit, while it flushes its standard output",
+    "zygote": "the helper process that forks the workers and hands out their work, while it holds a worker's answer",
 }
 
 Which = Literal["none", "its own", "its worker's", "all", "the rest"]
@@ -95,7 +95,7 @@ ERRORS = {
     "rlimit": "MemoryError",
     "unpicklable exception": f"UnpicklableError: {RAISED}",
 }
-NOTHING_SENT = Cannot("It writes no message then.")
+NOTHING_SENT = Cannot("The process writes no message at that point.")
 
 
 def raises(error: str, which: Which, says: str) -> Outcome:
@@ -175,7 +175,7 @@ def _another_zygote(says: str) -> Cell:
 
 def _at_the_end() -> Row:
     row: Row = dict.fromkeys(FAULTS, Cell(Outcome("nothing is left"), Outcome("nothing is left")))
-    return {**row, "half a message": Cannot("It leaves without a message: the zygote sees its socket close.")}
+    return {**row, "half a message": Cannot("A worker exits without a message: the helper sees its socket close.")}
 
 
 def _in_the_init_function() -> Row:

@@ -14,21 +14,22 @@ from cells import CELLS, FAULTS, PHASES, Cannot, Cell
 
 PAGE = Path(__file__).parents[3] / "docs" / "fault-matrix.md"
 
-INTRODUCTION = """# What befalls which process
+INTRODUCTION = """# What happens when a process fails
 
-What comes of a fault, by what the process is doing. Each cell is a test (`tests/faults/test_matrix.py`), and this page
-is made from the same table: an epoch of 24 samples in 6 batches on two workers, with `on_error="raise"`,
-`max_restarts=2`, and `stall_action="restart"` where something hangs. Each test also shows that the message names what
-happened and where, that `loader.report()` accounts for all samples, and that no process, memory or descriptor stays.
+The outcome of each fault, by what the process was doing. Each cell is a test (`tests/faults/test_matrix.py`), and this
+page is generated from the same table: an epoch of 24 samples in 6 batches on two workers, with `on_error="raise"`,
+`max_restarts=2`, and `stall_action="restart"` if something hangs. Each test also checks that the message names what
+happened and where, that `loader.report()` accounts for all samples, and that no process, memory or descriptor is left.
 
-What to choose instead of an error is in [the guide](guides/faults.md).
+[The guide](guides/faults.md) says what you can choose instead of an error.
 
-- **batches are unchanged**: bit for bit and in the order of a calm run. Whoever died was replaced, and what it had in
-  hand made again.
+- **batches are unchanged**: bit for bit and in the order of a run without faults. The process that died was replaced,
+  and its unfinished batches were made again.
 - **its batch raises**: `next()` raises in the place of this batch; all others are unchanged. With `on_error="skip"` or
-  `"replace"` a sample that is to blame is left out or replaced instead, and nothing is raised.
-- **the run ends**: batches that were made are delivered; then this is raised. For deaths nobody is to blame for, these
-  were more than `max_restarts`.
+  `"replace"`, if a sample is the cause, it is left out or replaced instead, and nothing is raised.
+- **the run ends**: finished batches are delivered; then this error is raised. A `WorkerDiedError` here means that more
+  workers than `max_restarts` died without a sample being at fault, or that the helper process hung before it had
+  started any.
 """
 
 
@@ -42,22 +43,22 @@ def main() -> None:
 
 
 def page() -> str:
-    """The page: a table for faults that come once, one for those that come each time, and why some cannot come."""
+    """The page: the words, a table for faults that come once, one for those that come each time, why some cannot."""
     reasons = list(dict.fromkeys(cell.reason for row in CELLS.values() for cell in row.values() if _cannot(cell)))
     return "\n".join(
         [
             INTRODUCTION,
+            "## The words\n",
+            _words("phase", "the process that fails", PHASES),
+            _words("fault", "what happens to it", FAULTS),
             "## Once\n",
-            "The fault comes once; whoever does the same work again is spared.\n",
+            "The fault happens once; if the same work is done again, it succeeds.\n",
             _table(lambda cell: cell.once.words, reasons),
             "## Each time\n",
-            "Whoever does this work meets the fault. (An exception is raised at once, and nothing is tried again.)\n",
+            "Every process that does this work fails. (An exception is raised at once, and nothing is tried again.)\n",
             _table(lambda cell: (cell.always or cell.once).words, reasons),
-            "## What cannot come\n",
+            "## What cannot happen\n",
             "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)) + "\n",
-            "## The words\n",
-            _words("phase", "who is struck", PHASES),
-            _words("fault", "what befalls it", FAULTS),
         ]
     )
 
