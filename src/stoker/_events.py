@@ -13,14 +13,15 @@ class Event:
     """Something that a user may want to know, and that does not end the run.
 
     Attributes:
-        kind: "death" or "zygote_death" (and that another took its place), "blamed" (a sample that kills or stalls),
-            "stall", "retired" (a worker that grew too large or old), "error", "skip" (a sample that was left out or
-            replaced), "sick_birth", "held_back" (a worker that could not be started yet), "quarantine_failed", "auto"
-            (the number of workers that `num_workers="auto"` has found), "hint" (that workers would help).
+        kind: "death" (a worker's) or "zygote_death" (the helper process's; each is replaced), "blamed" (a sample that
+            kills or hangs), "stall", "retired" (a worker that grew too large or old), "error", "skip" (a sample that
+            was left out or replaced), "sick_birth" (workers that hung in their first samples), "held_back" (a worker
+            that could not be started yet), "quarantine_failed", "auto" (the number of workers that
+            `num_workers="auto"` has found), "hint" (that workers would help).
         message: a sentence for people.
         time: seconds since 1970.
-        worker: number of the worker, where it is one's.
-        batch: number of the batch in its epoch, where it is one's.
+        worker: number of the worker, if the event concerns one.
+        batch: number of the batch in its epoch, if the event concerns one.
         details: more, by name: plain values.
     """
 

@@ -130,7 +130,7 @@ current = _Current()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Returns what is known about the worker that calls, or None in the trainer. Answers in torch's own workers too.
+    """Returns what is known about the calling worker; None in the training process. Works in torch's own workers too.
 
     Safe in any thread and process: threads that a worker process starts are told of that worker. While a loader with
     `num_workers=0` fetches a sample, the answer is worker 0 of 1 with `worker_method="serial"`, so that

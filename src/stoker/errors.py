@@ -2,7 +2,7 @@
 
     StokerError
     ├── BatchError (RuntimeError)              samples that do not make a batch
-    │   ├── LeafTypeError (TypeError)          a leaf that no collator knows, or of another type than its fellows
+    │   ├── LeafTypeError (TypeError)          a field that no collator knows, or whose type differs among samples
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
     ├── CannotSendError (TypeError)            an object that a clean worker cannot be sent
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
@@ -13,21 +13,21 @@
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
     ├── MissingExtraError (ImportError)        an optional package that is not installed
-    ├── QuarantineError (OSError)              a quarantine file that cannot be written
-    ├── SamplerError (ValueError, RuntimeError)   a sampler that yields what is no index, or cannot yield so many
+    ├── QuarantineError (OSError)              a quarantine file that cannot be opened
+    ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list as a batch, or cannot yield so many
     ├── ShardingError (RuntimeError)           a stream that began to shard itself too late
-    ├── SickBirthError (RuntimeError)          workers that stall from birth, twice
-    ├── StalledError (RuntimeError)            a unit of work that takes too long, and may not be waited for
+    ├── SickBirthError (RuntimeError)          workers that hang in their first samples, twice
+    ├── StalledError (RuntimeError)            a batch that takes too long, with stall_action="raise"
     ├── StateError (ValueError)                a state that cannot be loaded
-    │   ├── StateFormatError                   a state that is damaged, not one of ours, or of a newer format
+    │   ├── StateFormatError                   a state that is damaged, not Stoker's, or of a newer format
     │   └── StateMismatchError                 a state of another dataset, or of another order
     ├── StreamLostError (RuntimeError)         a stream that cannot go on where its worker died, or it raised
-    ├── WorkerDiedError (RuntimeError)         a worker that was killed or left
+    ├── WorkerDiedError (RuntimeError)         a worker that was killed or exited
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
-Each is also a subclass of what users catch today. A message says what happened (worker, sample, numbers), the likely
-cause, and what to change. `WorkerTraceback` is the `__cause__` of an exception that came from a worker. `SkipSample` is
-no error: a dataset raises it to have a sample left out.
+Each is also a subclass of the exception that torch or Python would raise. A message says what happened (worker, sample,
+numbers), the likely cause, and what to change. `WorkerTraceback` is the `__cause__` of an exception that came from a
+worker. `SkipSample` is not an error: a dataset raises it to have a sample left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BatchError(StokerError, RuntimeError):
     """Samples do not make a batch: the message names the field, the samples and their shapes, dtypes or keys.
 
     Attributes:
-        path: where in a sample, as one would write it: `["image"]`, `[1].boxes`; None for the sample itself.
+        path: where in a sample, as in code: `["image"]`, `[1].boxes`; None for the sample itself.
     """
 
     def __init__(self, message: str, path: str | None = None) -> None:
@@ -53,7 +53,7 @@ class BatchError(StokerError, RuntimeError):
 
 
 class LeafTypeError(BatchError, TypeError):
-    """A leaf has a type that no collator knows, or another type than in the other samples."""
+    """A field holds a type that no collator knows, or another type than in the other samples."""
 
 
 class MissingFieldError(BatchError, KeyError):
@@ -101,19 +101,27 @@ class QuarantineError(StokerError, OSError):
 
 
 class SamplerError(StokerError, ValueError, RuntimeError):
-    """A sampler yielded what is no index of the dataset, or what is no batch, or cannot draw as many as it should."""
+    """A batch sampler yielded something other than a list of indices, or a sampler cannot draw as many as it should, or
+    `distributed=` cannot share it out.
+
+    For an index that is not the dataset's, the dataset's own error is raised. A `SamplerError` is then its `__cause__`,
+    or appears in the worker's traceback.
+    """
 
 
 class ShardingError(StokerError, RuntimeError):
-    """A stream asked for its share of the workers after the loader had begun to share it out."""
+    """A stream asked which worker it is in after the loader had begun to share it out."""
 
 
 class SickBirthError(StokerError, RuntimeError):
-    """Workers stalled from their first sample on, also after a second birth."""
+    """Workers hung in their first samples, also after they were started again: a lock was held during the fork."""
 
 
 class StalledError(StokerError, RuntimeError):
-    """A unit of work took longer than `stall_warning`, and `stall_action="raise"`."""
+    """A batch, or a worker's part of one, took longer than `stall_warning`, and `stall_action="raise"`.
+
+    With `"restart"`: a sample hung twice, and `on_error="raise"`.
+    """
 
 
 class StateError(StokerError, ValueError):
@@ -121,7 +129,7 @@ class StateError(StokerError, ValueError):
 
 
 class StateFormatError(StateError):
-    """A state is damaged, truncated, not one of ours, or of a format that this version does not know."""
+    """A state is damaged, truncated, not Stoker's, or of a format that this version does not know."""
 
 
 class StateMismatchError(StateError):
@@ -134,7 +142,7 @@ class StreamLostError(StokerError, RuntimeError):
 
 
 class WorkerDiedError(StokerError, RuntimeError):
-    """A worker process was killed by a signal or left by itself."""
+    """A worker process was killed by a signal or exited."""
 
 
 class WorkerStartError(StokerError, RuntimeError):

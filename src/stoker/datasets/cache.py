@@ -26,27 +26,27 @@ class CacheDataset(Dataset[T]):
 
     What is kept is a sample's pickle: each access gives a new object, which may be changed. So a sample is kept as it
     was made the first time: put random augmentation above the cache, and below it what costs time and is always the
-    same. Nothing is evicted: what no longer fits is made anew each time. (An epoch visits each sample once, so evicting
-    would trade a sample that is kept for one that is needed no sooner.)
+    same. Nothing is evicted: what no longer fits is made again each time. (An epoch visits each sample once, so
+    evicting would trade a sample that is kept for one that is needed no sooner.)
 
-    `memory` is shared by all workers, of every birth and of all epochs, and gone with the last process that has it.
+    `memory` is shared by all workers, forked or clean, of all epochs, and gone with the last process that has it.
     `folder` outlives them: a file in it for each `key`, which jobs of the same machine may share, and which stays until
     you delete it. Any number of processes read and write at once, wait for nobody, and may be killed at any moment: a
     sample is found whole or not at all, on disk too (a checksum says which). Keep the folder on a disk of the machine,
     and where nobody else may write: reading a pickle runs what it says.
 
-    Over a stream: a stream. The first pass keeps what it reads, in chunks of 4 MiB, each with the source's state behind
-    it; the next reads them, and the source only behind what was kept: the first pass may have been left or killed. What
-    is kept is the order of that pass, so shuffle above the cache. Behind an error of the source the rest of a pass is
-    not kept. Each shard has a file of its own. The state holds the source's state before the chunk, and so does not
-    need the files that it was taken with.
+    Over a stream: a stream. The first pass keeps what it reads, in chunks of 4 MiB, each with the source's state after
+    it. The next pass reads them, and the source only after what was kept, because the first pass may have been left or
+    killed. The order of that pass is kept too, so shuffle above the cache. After an error of the source the rest of a
+    pass is not kept. Each shard has a file of its own. The state holds the source's state before the chunk, and so does
+    not need the files that it was taken with.
 
     Args:
         dataset: by index or a stream. The epoch is not passed on to it.
         memory: how many bytes of memory to use, 16 for each sample of the dataset included. By index only.
         folder: where to keep samples on disk; is made if it is not there.
-        key: says what the samples follow from, for instance "photos of May, 224 pixels": change it when the data or the
-            code below has changed, and the samples are made anew. The dataset's length counts too.
+        key: names the version of the samples, for instance "photos of May, 224 pixels": change it when the data or the
+            code below has changed, and the samples are made again. The dataset's length counts too.
         disk: how many bytes the file of this key (and of each shard of a stream) may take; None for no limit.
 
     Raises:

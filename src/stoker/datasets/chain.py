@@ -22,8 +22,8 @@ class ChainDataset(Stream[T_co], _nominal.base("ChainDataset")):  # type: ignore
     before the one that a state names are not opened again.
 
     Args:
-        datasets: `IterableDataset`s, ours or torch's. Where it can be walked only once, so can the chain, and `len`
-            walks it too.
+        datasets: `IterableDataset`s, Stoker's or torch's. If `datasets` can be iterated over only once, so can the
+            chain, and `len` iterates over it too.
     """
 
     datasets: Iterable[Any]
@@ -51,7 +51,7 @@ class ChainDataset(Stream[T_co], _nominal.base("ChainDataset")):  # type: ignore
         return sum(map(len, self._streams()))
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the streams which epoch follows, unless `datasets` can be walked only once."""
+        """Tells the streams which epoch follows, unless `datasets` can be iterated over only once."""
         for dataset in self._kept():
             pass_epoch(dataset, epoch)
 

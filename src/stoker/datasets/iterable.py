@@ -25,7 +25,7 @@ def from_iterable(factory: Callable[..., Iterable[T]], *args: Any, **kwargs: Any
         **kwargs: its arguments by name.
 
     Raises:
-        TypeError: `factory` cannot be called; a generator, for instance, which could be walked only once.
+        TypeError: `factory` cannot be called; a generator, for instance, which could be read only once.
     """
     return _FromIterable(factory, args, kwargs)
 

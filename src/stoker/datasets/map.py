@@ -17,7 +17,7 @@ class MapDataset(Dataset[T_co]):
     """Sample i is `fn(dataset[i])`; over a stream, a stream of `fn(sample)`.
 
     Order, length, shards and state are the source's. `fn` runs in the worker that fetches, under the sample's own seed,
-    so it may draw random numbers. It is called anew at each access; nothing is kept.
+    so it may draw random numbers. It is called again at each access; nothing is kept.
 
     Args:
         dataset: by index, or a stream: the `MapDataset` is then an `IterableDataset`.

@@ -19,16 +19,15 @@ T_co = TypeVar("T_co", covariant=True)
 class MixDataset(Dataset[T_co]):
     """Samples of several datasets in turn, in proportion to their weights; each dataset in its own order.
 
-    Nothing is drawn: whose sample is i-th follows from i and the weights alone, and of the first i samples each dataset
-    has its share, within one sample for up to three datasets and within two for more. (See `datasets/proportion.py`.)
-    By index, a sample is found in some microseconds, however far. With a stream among the datasets it is a stream; the
-    others are then walked from their start.
+    Nothing is drawn at random: i and the weights alone decide which dataset gives sample i, and of the first i samples
+    each dataset has its share, within one sample for up to three datasets and within two for more. Any index is found
+    in some microseconds. With a stream among the datasets it is a stream; the others are then read from their start.
 
     What happens at the turn of a dataset that has no more samples:
 
     - `stop="first"`: the mix ends, in exact proportions to the last sample.
-    - `stop="drop"`: it goes on with the others, in their proportions: every sample once.
-    - `stop="repeat"`: that dataset starts again, until the turn at which each has been through once.
+    - `stop="drop"`: it continues with the others, in their proportions: every sample once.
+    - `stop="repeat"`: that dataset starts again, until each dataset has been read once.
 
     Shards of a stream are mixes of the datasets' shards, each in these proportions and with its own end.
 

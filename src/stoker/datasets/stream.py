@@ -27,9 +27,9 @@ class StreamIterator(Iterator[T_co]):
 
     @abstractmethod
     def state_dict(self) -> State:
-        """Where this iterator stands: behind the last sample it gave, however far it has read ahead.
+        """Returns where this iterator stands: right after the last sample it gave, however far it has read ahead.
 
-        Quick, no I/O. The answer is a snapshot: going on does not change it.
+        Quick, no I/O. The answer is a snapshot: further iteration does not change it.
         """
 
 

@@ -27,13 +27,13 @@ Path = str | os.PathLike[str]
 class TextLineDataset(Stream[str]):
     """The lines of one file after the other, without their line ends (`\\n` or `\\r\\n`); empty lines too.
 
-    A gzip file is known by its first bytes, whatever its name. Its state is a byte of the text: a plain file is resumed
-    there at once, a gzip file is read again up to there (some 500 MB of text a second). The state holds the numbers of
+    A gzip file is recognized by its first bytes, whatever its name. The state is a byte of the text: a plain file is
+    read from there, a gzip file is read again up to there (some 500 MB of text a second). The state holds numbers of
     files, not their names, so they may have moved; it can be loaded with any other number of workers.
 
     No file is open between two lines: neither a dropped iterator nor ten thousand of them side by side hold
     descriptors, and a fork shares none. A line that cannot be decoded, or a file that cannot be read on, is an error at
-    its place; the iterator goes on behind it, with the next line or the next file.
+    its place; the iterator continues after it, with the next line or the next file.
 
     Args:
         paths: the files, in their order, or one of them. Each worker gets its own files (`shard`).

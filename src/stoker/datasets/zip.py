@@ -13,9 +13,9 @@ from stoker.datasets.stream import State, Stream, StreamIterator, parts, resume
 class ZipDataset(Dataset[tuple[Any, ...]]):
     """Sample i is the tuple of what each dataset gives as its i-th; it ends with the shortest.
 
-    With a stream among them it is a stream; datasets by index are then walked from their start. A sample that fails in
-    one of them fails as a whole: the next one is whole again. It is not sharded by its parts, whose shards need not
-    fit to each other.
+    With a stream among them it is a stream; datasets with indices are then read from their start. A sample that fails
+    in one of them fails as a whole; the next sample is whole again. It is not sharded by its parts, whose shards may
+    not match.
 
     Args:
         *datasets: at least one, by index or streams.

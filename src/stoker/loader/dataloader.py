@@ -69,22 +69,22 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         dataset: map-style (`__getitem__`, `__len__`; `__getitems__` for a batch at once) or an `IterableDataset`.
         batch_size: samples in a batch; None turns batching off.
         shuffle: a new order each epoch, by a keyed permutation: constant time and memory for any number of samples.
-        sampler: any iterable of indices, which is walked: `RandomSampler(generator=g)` gives torch's order. Ours
-            without a generator follow from the epoch's seed instead.
+        sampler: any iterable of indices: `RandomSampler(generator=g)` gives torch's order. The order of Stoker's
+            samplers without a generator follows from the epoch's seed instead.
         batch_sampler: any iterable of lists of indices.
-        num_workers: workers beside the trainer; 0 fetches in the trainer itself. `"auto"` begins with what affinity,
-            cgroup and memory allow, measures during the first batches how many are best, and the attribute is then
+        num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with what affinity,
+            cgroup and memory allow, measures during the first batches how many are best, and sets the attribute to
             that number. The batches do not depend on it.
-        collate_fn: makes a batch of a list of samples, in the worker. The default and `PadCollator` write straight into
-            the memory in which the batch travels; what any other returns is copied once.
-        pin_memory: batches of tensors in page-locked memory. Costs a copy of each batch in the trainer's thread, which
+        collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
+            into the memory in which the batch is handed over; the result of any other function is copied once.
+        pin_memory: puts tensors into page-locked memory. Costs a copy of each batch in the training thread, which
             counts as waiting.
         drop_last: leaves out a last, smaller batch.
         timeout: seconds to wait for a batch, 0 for any time. Needs workers.
-        worker_init_fn: called in each worker with its number, before its first unit. With it, batch k is made by worker
-            k mod n, so it may keep state; without it work goes to whoever is free.
+        worker_init_fn: called in each worker with its number, before its first batch. With it, worker k mod n makes
+            batch k, so it may keep state; without it, any free worker takes the next batch.
         multiprocessing_context: a start method or context. "fork" forks; "spawn" and "forkserver" start a clean
-            interpreter, which is sent the dataset once. None takes multiprocessing's default.
+            interpreter, which is sent the dataset once. None uses multiprocessing's default.
         generator: where the epoch's seed is drawn from (`torch.Generator`, or `numpy.random.Generator`).
         prefetch_factor: batches ahead for each worker (default 2, or as many as its threads need). Each costs its
             memory. Where a batch takes over 10 ms and all workers make each one together, twice as many in all.
@@ -94,50 +94,50 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One
             copy of the dataset, no transport; randomness comes from `get_worker_info().rng`.
         threads_per_worker: threads that call `dataset[index]` in each worker process, for samples whose work releases
-            the GIL or waits: files, networks, decoding. The dataset must bear being called by several at once, and
+            the GIL or waits: files, networks, decoding. The dataset must allow calls from several threads at once, and
             random numbers come from `get_worker_info().rng`. Datasets that fetch a whole batch at once
             (`__getitems__`, `gather`) do so in one thread; with `num_workers=0` there is no worker, and no thread.
         seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample,
-            from the epoch's seed and the sample's position, some 10 us; "auto" does so only for those who draw;
+            from the epoch's seed and the sample's position, some 10 us; "auto" does so only if samples draw;
             "worker" seeds once for each worker, as torch does, and results then depend on the number of workers.
-        shard: "auto" shares a stream that does not shard itself out among the workers, and says so once: each of them
+        shard: "auto" shares a stream that does not shard itself out among the workers, with one warning: each worker
             reads all of it, and keeps its share. "none" does not.
-        seed: fixes all epochs: epoch e is a function of (seed, e), and `torch.manual_seed` has no say in the order.
+        seed: fixes all epochs: epoch e is a function of (seed, e), and `torch.manual_seed` does not change the order.
             Costs no time. Without it each epoch's seed is drawn at the first `next()`, from `generator` or the global
             generator.
-        output: "torch" (where it is installed) or "numpy" leaves. Neither copies a leaf for it; a tensor takes the
-            trainer some microseconds to make.
+        output: "torch" (where it is installed) for tensors, "numpy" for arrays. Neither copies the data; making a
+            tensor takes the training process some microseconds.
         distributed: shares each epoch out among the ranks of a job, without a sampler; `batch_size` is a rank's. Where
             samples do not divide evenly, "pad" gives some twice (as `DistributedSampler` does), "drop" leaves the last
-            out, "exact" gives each once, so that some ranks have a sample, or a batch, more. Without `seed=` the order
+            out, "exact" gives each once, so that some ranks have one more sample or batch. Without `seed=` the order
             follows from seed 0, because all ranks need the same.
-        num_replicas, rank: the ranks, and which this is; by default as `torch.distributed` or the launcher says.
-        batches_per_epoch: cuts an order without an end, in which one shuffled pass over the samples follows another,
-            into epochs of so many batches.
-        max_restarts: deaths of worker processes in ten minutes that are survived (default 5): another takes the dead
-            one's place, and what it had in hand is made again, bit for bit. A sample that ends its workers again and
-            again is found, and is `on_error`'s. 0 raises at the first death, as torch does.
-        on_error: what becomes of a sample that raises, or ends its workers. "raise" gives the error in its batch's
-            place; the next `next()` goes on. "skip" leaves the sample out; "replace" takes another of its batch, or a
+        num_replicas, rank: the number of ranks, and this rank; by default as `torch.distributed` or the launcher says.
+        batches_per_epoch: number of batches in an epoch. One shuffled pass over the samples follows another without
+            end, and each epoch takes the next that many batches.
+        max_restarts: how many deaths of worker processes in ten minutes the run survives (default 5): another worker
+            makes the unfinished batches again, bit for bit. If one sample keeps killing workers, `on_error` decides
+            about that sample. 0 raises at the first death, as torch does.
+        on_error: what becomes of a sample that raises, or kills its workers. "raise" raises the error in its batch's
+            place; the next `next()` continues. "skip" leaves the sample out; "replace" takes another of its batch, or a
             neighbour in the epoch's order, always the same one. Or a function of an `ErrorRecord` that returns one of
             these; it runs in the worker. A dataset may raise `SkipSample` itself.
         max_errors, max_error_rate: bad samples that an epoch may have, by number (default 100) and as a share of those
             seen (default 0.01; the first ten are free, but for a share of 0), before `ErrorBudgetError`. None for any.
         quarantine: a file to which each bad sample is written as a line of JSON, before its batch is delivered; see
             `stoker.quarantine`.
-        stall_warning: seconds (default 60) from which on a batch that a worker is busy with is reported, with its
-            sample and the worker's stack; None or 0 for never. Not with `num_workers=0`, where nobody can watch; where
-            workers are threads, only while the training loop waits for a batch.
-        stall_action: "warn" lets it go on, "restart" ends the worker and tries again (process workers), "raise" raises
-            `StalledError`.
-        memory_budget: bytes that loading may take beside the dataset: half for batches, half for what the workers grow
-            by; more is refused, and a worker that grows beyond its part is replaced between two batches. By default
-            what the machine or container has left. For process workers only; threads and `num_workers=0`
-            ignore it.
-        max_samples_per_worker: from which on a worker process is replaced by a new one, between two batches.
-        share_heap: whether a heap of over a million Python objects is marked immortal before workers are forked, who
-            then share what they read of it (CPython 3.12 and 3.13). Costs 0.1 to 0.5 s a million, in each epoch beside
-            which that is little. What a worker drops of it is never freed there.
+        stall_warning: seconds (default 60) after which a warning reports a batch that a worker is still busy with, its
+            sample and the worker's stack; None or 0 for never. Not with `num_workers=0`; with worker threads, only
+            while the training loop waits for a batch.
+        stall_action: "warn" lets it continue, "restart" ends the worker and tries again (process workers), "raise"
+            raises `StalledError`.
+        memory_budget: bytes that loading may take in addition to the dataset: half for batches, half for the growth of
+            the workers, in equal parts. More is refused, and a worker that grows beyond its part is replaced between
+            two batches. By default what the machine or container has left. For process workers only; threads and
+            `num_workers=0` ignore it.
+        max_samples_per_worker: number of samples after which a worker process is replaced, between two batches.
+        share_heap: whether a heap of over a million Python objects is marked immortal before workers are forked, so
+            that they share what they read of it (CPython 3.12 and 3.13). Costs 0.1 to 0.5 s a million, in each epoch
+            that takes much longer than that. In a worker, marked objects are never freed.
         on_event: called in the training process with an `Event` for each death, stall, bad sample, …
 
     Raises:
@@ -145,10 +145,11 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         AssertionError: `timeout` with `num_workers=0`, as in torch.
         CannotSendError: at `iter()`, with a clean interpreter: what cannot be sent, by its path.
         WorkerStartError, MemoryLimitError, QuarantineError, MissingExtraError: at `iter()`.
-        SamplerError: at the `next()` whose indices are none of the dataset's.
+        SamplerError: at the `next()` whose batch is no list of indices, or where a sampler cannot draw as many samples
+            as it should. An index that is not the dataset's raises what the dataset raises (`IndexError`, `TypeError`).
 
     A batch belongs to the user and is never overwritten. The same seed gives the same batches in the same order with
-    any number of workers and any backend (map-style datasets).
+    any number of workers, processes or threads (map-style datasets).
     """
 
     dataset: Any
@@ -304,18 +305,18 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
     @classmethod
     def from_torch(cls, loader: Any, **changes: Any) -> Self:
-        """A loader with the settings of one of torch's, on Stoker's engine.
+        """Makes a loader with the settings of a torch loader, on Stoker's engine.
 
         Args:
-            loader: a `torch.utils.data.DataLoader`. One of ours gives its own arguments as well.
-            **changes: arguments that take other values, such as `num_workers=4`; `num_workers=0` also leaves out what
-                only workers can have.
+            loader: a `torch.utils.data.DataLoader`. From a Stoker loader, Stoker's own arguments are taken over too.
+            **changes: arguments to change, such as `num_workers=4`; `num_workers=0` also leaves out arguments that
+                need workers.
 
-        A loader that shuffles by torch's default sampler shuffles here as well, by a permutation of ours: the order is
-        another for the same seed. Any other sampler is taken over as it is. Constant time: nothing is started or drawn.
+        A loader that shuffles by torch's default sampler also shuffles here, but by Stoker's permutation: the order
+        differs for the same seed. Any other sampler is kept. Constant time: nothing is started or drawn.
 
         Raises:
-            TypeError: it is no such loader.
+            TypeError: `loader` is not a torch loader.
         """
         ours, torch = isinstance(loader, DataLoader), sys.modules.get("torch")
         if not ours and (torch is None or not isinstance(loader, torch.utils.data.DataLoader)):
@@ -335,9 +336,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         object.__setattr__(self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begins an epoch: workers are started now, the first batch is waited for at the first `next()`.
+        """Begins an epoch: starts the workers now; the first `next()` waits for the first batch.
 
-        Iterators are independent of each other. With `persistent_workers` there is one, started anew by each call.
+        Iterators are independent of each other. With `persistent_workers` there is only one, and each call restarts it.
         """
         self._obey_set_epoch()
         kept = self._iterator
@@ -381,10 +382,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes this epoch the next one, counted from 0. Without it they follow each other.
+        """Makes this epoch the next one, counted from 0. Without calls, epochs follow each other.
 
-        If it is the one in which a loaded state stands, the next `iter()` goes on there; if it is another, that begins
-        at its start.
+        If a loaded state belongs to this epoch, the next `iter()` continues from it; otherwise the epoch begins at its
+        start.
         """
         self._epochs.set_epoch(epoch)
         self._obey_set_epoch()
@@ -405,11 +406,11 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return other
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest epoch stands for the user: what was received of it, not what was made ahead.
+        """Returns where the latest epoch stands: right after the last batch received, however many are made ahead.
 
-        Plain values, as JSON has them (a stream's own state is as its dataset makes it); under 1 kB and constant time
-        for datasets with indices. Of the latest iterator, also after `break`. Behind the end of an epoch it is the
-        start of the next. Every rank's state at the same step is interchangeable.
+        Plain values, as in JSON (a stream's own state is as its dataset makes it); under 1 kB and constant time for
+        datasets with indices. It describes the latest iterator, also after `break`. After the end of an epoch it is
+        the start of the next. The states of all ranks at the same step are interchangeable.
 
         Raises:
             StateError: a stream's own `state_dict` raised.
@@ -421,18 +422,18 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return state.packed(number, place._replace(told=self._epochs.told), epoch.kind_of(self))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Makes the next `iter()` go on where a state says; with `seed=` all later epochs follow as well.
+        """Makes the next `iter()` continue from a state; with `seed=` all later epochs follow as well.
 
-        Constant time, but for a sampler that can only be walked. The number of workers, the backend, `prefetch_factor`
-        and the number of ranks may differ from those that saved it.
+        Constant time, except for a sampler that can only be iterated over from its start. The number of workers,
+        processes or threads, `prefetch_factor` and the number of ranks may differ from those that saved it.
 
         Args:
             state_dict: what `state_dict()` returned, also after JSON or pickle.
             strict: whether a state of another dataset or order is an error.
 
         Raises:
-            StateFormatError: it is damaged, no state of ours, or of a newer format.
-            StateMismatchError: it does not fit this loader; what differs is named. Nothing has changed then.
+            StateFormatError: it is damaged, not a state of Stoker's, or of a newer format.
+            StateMismatchError: it does not fit this loader; the message names what differs. The loader is unchanged.
         """
         number, place, theirs = state.unpacked(state_dict)
         ours = epoch.kind_of(self)
@@ -444,15 +445,15 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self._progress = Progress(self._resumed)
 
     def describe(self) -> str:
-        """What will run, how many, with which memory, and why: one screen of text. Starts nothing."""
+        """Returns what will run, with how many workers and which memory, and why, as text. Starts nothing."""
         from stoker.loader.description import describe
 
         return describe(self)
 
     def report(self, *, stacks: bool = False) -> Report:
-        """What became of the samples so far, what happened to the workers, where memory and time went.
+        """Returns what became of the samples so far, what happened to the workers, where memory and time went.
 
-        Of the latest epoch and of all; also while an iterator is in use. `print` it, or take `as_dict()`.
+        For the latest epoch and for all epochs; also while an iterator is in use. `print` it, or call `as_dict()`.
 
         Args:
             stacks: whether to ask the workers for their Python stacks: a moment for each.

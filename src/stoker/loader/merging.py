@@ -14,14 +14,14 @@ from stoker.loader.sharding import together
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Puts the states of all ranks together, so that any number of ranks can go on: each loads what this returns.
+    """Merges the states of all ranks, so that any number of ranks can continue: each loads what this returns.
 
-    Needed for streams, where each rank has a share of the shards and knows only of these (`stream.shard(num_shards,
-    index)`); the shards are then shared out anew. Every sample of the epoch is given once over what was before and
-    after. The streams have to name their shards, as interleaved ones and those of text files do. What is random in the
+    Needed for streams, where each rank has a share of the shards and knows only these (`stream.shard(num_shards,
+    index)`); the shards are then shared out again. Every sample of the epoch comes once, before or after the merge. The
+    streams have to name their shards, as interleaved ones and those of text files do. What is random in the
     rest of the epoch follows from the `seed=` of the loaders that load it; nothing is drawn again.
 
-    With datasets that have indices every rank's state is that of all (`distributed=`), and one of them is returned.
+    With datasets that have indices, all ranks have the same state (`distributed=`), and one of them is returned.
 
     Args:
         states: what `state_dict()` returned on each rank, at the same step, in any order; also after JSON or pickle.
@@ -29,7 +29,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Raises:
         ValueError: there are none.
-        StateFormatError: one is damaged, no state of ours, or of a newer format.
+        StateFormatError: one is damaged, not a state of Stoker's, or of a newer format.
         StateMismatchError: they are of different loaders or epochs, or the streams do not name their shards.
     """
     states = list(states)

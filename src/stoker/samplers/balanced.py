@@ -20,9 +20,9 @@ from stoker.samplers.permutation import Permutation
 class BalancedBatchSampler(KeyedBatchSampler):
     """Batches of P classes with K samples each, for losses that compare the samples of a batch.
 
-    Classes come equally often, whatever their size: after any batch of an epoch, none has come more than once more
-    often than another. So do the samples of a class, and those of a batch are different. Once all have come, they come
-    in another order, among others. A class of fewer than K samples repeats them in a batch, as evenly as K allows; a
+    Classes come equally often, whatever their size: after any batch of an epoch, no class has come more than once more
+    than another. The same holds for the samples of a class, and those in a batch are different. Once all have come,
+    they come again in another order. A class of fewer than K samples repeats them in a batch, as evenly as K allows; a
     warning says so.
 
     A batch lists its classes one after another: rows 0 to K - 1 are of one class.
@@ -32,11 +32,12 @@ class BalancedBatchSampler(KeyedBatchSampler):
     indexed in the constructor, at four bytes and 0.12 us each. Any thread may ask an epoch for batches.
 
     Args:
-        labels: the class of each sample: integers, strings, or anything that sorts. See `ByClass`.
+        labels: the class of each sample: integers, strings, or anything that sorts.
         classes_per_batch: P.
         samples_per_class: K.
         num_batches: batches of an epoch; by default as many as hold about as many samples as there are labels.
-        generator: draws an epoch's key where the sampler is walked; see `KeyedBatchSampler`.
+        generator: draws each epoch's order. Leave it out in a `DataLoader`: the order then follows from the loader's
+            seed, and resuming does not iterate over the sampler.
 
     Raises:
         ValueError: a number is no positive integer, `classes_per_batch` is above the number of classes, or the labels

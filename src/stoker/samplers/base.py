@@ -13,7 +13,7 @@ T_co = TypeVar("T_co", covariant=True)
 class Sampler(_nominal.base("Sampler"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
     """Says which samples come, in which order: indices, or lists of indices for a batch sampler.
 
-    A subclass has `__iter__`, which starts anew each time, and `__len__` if it knows how many come. The loader does
+    A subclass has `__iter__`, which starts again each time, and `__len__` if it knows how many come. The loader does
     not require this class: any iterable will do.
     """
 

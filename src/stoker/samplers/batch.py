@@ -15,7 +15,7 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
     """Yields lists of the indices that a sampler yields.
 
     Args:
-        sampler: any iterable. One that can be walked only once, such as a generator, makes one pass.
+        sampler: any iterable. One that can be iterated over only once, such as a generator, makes one pass.
         batch_size: how many indices a list has.
         drop_last: leave out a last list that is shorter.
 
@@ -33,7 +33,7 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Yields the batches; a batch's indices are asked for when it is."""
+        """Yields the batches; a batch's indices are taken from the sampler only when the batch is."""
         indices = iter(self.sampler)
         while batch := list(islice(indices, self.batch_size)):
             if self.drop_last and len(batch) < self.batch_size:
@@ -41,7 +41,7 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Hands the epoch on to the sampler, if that has a `set_epoch`."""
+        """Passes the epoch on to the sampler, if that has a `set_epoch`."""
         if callable(hand_on := getattr(self.sampler, "set_epoch", None)):
             hand_on(epoch)
 

@@ -31,8 +31,8 @@ class BucketBatchSampler(KeyedBatchSampler):
     of neighbours. It has `batch_size` samples, or as many as `max_tokens` allows for the longest of its bucket. The
     last batch of the line may be smaller, and is the last of the epoch.
 
-    Boundaries that are given keep the buckets apart, for those who pad to them: no batch crosses one, each bucket has a
-    smaller batch of its own, and these may come anywhere.
+    If you give boundaries, for instance to pad to them, the buckets stay separate: no batch crosses a boundary, each
+    bucket has a smaller batch of its own, and these may come anywhere.
 
     How many batches there are does not depend on the key. An epoch is known at once and any batch of it in constant
     time, 3 to 5 us for each sample. With `max_tokens`, or boundaries, batches differ in size: the first `position` of
@@ -50,7 +50,8 @@ class BucketBatchSampler(KeyedBatchSampler):
             of each bucket.
         buckets: how many to make; by default 128, or fewer so that each has four batches. Or boundaries, ascending:
             lengths up to the first, above that up to the second, …, above the last.
-        generator: draws an epoch's key where the sampler is walked; see `KeyedBatchSampler`.
+        generator: draws each epoch's order. Leave it out in a `DataLoader`: the order then follows from the loader's
+            seed, and resuming does not iterate over the sampler.
 
     Warns:
         StokerWarning: more than 40 % of an epoch would be padding.

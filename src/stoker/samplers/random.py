@@ -24,12 +24,12 @@ class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")
     A `torch.Generator` gives the order that torch's sampler draws from it. Without a generator each iteration seeds
     its own, from torch's global one; where torch is not wanted, from NumPy's global state.
 
-    A loader of ours that is given none draws the epoch's seed itself, and asks for `order(key)`: the order is then a
-    function of that seed. One with `seed=` lends its epochs to its sampler, for those who walk this instead.
+    Without a generator, Stoker's loader draws the epoch's seed itself and uses `order(key)`: the order is then a
+    function of that seed. If the loader has a `seed=`, iterating over its sampler gives the same orders as the loader.
 
     Args:
         data_source: the dataset, or anything with a length.
-        replacement: draw each index anew, so that some come again and some never.
+        replacement: draw each index independently, so that some come again and some never.
         num_samples: how many to yield; by default as many as the dataset has. Beyond that, without replacement, one
             whole random order follows another.
         generator: draws the order; it moves on with each iteration.
@@ -81,7 +81,7 @@ class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")
             yield from islice(draws.permutation(n), self.num_samples % n)
 
     def order(self, key: int) -> Order:
-        """Returns the order that belongs to `key`, which is what a loader walks where there is no generator."""
+        """Returns the order that belongs to `key`; a loader uses it if there is no generator."""
         n = len(self.data_source)
         if self.replacement:
             return _Drawn(n, self.num_samples, key)

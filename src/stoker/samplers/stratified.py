@@ -31,12 +31,13 @@ class StratifiedBatchSampler(KeyedBatchSampler):
     bytes and 0.12 us each. Any thread may ask an epoch for batches.
 
     Args:
-        labels: the class of each sample: integers, strings, or anything that sorts. See `ByClass`.
+        labels: the class of each sample: integers, strings, or anything that sorts.
         batch_size: samples in a batch.
         shuffle: draw the samples of a class, the batches of rare classes and the order in a batch by the key; else
             samples of a class come in the order of the dataset, and a batch is sorted.
         drop_last: leave out the last batch if it is smaller; each class loses its share of it.
-        generator: draws an epoch's key where the sampler is walked; see `KeyedBatchSampler`.
+        generator: draws each epoch's order. Leave it out in a `DataLoader`: the order then follows from the loader's
+            seed, and resuming does not iterate over the sampler.
 
     Raises:
         ValueError: `batch_size` is no positive integer, a switch no bool, nothing is left with `drop_last`, or the

@@ -41,7 +41,7 @@ class SubsetRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("SubsetRan
             yield self.indices[place]
 
     def order(self, key: int) -> Order:
-        """Returns the order that belongs to `key`, which is what a loader walks where there is no generator."""
+        """Returns the order that belongs to `key`; a loader uses it if there is no generator."""
         return _Given(self.indices, Permutation(len(self.indices), key))
 
     def __len__(self) -> int:

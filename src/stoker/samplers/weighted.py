@@ -19,11 +19,11 @@ _TORCH_TAKES = 2**24  # weights; torch.multinomial refuses more
 
 
 class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("WeightedRandomSampler")):  # type: ignore[misc]
-    """Yields indices drawn with probabilities in proportion to their weights; any number of weights.
+    """Yields indices drawn with probabilities proportional to their weights; any number of weights.
 
-    A loader asks for `order`, unless a generator is given. Who walks the sampler gets, from a `torch.Generator` or
-    torch's global one and up to 2**24 weights, what `torch.multinomial` draws from it; else the `order` of a key that
-    is drawn from the generator when the first index is asked for.
+    A loader uses `order`, unless a generator is given. If you iterate over the sampler yourself, with up to 2**24
+    weights and a `torch.Generator` or torch's global one, you get what `torch.multinomial` draws from it; otherwise the
+    `order` of a key that is drawn from the generator at the first index.
 
     Args:
         weights: one for each index; they need not sum up to one. Held as float64, without a copy if they are that.
