@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from typing import Any, get_args
 
 import pytest
@@ -177,6 +178,41 @@ def test_batches_that_are_known_by_number_are_shared_out_whole(kind: str) -> Non
     seen = interleaved([list(itertools.islice(loader, 2)) for loader in first])
     second = goes_on(one_state(first), ranks(3, Noisy(60), "exact", **{**made, "batch_sampler": sampler()}))
     assert seen + interleaved([list(loader) for loader in second]) == whole
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_batch_that_pads_the_last_round_is_augmented_anew(size: int) -> None:
+    def sampler() -> Any:
+        return stoker.BucketBatchSampler([5] * 10, batch_size=10)
+
+    made = {"batch_sampler": sampler(), "shuffle": None}
+    batches = [batch for loader in ranks(size, Noisy(10), "pad", **made) for batch in loader]
+    assert [sorted(index for index, _ in batch) for batch in batches] == [list(range(10))] * size
+    assert len({drawn for batch in batches for _, drawn in batch}) == 10 * size
+
+
+class TellsSeed(stoker.Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: Any) -> Any:
+        return stoker.get_worker_info().seed, random.random()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seeding", ["worker", "init_fn"])
+def test_workers_of_all_ranks_draw_apart(seeding: str) -> None:
+    how: dict[str, Any] = {"num_workers": 1, "batch_size": 2}
+    how |= {"seeding": "worker"} if seeding == "worker" else {"worker_init_fn": seeds_from_info}
+    seen = [flat(loader) for loader in ranks(3, TellsSeed(), "pad", **how)]
+    assert len({seed for rank in seen for seed, _ in rank}) == 3
+    assert len({drawn for rank in seen for _, drawn in rank}) == 12
+    assert seen[0] == flat(alone(TellsSeed(), **how))[:4]  # the first is as a loader that is alone
+
+
+def seeds_from_info(number: int) -> None:
+    info = stoker.get_worker_info()
+    assert info is not None
+    random.seed(info.seed)
 
 
 # What does not fit

@@ -219,6 +219,42 @@ class TestSamplers:
         assert [flat(again), flat(some), flat(again)] == expected(self.alone, 8, 8, 9)
 
 
+class TestOneAfterAnother:
+    """A loader for each epoch, or a run that goes back to its checkpoint, with the sampler that there was."""
+
+    @staticmethod
+    def sampler() -> Any:
+        return stoker.DistributedSampler(range(20), 2, 0)
+
+    def test_a_new_loader_says_which_epoch_it_is(self) -> None:
+        kept, received = self.sampler(), []
+        for number in (0, 1, 2, 1):
+            some = loader(range(20), sampler=kept)
+            some.set_epoch(number)
+            received.append(flat(some))
+        assert received == expected(self.sampler(), 0, 1, 2, 1)
+
+    def test_a_run_goes_back_to_its_checkpoint(self) -> None:
+        kept = self.sampler()
+        some = loader(range(20), sampler=kept, batch_size=2)
+        flat(some)
+        iterator = iter(some)
+        next(iterator)
+        state, rest = some.state_dict(), flat(iterator)
+        flat(some)
+        again = loader(range(20), sampler=kept, batch_size=2)
+        again.load_state_dict(state)
+        assert flat(again) == rest
+
+    def test_who_sets_it_afterwards_is_obeyed(self) -> None:
+        kept = self.sampler()
+        flat(loader(range(20), sampler=kept))
+        some = loader(range(20), sampler=kept)
+        some.set_epoch(3)
+        kept.set_epoch(5)
+        assert [flat(some), flat(some)] == expected(self.sampler(), 5, 6)
+
+
 def test_what_a_sampler_is_told_is_an_integer_for_everybody() -> None:
     dataset = Told()
     some = loader(dataset)

@@ -128,6 +128,16 @@ def test_ranks_that_come_out_of_one_do_not_draw_alike() -> None:
     assert len({drawn for _, drawn in seen}) == len(EVERY)
 
 
+@pytest.mark.filterwarnings("ignore:.* has 3 shards, too few for 4 workers")
+def test_ranks_with_more_workers_than_shards_cannot_be_put_together() -> None:
+    """Each worker has read all of its rank's stream: a shard's place says nothing of what was kept."""
+    first = loaders(interleaved, 2, 4, batch_size=2, worker_method="thread")
+    for loader in first:
+        list(itertools.islice(iter(loader), 3))
+    with pytest.raises(StateMismatchError, match="where they have a shard for each worker"):
+        stoker.merge_states(loader.state_dict() for loader in first)
+
+
 def test_before_the_first_batch_it_is_the_start() -> None:
     state = stoker.merge_states(loader.state_dict() for loader in loaders(interleaved, 3))
     loader = loaders(interleaved, 1)[0]

@@ -27,6 +27,7 @@ from stoker.testing.streams import Numbers
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # a machine may have one CPU
     pytest.mark.filterwarnings("ignore:.* does not share its samples out among workers"),
+    pytest.mark.filterwarnings("ignore:.* has 2 shards, too few for"),
     pytest.mark.filterwarnings("ignore:.* cannot say where it stands"),
 ]
 SOME = settings(max_examples=max(20, settings().max_examples // 5))
@@ -408,6 +409,30 @@ def test_a_stream_that_the_loader_shares_out(source: Any, legs: Any, last: int, 
     if sum(count for _, count in legs) * size < 41:
         received = read_in_legs(source, legs, last, batch_size=size)
         assert sorted(number for number, _ in received) == list(range(41))
+
+
+def few_shards() -> Any:
+    """Fewer than the workers that some legs have: these share it out by stride."""
+    shards = [stoker.MapDataset(Numbers(length), lambda place, n=number: 100 * n + place) for number, length in FEW]
+    return InterleaveDataset(shards, open_at_once=2, seed=1)
+
+
+FEW = ((0, 21), (1, 20))
+
+
+@pytest.mark.parametrize("make", [few_shards, lambda: stoker.MapDataset(few_shards(), abs)], ids=["bare", "mapped"])
+@SOME
+@given(legs=LEGS, last=st.integers(0, 4), size=st.integers(1, 3))
+def test_a_stream_of_fewer_shards_than_workers(make: Any, legs: Any, last: int, size: int) -> None:
+    if sum(count for _, count in legs) * size < 41:
+        received = read_in_legs(make, legs, last, batch_size=size)
+        assert sorted(received) == sorted(100 * number + place for number, length in FEW for place in range(length))
+
+
+def test_of_a_stream_of_fewer_shards_than_workers_it_is_said_why_all_read_it_whole() -> None:
+    some = loader(few_shards(), **settings_for(3))
+    with pytest.warns(StokerWarning, match="has 2 shards, too few for 3 workers.* num_workers=2"):
+        list(some)
 
 
 @SOME

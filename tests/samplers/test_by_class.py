@@ -39,6 +39,13 @@ def test_members_are_those_that_a_stable_sort_gives(labels: list[Any]) -> None:
     assert first.dtype == np.int64
 
 
+def test_integers_on_both_sides_of_two_to_the_63_stay_apart() -> None:
+    """As an array they would be floats, and two of these three one class."""
+    found = ByClass([2**63 + 1, 2**63 + 2, 5, 5])
+    assert found.classes.tolist() == [5, 2**63 + 1, 2**63 + 2] and found.counts.tolist() == [2, 1, 1]
+    assert ByClass([2**63, 0.5]).classes.dtype == np.float64
+
+
 @pytest.mark.usefixtures("blocks_of")
 def test_any_kind_of_array_will_do() -> None:
     labels = np.random.default_rng(0).integers(0, 300, 1000)

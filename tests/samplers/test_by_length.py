@@ -131,3 +131,9 @@ def test_the_index_of_a_bad_length_counts_earlier_blocks(monkeypatch: pytest.Mon
 def test_bad_boundaries(boundaries: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         checked_boundaries(boundaries)
+
+
+def test_more_buckets_than_lengths_cost_no_padding() -> None:
+    """Their number times the weights needs more than 64 bits."""
+    lengths = np.arange(1, 65537)
+    assert len(chosen_boundaries(lengths, 10**6)) > 0.6 * len(lengths)

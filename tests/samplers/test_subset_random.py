@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,3 +43,23 @@ def test_length_attributes_and_nothing_to_yield() -> None:
     sampler = SubsetRandomSampler(INDICES)
     assert (len(sampler), sampler.indices, sampler.generator) == (8, INDICES, None)
     assert list(SubsetRandomSampler([])) == []
+
+
+class OnlyAsked:
+    """A sequence as torch needs one: a length and places. Whoever iterates over it finds no end."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, place: int) -> int:
+        return 2 * place
+
+
+@pytest.mark.parametrize(
+    "given",
+    [OnlyAsked(), [(0,), (1, 2), (3,)], {0: "a", 1: "b"}, [[1, 2], [3, 4]]],
+    ids=["asked", "unequal", "mapping", "rows"],
+)
+def test_what_has_a_length_and_places_is_a_sequence(given: Any) -> None:
+    order = SubsetRandomSampler(given).order(5)
+    assert sorted(map(str, order.take(np.arange(len(given))))) == sorted(str(given[k]) for k in range(len(given)))

@@ -69,12 +69,13 @@ def unequal_dtypes(batch: Sequence[Any], cause: object) -> BatchError:
     return BatchError(f"{cause}: {_by([leaf.dtype for leaf in batch])} of the batch. Convert them in the dataset.")
 
 
-def overflow(batch: Sequence[int]) -> BatchError:
-    """Integers of more than 64 bits."""
+def overflow(batch: Sequence[int], where: str | None = None) -> BatchError:
+    """Integers of more than 64 bits; `where` says of what, if these are not the samples of a batch."""
     large = [place for place, value in enumerate(batch) if not -(2**63) <= value < 2**63]
+    found = f"{where} to be padded" if where else f"{_places(large[:1])} of the batch"
     return BatchError(
-        f"Overflow when unpacking long long: {batch[large[0]]} in {_places(large[:1])} of the batch is no 64 bit "
-        "integer. Give it as a string or as a float."
+        f"Overflow when unpacking long long: {batch[large[0]]} in {found} is no 64 bit integer. Give it "
+        "as a string or as a float."
     )
 
 

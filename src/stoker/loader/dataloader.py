@@ -387,7 +387,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         If a loaded state belongs to this epoch, the next `iter()` continues from it; otherwise the epoch begins at its
         start.
         """
-        self._epochs.set_epoch(epoch)
+        self._epochs.set_epoch(self, epoch)
         self._obey_set_epoch()
 
     def _obey_set_epoch(self) -> None:
@@ -553,6 +553,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             own_collate=own_collate,
             shard=self.shard,
             threads=self._threads,
+            rank=epoch.world_of(self).rank,
         )
 
     def _new_backend(self, witness: Witness) -> Backend:

@@ -20,6 +20,7 @@ from stoker.datasets.gather import gatherer
 from stoker.errors import SkipSample
 from stoker.loader import torch_bridge
 from stoker.loader.faults import Faults
+from stoker.loader.generators import mix
 from stoker.loader.map_source import MapSource
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.seeding import SampleSeeding, Seeding
@@ -58,6 +59,7 @@ class Settings:
     own_collate: bool
     shard: Literal["auto", "none"]
     threads: int = 1  # that make samples, in each worker
+    rank: int = 0  # of those that share the epoch, and its seed
 
 
 def assemble(parts: dict[str, Any]) -> Recipe:
@@ -176,6 +178,8 @@ class LoaderJob:
     def _start(self, seed: int) -> SampleSeeding:
         """The first unit brings the epoch's seed; the user's init function runs now, in the worker."""
         settings = self._settings
+        if settings.rank:  # the epoch's seed is that of all ranks, and a worker's own has to differ
+            seed = mix(seed, settings.rank) >> 1
         serial, threads = settings.method == "serial", settings.method == "thread"
         rng = SampleRNG(seed + self._number)
         self._faults.mark, self._faults.rng = self.mark, rng

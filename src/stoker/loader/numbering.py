@@ -48,10 +48,12 @@ class Epochs:
             self._others, self._resumed = max(0, self._resumed - number), None
         self._set(number + self._others)
 
-    def set_epoch(self, number: int) -> None:
+    def set_epoch(self, loader: DataLoader[Any], number: int) -> None:
         """Makes this the number of the next epoch, and of the next pass of others."""
+        number = arguments.count("epoch", number)
         self._others, self._resumed = 0, None
-        self._set(arguments.count("epoch", number))
+        self._set(number)
+        self._find(loader)
 
     def _set(self, number: int) -> None:
         self.moved |= number != self.begun
@@ -71,13 +73,9 @@ class Epochs:
 
         Whoever calls it himself is obeyed: an epoch that is not the one we left there is his, and we count on from it.
         """
-        batches, value = loader.batch_sampler, None
+        value = None
         self._pass, self.moved = self.begun, False
-        named = {"sampler": loader.sampler, "batch_sampler": batches, "in it": getattr(batches, "sampler", None)}
-        named = {"in it": named["in it"], **named, "dataset": loader.dataset}
-        for name, holder in {id(holder): (name, holder) for name, holder in named.items()}.values():
-            if not _is_to_be_told(holder):
-                continue
+        for name, holder in _holders(loader):
             now, left = _epoch_of(holder), self._left.get(name, 0)
             if now is not None and (now != left or type(now) is not type(left)):
                 self._ahead = {**self._ahead, name: now - self.begun}
@@ -91,12 +89,25 @@ class Epochs:
         """Who was told another number than ours, and by how much it is ahead."""
         return tuple((name, ahead) for name, ahead in self._ahead.items() if ahead)
 
-    def resume(self, number: int, place: Place, end: int | None) -> None:
+    def resume(self, loader: DataLoader[Any], number: int, place: Place, end: int | None) -> None:
         """The next epoch has this number; the piece that follows it begins at `end`."""
         self.begun = self._pass = self._resumed = number
         self._others, self.moved, self._ahead = 0, False, dict(place.told)
         if end is not None:
             self.seed, self._origin = place.seed, (number + 1, end)
+        self._find(loader)
+
+    def _find(self, loader: DataLoader[Any]) -> None:
+        """Our number was given: what others were told before is past, also by a loader that had them earlier."""
+        self._left = {name: _epoch_of(holder) for name, holder in _holders(loader)}
+
+
+def _holders(loader: DataLoader[Any]) -> list[tuple[str, Any]]:
+    """Who is to be told of epochs, each once."""
+    batches = loader.batch_sampler
+    named = {"in it": getattr(batches, "sampler", None), "sampler": loader.sampler, "batch_sampler": batches}
+    each = {id(holder): (name, holder) for name, holder in [*named.items(), ("dataset", loader.dataset)]}.values()
+    return [(name, holder) for name, holder in each if _is_to_be_told(holder)]
 
 
 def _is_to_be_told(holder: Any) -> bool:

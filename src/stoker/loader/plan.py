@@ -193,12 +193,12 @@ class BatchesPlan(_Numbered):
         if k >= len(self._share):
             return None
         (number,) = self._share.positions(k, k + 1).tolist()
-        return Step(
-            self._batches.batch(number),
-            operator.index(self._batches.position(number)),
-            self._worker(k),
-            self._first + k,
-        )
+        position = operator.index(self._batches.position(number))
+        place = self._share.begin + self._share.world.rank + k * self._share.world.size
+        if again := place // self._share.n:  # it pads the last round: drawn again, and augmented otherwise
+            last = self._share.n - 1
+            position += again * (operator.index(self._batches.position(last)) + len(self._batches.batch(last)))
+        return Step(self._batches.batch(number), position, self._worker(k), self._first + k)
 
 
 class Endless:

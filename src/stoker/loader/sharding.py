@@ -161,7 +161,7 @@ def shared_out(
     if state is not None and state.get("strided"):
         return _Strided(Numbered(dataset, state), [], worker, workers, state), True
     chain = type(dataset).__iter__ is ChainDataset.__iter__
-    named = callable(getattr(dataset, "shard", None)) and getattr(dataset, "num_shards", workers) >= workers
+    named = callable(getattr(dataset, "shard", None)) and most_shares(dataset) >= workers
     if state is not None and ("part" in state) != (chain and not named):
         raise StateMismatchError(f"the state is of another dataset than this {type(dataset).__name__}")
     if named:
@@ -203,8 +203,18 @@ def read_again(dataset: Any, state: State | None) -> int:
     return int(state["position"]) if isinstance(stream, dict) and stream.keys() == {"seen"} else 0
 
 
-def reshared(states: list[Any], workers: int) -> list[Any]:
+def most_shares(dataset: Any) -> float:
+    """How many workers a stream can be shared out among by its own method; with more, each reads the whole stream."""
+    return float(getattr(dataset, "num_shards", math.inf)) if callable(getattr(dataset, "shard", None)) else math.inf
+
+
+def reshared(states: list[Any], workers: int, shares: float = math.inf) -> list[Any]:
     """States of streams, as they were saved by some number of workers, for another number of workers.
+
+    Args:
+        states: one for each worker that was; None of who had not begun.
+        workers: how many there are now.
+        shares: `most_shares` of the dataset.
 
     Raises:
         StateMismatchError: they are of a dataset that shares itself out and does not name its shards, or has forgotten
@@ -215,6 +225,8 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     if len(states) == workers or not begun:
         return states if begun else [None] * workers
     merged = _merged(begun)
+    if merged is not None and workers > shares:
+        merged["strided"] = True
     if all(state["ended"] for state in begun) and len(begun) == len(states):
         return [{**(merged or {}), "ended": True}] * workers
     if merged is not None:
@@ -245,7 +257,7 @@ def together(states: list[Any]) -> list[Any]:
         raise StateMismatchError(
             "the streams of the ranks do not name their shards, so nobody can tell what another number of ranks has "
             "still to read: go on with as many ranks, each with its own state. Streams that are interleaved or made of "
-            "text files name them, and yours may (see the guide on resuming)."
+            "text files name them where they have a shard for each worker, and yours may (see the guide on resuming)."
         )
     return [{**merged, "ended": len(begun) == len(states) and all(state["ended"] for state in begun)}]
 
@@ -283,10 +295,13 @@ def since(before: State | None, state: State) -> State:
 
 
 def _merged(states: list[State]) -> State | None:
-    """The shards that all workers name, in one state for each of them; None if they name none.
+    """The shards that all workers name, in one state for each of them; None if they name none, or if each has read all
+    of the stream and kept samples by stride: then a shard's place says nothing of what was kept.
 
     Positions go on behind all that came before: what is drawn for a sample then is not drawn again.
     """
+    if any(state.get("strided") for state in states):
+        return None
     states = sorted(states, key=lambda state: not state.get("merged"))  # what a worker has not begun yet is the oldest
     unread: dict[str, Any] = {}
     read: dict[str, Any] = {}
@@ -335,6 +350,12 @@ def _strided_anew(states: list[Any]) -> State:
 
 
 def _told(dataset: Any, workers: int) -> str:
+    if 1 < (shares := most_shares(dataset)) < workers:
+        return (
+            f"{type(dataset).__name__} has {shares:.0f} shards, too few for {workers} workers, so each of them reads "
+            f"all of it: worker i keeps samples i, i + {workers}, i + {2 * workers}, …. Cut the data into more "
+            f"shards, or use num_workers={shares:.0f}; shard='none' turns this off."
+        )
     return (
         f"{type(dataset).__name__} does not share its samples out among workers (it never calls get_worker_info()), so "
         f"each of the {workers} workers would have read all of it. The loader shares them out: worker i reads the "

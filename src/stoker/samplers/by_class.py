@@ -8,6 +8,7 @@ import numpy as np
 
 from stoker.samplers.order import Int64Array
 
+_FLOATS = (float, np.floating)
 _BLOCK = 2**20  # labels that are worked on at once
 
 
@@ -33,6 +34,12 @@ class ByClass:
 
     def __init__(self, labels: Any) -> None:
         given = np.asarray(labels)
+        if (
+            given.dtype.kind == "f"
+            and not hasattr(labels, "dtype")
+            and not any(isinstance(label, _FLOATS) for label in labels)
+        ):
+            given = np.asarray(labels, object)  # integers on both sides of 2**63, which NumPy would round
         if given.ndim != 1 or not len(given):
             raise ValueError(
                 f"labels should be in one dimension, one for each sample, but have shape {given.shape}"

@@ -146,5 +146,9 @@ def chosen_boundaries(some: Lengths, buckets: int) -> Lengths:
     """
     fine = (some.astype(np.float64) / float(some[-1]) * _FINE).astype(np.int64)
     weights = np.cumsum(fine + fine.sum() // (2 * len(fine)) + 1)
-    shares = np.arange(1, buckets) * weights[-1] // buckets
+    buckets, whole = (
+        min(buckets, _SAMPLE),
+        int(weights[-1]),
+    )  # Python's integers: the product may need more than 64 bits
+    shares = [number * whole // buckets for number in range(1, buckets)]
     return np.unique(some[np.searchsorted(weights, shares)])

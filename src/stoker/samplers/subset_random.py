@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,13 +51,18 @@ class SubsetRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("SubsetRan
 
 
 class _Given:
-    """Given indices in a permuted order. What is no integer stays what it is."""
+    """Given indices in a permuted order. What is no integer stays what it is, and what has no more than a length and
+    `[place]` is asked for no more."""
 
     def __init__(self, indices: Sequence[Any], places: Permutation) -> None:
-        given = np.asarray(indices)
-        if given.ndim != 1 or given.dtype.kind not in "iu":
+        given = None
+        if isinstance(indices, (list, tuple, range)) or hasattr(indices, "__array__"):
+            with contextlib.suppress(ValueError):  # of unequal lengths
+                given = np.asarray(indices)
+        if given is None or given.ndim != 1 or given.dtype.kind not in "iu":
             given = np.empty(len(indices), object)
-            given[:] = list(indices)
+            for place in range(len(indices)):
+                given[place] = indices[place]
         self._given = given
         self._places = places
 
