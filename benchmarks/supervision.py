@@ -79,7 +79,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     "_engine.process.zygote:Zygote._deliver": {"if self._troubled:": "if False:"},
     "_engine.process.zygote:Zygote._hand_out": {"self._blame.known(unit) if self._troubled else ()": "()"},
     # Trainer
-    "loader.iterator:LoaderIterator.__next__": {
+    "loader.iterator:LoaderIterator._next": {
         "asked = time.perf_counter()": "asked = 0.0",
         "self._ledger.waited(asked, time.perf_counter())": "pass",
     },

@@ -9,6 +9,7 @@
     ├── EmptyBatchError (RuntimeError)         a batch of which every sample was left out, where ranks count on it
     ├── ErrorBudgetError (RuntimeError)        more bad samples than were allowed
     ├── ErrorPolicyError (RuntimeError)        an `on_error` that raised, or returned what is no decision
+    ├── IteratorBusyError (RuntimeError)       a batch asked of an iterator that makes one for somebody else
     ├── IteratorClosedError (RuntimeError)     a batch asked of an iterator that was closed
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
@@ -78,6 +79,10 @@ class ErrorBudgetError(StokerError, RuntimeError):
 
 class ErrorPolicyError(StokerError, RuntimeError):
     """An `on_error` callable raised, or returned neither "raise", "skip" nor "replace"."""
+
+
+class IteratorBusyError(StokerError, RuntimeError):
+    """`next()` was called while another `next()` of the same iterator ran: in another thread, or by `on_event`."""
 
 
 class IteratorClosedError(StokerError, RuntimeError):

@@ -51,6 +51,7 @@ PUBLIC = {
         "EmptyBatchError",
         "ErrorBudgetError",
         "ErrorPolicyError",
+        "IteratorBusyError",
         "IteratorClosedError",
         "LeafTypeError",
         "LoaderTimeoutError",

@@ -71,9 +71,11 @@ class Job(Protocol):
         mark: where the job leaves, at [0], what it is doing: somebody else reads it if the worker dies or stalls.
         upcoming: gives the units that have arrived since it was last asked. They may be begun: they will be run next,
             in this order.
+        repeats: whether a unit can be run again after an interruption. A stream has moved on.
     """
 
     mark: Any
+    repeats: bool
     upcoming: Callable[[], Iterable[Any]]
 
     def run(self, work: Any, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Literal
 
-from stoker._engine.base import Answer, Backend, NothingLeft, Recipe, StreamEnd, located
+from stoker._engine import interruption
+from stoker._engine.base import Answer, Backend, Job, NothingLeft, Recipe, StreamEnd, located
 
 
 class SerialBackend(Backend):
@@ -22,16 +23,19 @@ class SerialBackend(Backend):
         unit, work = self._waiting[0]
         kind: Literal["batch", "error", "end", "empty"] = "batch"
         try:
-            value = self._job.run(work)
+            value = _made(self._job, work) if self._job.repeats else self._job.run(work)
         except StreamEnd:
             kind, value = "end", None
         except NothingLeft:
             kind, value = "empty", None
         except Exception as error:
+            if interruption.tears(error):
+                raise
             kind, value = "error", error
             _name_sample(error, self._job.failed_index())
+        answer = Answer(unit, kind, value, 0, self._job.said())
         self._waiting.popleft()  # only now: after Ctrl-C whoever goes on gets this batch
-        return Answer(unit, kind, value, 0, self._job.said())
+        return answer
 
     def open(self, answer: Answer) -> Any:
         return answer.value
@@ -44,6 +48,11 @@ class SerialBackend(Backend):
 
     def close(self) -> None:
         self._waiting.clear()
+
+
+@interruption.harmless
+def _made(job: Job, work: Any) -> Any:
+    return job.run(work)
 
 
 def _name_sample(error: Exception, index: Any) -> None:

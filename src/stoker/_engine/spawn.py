@@ -24,7 +24,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from stoker import errors
-from stoker._engine import blame, ending, owner, spawned
+from stoker._engine import blame, ending, interruption, owner, spawned
 from stoker._engine.base import Answer, Backend, Said, Witness
 from stoker._engine.process import fates, marks, telling
 from stoker._engine.process.birth import Assemble, Parts
@@ -445,6 +445,7 @@ def refusal(number: int, error: OSError) -> errors.WorkerStartError:
     )
 
 
+@interruption.harmless
 def _ready(things: list[Any], seconds: float) -> list[Any]:
     """Those that are ready, waiting so long for one. Where they are too many to wait for, it may return early."""
     if not things:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -15,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker import errors
-from stoker._engine import owner
+from stoker._engine import interruption, owner
 from stoker._engine.base import IDLE, Answer, Backend, Failure, Job, NothingLeft, Recipe, StreamEnd, Witness, located
 from stoker._events import Event
 from stoker._supervision.dispatch import Dispatch, Run
@@ -26,7 +27,35 @@ JOIN = 0.5
 """Seconds that `close` waits for threads. One that is in a slow sample ends by itself behind it: nobody can stop it."""
 
 _Inbox = queue.SimpleQueue[Any]
-_Outbox = queue.SimpleQueue[tuple[Answer, float]]
+
+
+class _Outbox:
+    """Answers of all threads. Whoever waits for one takes nothing, so that Ctrl-C meanwhile loses none."""
+
+    def __init__(self) -> None:
+        self._answers: deque[tuple[Answer, float]] = deque()
+        self._bell = queue.SimpleQueue[None]()
+
+    def put(self, answer: Answer, seconds: float) -> None:
+        self._answers.append((answer, seconds))
+        self._bell.put(None)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Whether there is one, in so many seconds."""
+        if not self._answers:
+            with contextlib.suppress(queue.Empty):
+                _hear(self._bell, seconds)
+        return bool(self._answers)
+
+    def take(self) -> tuple[Answer, float]:
+        with contextlib.suppress(queue.Empty):
+            self._bell.get_nowait()
+        return self._answers.popleft()
+
+
+@interruption.harmless
+def _hear(bell: queue.SimpleQueue[None], seconds: float | None) -> None:
+    bell.get(timeout=seconds)
 
 
 class ThreadBackend(Backend):
@@ -41,7 +70,7 @@ class ThreadBackend(Backend):
         self._witness = witness
         self._stalls = Stalls(rules.stall_warning)
         self._marks = [[IDLE] for _ in range(workers)]
-        self._answers: _Outbox = queue.SimpleQueue()
+        self._answers = _Outbox()
         self._queues: list[_Inbox] = [queue.SimpleQueue() for _ in range(workers)]
         self._work: dict[int, Any] = {}
         self._dispatch = Dispatch(workers)
@@ -84,17 +113,16 @@ class ThreadBackend(Backend):
             now = time.monotonic()
             left = None if until is None else max(0.0, until - now)
             look = self._stalls.next_look(now)
-            try:
-                wait = min((seconds for seconds in (left, look) if seconds is not None), default=None)
-                answer, seconds = self._answers.get(timeout=wait)
-            except queue.Empty:
+            wait = min((seconds for seconds in (left, look) if seconds is not None), default=None)
+            if not self._answers.wait(wait):
                 if until is not None and time.monotonic() >= until:
                     raise errors.LoaderTimeoutError(
                         f"DataLoader timed out after {timeout:g} seconds: no worker thread finished a batch. Raise "
                         f"`timeout`, or see below where they are.\n{self.stacks()}"
-                    ) from None
+                    )
                 self._look_for_stalls()
                 continue
+            answer, seconds = self._answers.take()
             self._dispatch.answered(answer.worker, Run(answer.unit), seconds)
             self._stalls.answered(answer.unit)
             self._note_work(answer.worker)
@@ -163,7 +191,7 @@ def _work(
         start = time.perf_counter()
         unit, work = item
         answer = Answer(unit, "error", sick, number) if job is None else _run(job, unit, work, number, where)
-        outbox.put((answer, time.perf_counter() - start))
+        outbox.put(answer, time.perf_counter() - start)
         del item, work, answer  # the batch is the trainer's now
 
 

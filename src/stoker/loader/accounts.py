@@ -102,6 +102,19 @@ class Accounts:
                 "batch as it was planned."
             )
 
+    def not_opened(self, answer: Answer, step: Step, error: Exception) -> None:
+        """A batch that is accounted for could not be opened in this process: its samples are raised instead."""
+        samples, counts = answer.said.samples, self._counts
+        replaced = sum(fault["outcome"] == "replaced" for fault in answer.said.faults)
+        counts.delivered -= samples - replaced
+        counts.replaced -= replaced
+        counts.batches -= samples > 0
+        counts.raised += samples
+        if hasattr(error, "add_note"):
+            error.add_note(
+                f"Raised in this process, when batch {step.number} was opened: worker {answer.worker} made it"
+            )
+
     def was_delivered(self, step: Step) -> None:
         """A batch of the plan was delivered before the state was saved from which the epoch goes on."""
         if self._counts.planned is not None:

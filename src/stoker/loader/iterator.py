@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker import errors
-from stoker._engine import ending
+from stoker._engine import ending, interruption
 from stoker._engine.base import Answer, Backend, Failure
 from stoker._supervision.cut import Cut
 from stoker.device import pinning
@@ -69,6 +71,8 @@ class LoaderIterator:
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
         self._answers: dict[int, Answer] = {}
         self._accounted: tuple[Answer, Step] | None = None  # about to be delivered
+        self._why_closed = ""
+        self._inside: dict[int, tuple[int]] = {}  # at 0, the thread that is in `next()`
         self._ledger = loader._ledger
         self._witness = Witness(loader._ledger, loader.on_event, loader._told)
         self._accounts = Accounts(loader, self._witness)
@@ -131,6 +135,28 @@ class LoaderIterator:
         )
 
     def __next__(self) -> Any:
+        mine = (threading.get_ident(),)
+        other = self._inside.setdefault(0, mine)
+        if other is not mine and (other != mine or self._is_nested()):
+            raise errors.IteratorBusyError(
+                "next() is running already on this iterator, in another thread or because on_event calls it: let one "
+                "thread take the batches, or hold a lock around next()."
+            )
+        try:
+            return self._next()
+        finally:
+            self._inside.clear()
+
+    def _is_nested(self) -> bool:
+        """Whether a `next()` is below this one. If not, one was interrupted as it left."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None:
+            if frame.f_code is LoaderIterator.__next__.__code__ and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _next(self) -> Any:
         if self._finished:
             raise StopIteration
         backend = self._open_backend()
@@ -138,31 +164,60 @@ class LoaderIterator:
         if self._epoch is None:
             self._begin(asked)
         try:
-            answer = self._delivered(backend)
-            batch = None
-            if answer is not None and answer.kind == "batch":
-                batch = backend.open(answer)
-                if self._pin:
-                    batch = pinning.pin(batch)
-        except _ENDINGS as error:
+            try:
+                due = self._delivered(backend)
+                batch = None if due is None or due[0].kind == "error" else self._opened(backend, *due)
+            finally:
+                self._ledger.waited(asked, time.perf_counter())
+            if due is not None:
+                self._accounted = None
+                if due[0].kind == "batch":
+                    self._yielded += 1
+                    self._warn_of_length()
+                self._received(*due)  # last: who is interrupted before has not got it
+                if due[0].kind == "batch":
+                    return batch
+        except BaseException as error:
+            self._heed(error, backend)
+            raise
+        if due is not None:
+            raise _raised(due[0].value)
+        self._finish()
+        raise StopIteration
+
+    def _opened(self, backend: Backend, answer: Answer, step: Step) -> Any:
+        try:
+            batch = backend.open(answer)
+            return pinning.pin(batch) if self._pin else batch
+        except Exception as error:  # of a class of the user's; the next call gives the next batch
+            if not interruption.tears(error):
+                self._accounted = None
+                self._accounts.not_opened(answer, step, error)
+                self._received(answer, step)
+            raise
+
+    def _received(self, answer: Answer, step: Step) -> None:
+        """The user has it, or its error."""
+        if self._loader._is_stream:
+            self._progress.streamed(answer.worker, answer.said.stream_state, ended=False)
+        else:
+            self._progress.received(step.number)
+
+    def _heed(self, error: BaseException, backend: Backend) -> None:
+        """What is to be done before an exception reaches the user, who may call `next()` again."""
+        if interruption.tears(error):
+            self._why_closed = (
+                f"{type(error).__name__} interrupted next() in the middle, so this iterator was closed: to go on with "
+                "it might lose a batch. Nothing is lost: loader.load_state_dict(loader.state_dict()), and "
+                "iter(loader) goes on with the batch that was due."
+            )
             _before(error, self.close)
-            raise
-        except (OSError, ValueError):
-            if backend.is_closed:
-                self._leave()
-            raise
-        except StopIteration as error:  # a listener's, a sampler's, a batch's own pin_memory()
+        elif isinstance(error, _ENDINGS):
+            _before(error, self.close)
+        elif isinstance(error, (OSError, ValueError)) and backend.is_closed:
+            self._leave()
+        elif isinstance(error, StopIteration):  # a listener's, a sampler's, a batch's own pin_memory()
             raise _raised(error) from error
-        finally:
-            self._ledger.waited(asked, time.perf_counter())
-        if answer is None:
-            self._finish()
-            raise StopIteration
-        if answer.kind == "error":
-            raise _raised(answer.value)
-        self._yielded += 1
-        self._warn_of_length()
-        return batch
 
     def _begin(self, asked: float) -> None:
         """The epoch is decided at its first `next()`, as in torch, also what is drawn for it from a generator."""
@@ -181,22 +236,20 @@ class LoaderIterator:
         ending.leave_if_left_behind()
         raise errors.IteratorClosedError("the iterator was closed meanwhile: make a new one with iter(loader)")
 
-    def _delivered(self, backend: Backend) -> Answer | None:
-        """The next answer that the user is to see, accounted for; None at the end of the epoch."""
+    def _delivered(self, backend: Backend) -> tuple[Answer, Step] | None:
+        """The next answer that the user is to see, accounted for, and its step; None at the end of the epoch."""
         while True:
             if self._accounted is None and not self._account(backend):
                 return None
             if self._witness.later:
                 self._witness.flush()  # what the user's listener raises costs no batch: it is the next
                 self._open_backend()  # it may also have closed us
-            assert self._accounted is not None
-            (answer, step), self._accounted = self._accounted, None
-            if self._loader._is_stream:
-                self._progress.streamed(answer.worker, answer.said.stream_state, ended=False)
-            else:
-                self._progress.received(step.number)
-            if answer.kind != "empty":
-                return answer
+            due = self._accounted
+            assert due is not None
+            if due[0].kind != "empty":
+                return due
+            self._accounted = None
+            self._received(*due)
 
     def _account(self, backend: Backend) -> bool:
         """Takes the next answer into account, if there is one."""
@@ -215,7 +268,8 @@ class LoaderIterator:
 
     def _open_backend(self) -> Backend:
         if self._backend is None:
-            raise errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+            why = self._why_closed or "the iterator is closed: make a new one with iter(loader)"
+            raise errors.IteratorClosedError(why)
         return self._backend
 
     def _take(self, backend: Backend) -> Answer | None:
@@ -308,6 +362,8 @@ class LoaderIterator:
                 mark = plan.mark()
                 spares = plan.spares(step, seed) if self._replaces and step is not None else ()
             except Exception as error:
+                if interruption.tears(error):
+                    raise
                 self._planned_all, self._sampler_error = True, error
                 return
             if step is None:
@@ -341,6 +397,8 @@ class LoaderIterator:
             except errors.StokerError:
                 raise
             except Exception as error:  # its indices cannot be sent
+                if interruption.tears(error):
+                    raise
                 del self._witness.steps[self._submitted]
                 self._planned_all, self._sampler_error = True, error
                 return
@@ -423,7 +481,7 @@ def _raised(error: Any) -> BaseException:
     return told
 
 
-def _before(error: Exception, call: Callable[[], None]) -> None:
+def _before(error: BaseException, call: Callable[[], None]) -> None:
     """Calls it before this is raised. What a listener raises then is the error's context, and does not hide it."""
     try:
         call()

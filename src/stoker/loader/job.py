@@ -79,6 +79,7 @@ class LoaderJob:
         self.mark: Any = [IDLE]
         self.upcoming: Callable[[], Iterable[Any]] = tuple
         self._settings: Settings = parts["settings"]
+        self.repeats = not self._settings.iterable
         self._number = number
         self._dataset = parts["dataset"]
         self._init_fn = parts["worker_init_fn"]

@@ -15,6 +15,7 @@ from collections import deque
 import numpy as np
 
 from stoker import errors
+from stoker._engine import interruption
 from stoker._engine.base import SEVERAL
 from stoker._engine.process import fates
 from stoker._events import Event, Listener
@@ -66,6 +67,7 @@ class Witness:
         while self.later:
             self.tell(self.later.popleft())
 
+    @interruption.harmless
     def tell(self, event: Event) -> None:
         """Counts, logs, and passes on an event; the first of each kind is a warning too. What the user's listener
         raises passes through."""

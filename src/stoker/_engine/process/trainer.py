@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker import errors
-from stoker._engine import ending, owner
+from stoker._engine import ending, interruption, owner
 from stoker._engine.base import START, Answer, Backend, Said, Witness
 from stoker._engine.process import fates, kernel, telling
 from stoker._engine.process.birth import Assemble, Birth, Parts
@@ -243,7 +243,7 @@ class ProcessBackend(Backend):
             patience = life.alarm.patience()
         else:
             patience = seconds
-        said = [descriptor for descriptor, _ in self._poll.poll(None if patience is None else patience * 1000)]
+        said = [descriptor for descriptor, _ in _wait(self._poll, patience)]
         if not said or life.alarm.descriptor in said:
             life.alarm.quiet()
             said = [descriptor for descriptor in said if descriptor != life.alarm.descriptor]
@@ -441,3 +441,8 @@ class ProcessBackend(Backend):
         self._finalizer()
         if self._fatal is None:
             self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+
+
+@interruption.harmless
+def _wait(poll: select.poll, seconds: float | None) -> list[tuple[int, int]]:
+    return poll.poll(None if seconds is None else seconds * 1000)

@@ -1,0 +1,228 @@
+"""Ctrl-C, or a handler that raises, at every line of ours within `next()`: no batch is lost, none comes twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker.errors import IteratorClosedError
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+OURS = str(Path(stoker.__file__).parent)
+BATCHES = 6
+RETURNS = ("_received", "received", "streamed", "_next", "__next__")
+"""Where a batch counts as received and is not yet the user's: Python returns it in the next step."""
+
+
+class Watchdog(Exception):
+    pass
+
+
+def barks(*_: Any) -> None:
+    raise Watchdog
+
+
+class Samples(stoker.Dataset[Any]):
+    def __len__(self) -> int:
+        return 2 * BATCHES
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(300, index)
+
+
+class Stream(stoker.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return (np.full(300, index) for index in range(2 * BATCHES))
+
+
+class Walked:
+    """A sampler that can only be iterated over."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(2 * BATCHES))
+
+    def __len__(self) -> int:
+        return 2 * BATCHES
+
+
+class At:
+    """Raises at the n-th line of ours that the main thread comes to within `with`, and says which it was."""
+
+    def __init__(self, number: int, exception: Callable[[], None]) -> None:
+        self._left = number
+        self._raise = exception
+        self.where = ""
+
+    def __enter__(self) -> At:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line":
+            self._left -= 1
+            if self._left == 0:
+                sys.settrace(None)
+                self.where = frame.f_code.co_name
+                self._raise()
+        return self._trace
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def signalled() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.fixture
+def watchdog() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, barks)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "serial": {"dataset": Samples()},
+    "serial, a stream": {"dataset": Stream()},
+    "serial, walked": {"dataset": Samples(), "sampler": Walked()},
+    "a thread": {"dataset": Samples(), "num_workers": 1, "worker_method": "thread"},
+    "a process": {"dataset": Samples(), "num_workers": 1, "multiprocessing_context": "fork"},
+}
+
+
+def numbers(batch: Any) -> list[int]:
+    return [int(row[0]) for row in batch]
+
+
+def story(case: str, number: int, exception: Callable[[], None]) -> tuple[list[int], str, int]:
+    """A loop that is interrupted once, in its second `next()`, and goes on as it may: the samples that it got, where it
+    was interrupted, and how many samples were raised."""
+    loader = stoker.DataLoader(**CASES[case], batch_size=2, output="numpy", shard="none")
+    iterator = iter(loader)
+    seen = numbers(next(iterator))
+    at = At(number, exception)
+    try:
+        with at:
+            batch = next(iterator)
+        seen += numbers(batch)
+    except (KeyboardInterrupt, Watchdog):
+        pass
+    try:
+        for batch in iterator:
+            seen += numbers(batch)
+    except IteratorClosedError as error:
+        assert "interrupted next() in the middle" in str(error)
+        with stoker.DataLoader(**CASES[case], batch_size=2, output="numpy", shard="none") as again:
+            again.load_state_dict(loader.state_dict())
+            seen += [number for batch in again for number in numbers(batch)]
+    iterator.close()
+    return seen, at.where, loader.report().epoch.raised
+
+
+@pytest.mark.filterwarnings("ignore:Stream cannot say where it stands")
+@pytest.mark.parametrize("exception", [interrupted, signalled])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("watchdog")
+def test_at_every_line(case: str, exception: Callable[[], None]) -> None:
+    lines = []
+    step = 7 if "process" in case else 1  # of those that cost most not all lines, and others for each exception
+    for number in range(1 + (exception is signalled) % step, 100_000, step):
+        seen, where, raised = story(case, number, exception)
+        if not where:
+            break
+        lines.append(where)
+        missing = sorted(set(range(2 * BATCHES)) - set(seen))
+        assert len(seen) == len(set(seen)), (number, where, seen)
+        # What a handler raises within a sample is the sample's error: so one bounds a sample's time
+        assert not missing or (missing == [2, 3] and (where in RETURNS or raised == 2)), (number, where, seen)
+    assert len(lines) > 20
+
+
+def test_a_batch_that_cannot_be_opened_is_raised_and_counted_so() -> None:
+    loader = stoker.DataLoader(
+        range(12), batch_size=2, num_workers=2, collate_fn=Opened, multiprocessing_context="fork"
+    )
+    iterator, seen, errors = iter(loader), [], []
+    while True:
+        try:
+            seen.append(next(iterator).values)
+        except ValueError as error:
+            errors.append(error)
+        except StopIteration:
+            break
+    assert seen == [[0, 1], [2, 3], [6, 7], [8, 9], [10, 11]] and [str(error) for error in errors] == ["not here"]
+    counts = loader.report().epoch
+    assert (counts.delivered, counts.raised, counts.batches) == (10, 2, 5)
+    if sys.version_info >= (3, 11):
+        assert "when batch 2 was opened" in errors[0].__notes__[0]
+
+
+class Opened:
+    """A batch whose class refuses to be made in another process than the worker."""
+
+    def __init__(self, values: list[int], maker: int = 0) -> None:
+        self.values, self.maker = values, maker or os.getpid()
+        if self.values[0] == 4 and self.maker != os.getpid():
+            raise ValueError("not here")
+
+    def __reduce__(self) -> Any:
+        return Opened, (self.values, self.maker)
+
+
+@pytest.mark.parametrize("how", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["serial", "threads"])
+def test_one_at_a_time(how: dict[str, Any]) -> None:
+    """The other gets an error, where both would get each other's batches, or wait for ever."""
+    inside, leave = threading.Event(), threading.Event()
+
+    class Waits(Samples):
+        def __getitem__(self, index: int) -> Any:
+            inside.set()
+            assert leave.wait(10)
+            return super().__getitem__(index)
+
+    iterator = iter(stoker.DataLoader(Waits(), batch_size=2, output="numpy", **how))
+    seen: list[Any] = []
+    first = threading.Thread(target=lambda: seen.append(next(iterator)))
+    first.start()
+    assert inside.wait(10)
+    with pytest.raises(stoker.IteratorBusyError, match="in another thread"):
+        next(iterator)
+    leave.set()
+    first.join()
+    assert [number for batch in [*seen, *iterator] for number in numbers(batch)] == list(range(2 * BATCHES))
+
+
+def test_a_listener_that_asks_for_a_batch() -> None:
+    def listener(event: Any) -> None:
+        next(iterator)
+
+    class Bad(Samples):
+        def __getitem__(self, index: int) -> Any:
+            if index == 5:
+                raise OSError("bad")
+            return super().__getitem__(index)
+
+    iterator = iter(
+        stoker.DataLoader(Bad(), batch_size=2, output="numpy", on_error="skip", max_errors=5, on_event=listener)
+    )
+    seen = [next(iterator), next(iterator)]
+    with pytest.raises(stoker.IteratorBusyError, match="on_event"):
+        next(iterator)
+    seen += iterator
+    assert [number for batch in seen for number in numbers(batch)] == [0, 1, 2, 3, 4, *range(6, 12)]
