@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,11 +62,17 @@ _THE_SAME_FOR_ALL = frozenset({"rng", "worker_method"})
 """Fields that say nothing about which worker it is: `rng` is seeded by the place of a sample."""
 
 
-class _Questions:
+class Questions:
     """What the code in one worker has asked about it."""
 
     told = called = False
     on_told: Callable[[], None] | None = None
+    on_part: Callable[[str, bool], None] | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the caller may know which worker it is: a call counts until it is seen to want something else."""
+        return self.told or self.called
 
 
 class _Current(threading.local):
@@ -79,15 +86,15 @@ class _Current(threading.local):
     """
 
     info: WorkerInfo | None = None
-    _asking: _Questions
+    _asking: Questions
 
     def __init__(self) -> None:
         if not hasattr(self, "_asking"):
-            self._asking = _Questions()
+            self._asking = Questions()
 
     def becomes(self, info: WorkerInfo) -> None:
         """This thread is that worker, and no other thread is."""
-        self.info, self._asking = info, _Questions()
+        self.info, self._asking = info, Questions()
 
     def becomes_with_all_threads(self, info: WorkerInfo) -> None:
         """This process is that worker, and so are threads that the user's code starts: they ask in its name."""
@@ -96,8 +103,8 @@ class _Current(threading.local):
 
     @property
     def asked(self) -> bool:
-        """Whether the caller may know which worker it is: a call counts until it is seen to want something else."""
-        return self._asking.told or self._asking.called
+        """Whether whoever runs here may know which worker it is."""
+        return self._asking.asked
 
     @asked.setter
     def asked(self, value: bool) -> None:
@@ -111,6 +118,33 @@ class _Current(threading.local):
     @on_told.setter
     def on_told(self, call: Callable[[], None] | None) -> None:
         self._asking.on_told = call
+
+    @property
+    def on_part(self) -> Callable[[str, bool], None] | None:
+        """Where the loader shares a stream out: to be told of a stream that another one reads who reads it, and whether
+        it has asked which worker it is in."""
+        return self._asking.on_part
+
+    @on_part.setter
+    def on_part(self, call: Callable[[str, bool], None] | None) -> None:
+        self._asking.on_part = call
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether this is one of several workers; to learn it is not to ask."""
+        return self.info is not None and vars(self.info)["num_workers"] > 1
+
+    @contextlib.contextmanager
+    def listening(self, heard: Questions) -> Iterator[None]:
+        """Notes in `heard`, beside, what is asked meanwhile."""
+        asking = self._asking
+        before = asking.told, asking.called
+        asking.told, asking.called = heard.told, heard.called
+        try:
+            yield
+        finally:
+            heard.told, heard.called = asking.told, asking.called
+            asking.told, asking.called = heard.told or before[0], heard.called or before[1]
 
     def call(self) -> None:
         """`get_worker_info()` is called."""

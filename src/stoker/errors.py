@@ -16,7 +16,7 @@
     ├── MissingExtraError (ImportError)        an optional package that is not installed
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list as a batch, or cannot yield so many
-    ├── ShardingError (RuntimeError)           a stream that began to shard itself too late
+    ├── ShardingError (RuntimeError)           a stream that shards itself where it must not
     ├── SickBirthError (RuntimeError)          workers that hang in their first samples, twice
     ├── StalledError (RuntimeError)            a batch that takes too long, with stall_action="raise"
     ├── StateError (ValueError)                a state that cannot be loaded

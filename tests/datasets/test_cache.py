@@ -19,6 +19,7 @@ import pytest
 from stoker.datasets import cache
 from stoker.datasets.base import Dataset
 from stoker.datasets.cache import CacheDataset
+from stoker.datasets.iterable import from_iterable
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import MemoryLimitError, StateFormatError, StokerWarning
@@ -504,3 +505,69 @@ def test_copies_share_the_memory_and_pickles_do_not(log: Path) -> None:
     assert made(log) == 0
     all_of(pickle.loads(pickle.dumps(dataset)))
     assert made(log) == 20
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_what_an_array_takes_for_more_than_a_number_is_not_kept_as_one(kind: str) -> None:
+    rows: Any = np.arange(12).reshape(4, 3)
+    indices: list[Any] = [True, np.True_, np.array([2]), np.array([1, 2]), np.array(True), slice(1, 2), ..., None]
+    numbers: list[Any] = [np.int64(2), np.array(2), np.uint8(3)]
+    if kind == "tensor":
+        torch = pytest.importorskip("torch")
+        rows = torch.from_numpy(rows)
+        indices = [True, torch.tensor([2]), torch.tensor([1, 2]), torch.tensor(True), slice(1, 2), ..., None]
+        numbers = [np.int64(2), torch.tensor(2)]
+    cached: Any = CacheDataset(rows, memory=MEMORY)
+    for index in [*indices, *numbers, *range(-4, 4)]:
+        for _ in range(2):
+            assert comparable(cached[index]) == comparable(rows[index])
+    read = CacheDataset(rows, memory=MEMORY)
+    for number in numbers:
+        read[number]
+        assert read._stores[0].get(int(number)) is not None, "what is a number is kept"
+
+
+@pytest.mark.parametrize("given", [1, 3])
+def test_a_source_that_gives_too_many_or_too_few_is_not_believed(given: int) -> None:
+    class Wrong(Named):
+        def __getitems__(self, indices: list[int]) -> list[str]:
+            return [self[index] for index in range(given)]
+
+    cached: CacheDataset[str] = CacheDataset(Wrong(), memory=MEMORY)
+    with pytest.raises(ValueError, match=f"Wrong.__getitems__ gave {given} samples, expected 2"):
+        cached.__getitems__([4, 5])
+    assert [cached[index] for index in (4, 5)] == [Named()[4], Named()[5]]
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_source_that_could_not_be_opened_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    """Behind the first chunk too, where the source is opened amid an iteration."""
+    monkeypatch.setattr(cache, "_CHUNK", 1)
+    away = False
+
+    def opened() -> range:
+        if away:
+            raise OSError("the disk is away")
+        return range(4)
+
+    def make() -> Any:
+        return CacheDataset(from_iterable(opened), folder=tmp_path, key="k")
+
+    samples = iter(make())
+    assert [next(samples) for _ in range(broken)] == [*range(broken)]
+    dataset, away = make(), True
+    if not broken:
+        with pytest.raises(OSError, match="away"):
+            iter(dataset)
+    else:
+        samples = iter(dataset)
+        assert next(samples) == 0
+        for _ in range(2):
+            with pytest.raises(OSError, match="away"):
+                next(samples)
+        away = False
+        assert list(samples) == [1, 2, 3]
+    away = False
+    assert list(make()) == [0, 1, 2, 3]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from stoker._worker_info import current
 from stoker.datasets.base import Dataset, is_stream
+from stoker.datasets.cache_pickle import loaded, pickled
 from stoker.datasets.cache_store import Folder, Memory, Store
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
 from stoker.datasets.described import describe
-from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+from stoker.datasets.listening import listened
+from stoker.datasets.stream import State, Stream, StreamIterator, count, part
 
 T = TypeVar("T")
 
@@ -38,8 +42,9 @@ class CacheDataset(Dataset[T]):
     Over a stream: a stream. The first pass keeps what it reads, in chunks of 4 MiB, each with the source's state after
     it. The next pass reads them, and the source only after what was kept, because the first pass may have been left or
     killed. The order of that pass is kept too, so shuffle above the cache. After an error of the source the rest of a
-    pass is not kept. Each shard has a file of its own. The state holds the source's state before the chunk, and so does
-    not need the files that it was taken with.
+    pass is not kept. Each shard has a file of its own, and so has each of several workers where the loader does not
+    share the stream out (`worker_init_fn`, `shard="none"`). The state holds the source's state before the chunk, and so
+    does not need the files that it was taken with.
 
     Args:
         dataset: by index or a stream. The epoch is not passed on to it.
@@ -57,6 +62,8 @@ class CacheDataset(Dataset[T]):
         MemoryLimitError: the machine or the container has not so much memory left.
         OSError: the folder cannot be used.
         RuntimeError: when accessed, a sample on disk cannot be unpickled: its class is another one now.
+        ShardingError: while iterating, the stream calls `get_worker_info()` where the loader shares it out: what one
+            worker is given of it would be kept as if it were the whole.
     """
 
     dataset: Any
@@ -92,8 +99,7 @@ class CacheDataset(Dataset[T]):
         if self.memory is not None:
             self._stores.append(Memory(self._slots, self.memory))
         if self.folder is not None:
-            identity = "stream" if is_stream(dataset) else "by index", key
-            self._stores.append(Folder(self.folder, identity, self._slots, self.disk))
+            self._stores.append(self._file(self.folder, key))
 
     def __len__(self) -> int:
         """Returns the source's length."""
@@ -108,7 +114,7 @@ class CacheDataset(Dataset[T]):
         data = None if number is None else self._find(number)
         if data is None:
             return self._keep(number, self.dataset[index])
-        sample: T = _loaded(data, number)
+        sample: T = loaded(data, number)
         return sample
 
     def describe(self, index: Any) -> Any:
@@ -128,16 +134,33 @@ class CacheDataset(Dataset[T]):
             numbers = [self._number(index) for index in indices]
             kept = [None if number is None else self._find(number) for number in numbers]
             missing = [index for index, data in zip(indices, kept, strict=True) if data is None]
-            made = iter(fetch(missing) if missing else [])
+            made = fetch(missing) if missing else []
+            if len(made) != len(missing):  # whose are they?
+                raise ValueError(
+                    f"{type(self.dataset).__name__}.__getitems__ gave {len(made)} samples, expected {len(missing)}, "
+                    "one for each index"
+                )
+            rest = iter(made)
             return [
-                self._keep(number, next(made)) if data is None else _loaded(data, number)
+                self._keep(number, next(rest)) if data is None else loaded(data, number)
                 for number, data in zip(numbers, kept, strict=True)
             ]
 
         return samples
 
+    def _file(self, folder: str, key: str | None) -> Store:
+        identity = "stream" if is_stream(self.dataset) else "by index", key
+        return Folder(folder, identity, self._slots, self.disk)
+
     def _number(self, index: Any) -> int | None:
-        number = index.__index__() if hasattr(index, "__index__") else -1
+        if type(index) is not int:
+            if isinstance(index, bool) or getattr(index, "ndim", False) or "bool" in str(getattr(index, "dtype", "")):
+                return None  # to arrays and tensors that is a mask, or several numbers
+            try:
+                index = operator.index(index)
+            except TypeError:
+                return None
+        number: int = index
         return number if 0 <= number < self._slots else None
 
     def _find(self, number: int) -> bytes | None:
@@ -151,13 +174,15 @@ class CacheDataset(Dataset[T]):
 
     def _keep(self, number: int | None, sample: T) -> T:
         if number is not None:
-            data = _pickled(sample, number)
+            data = pickled(sample, number)
             for store in self._stores:
                 store.put(number, data)
         return sample
 
 
 class _CacheStream(CacheDataset[T], Stream[T]):
+    folder: str
+
     @property
     def num_shards(self) -> int:
         return shards_of(self.dataset)
@@ -168,7 +193,11 @@ class _CacheStream(CacheDataset[T], Stream[T]):
         return CacheDataset(source, folder=self.folder, key=key, disk=self.disk)
 
     def _begin(self, state: State | None) -> StreamIterator[T]:
-        return _Cached(self.dataset, self._stores[0], state)
+        store = self._stores[0]
+        if current.is_one_of_several and current.on_part is None:  # who shares it out among them, nobody knows here
+            info = vars(current.info)
+            store = self._file(self.folder, f"{self.key} (worker {info['id']} of {info['num_workers']})")
+        return _Cached(self.dataset, store, state)
 
 
 class _Cached(StreamIterator[T]):
@@ -196,11 +225,15 @@ class _Cached(StreamIterator[T]):
         self._behind: tuple[State, bool] | None = None  # the source's state behind it, and whether that is the end
         data = self._store.get(self._chunk) if self._sound else None
         if data is not None:
-            before, samples, behind = _loaded(data, self._chunk)
+            before, samples, behind = loaded(data, self._chunk)
             if before == self._before:  # else somebody has cut the stream otherwise
                 self._samples, self._behind, self._source = samples, behind, None
         if self._behind is None and self._source is None:
-            self._source = resume(self._dataset, self._state)
+            self._open()
+
+    def _open(self) -> StreamIterator[T]:
+        self._source = listened(self._dataset, self._state, "CacheDataset")
+        return self._source
 
     def __next__(self) -> T:
         while True:
@@ -212,7 +245,7 @@ class _Cached(StreamIterator[T]):
         while self._behind is not None:
             if self._given < len(self._samples):
                 self._given += 1
-                sample: T = _loaded(self._samples[self._given - 1], self._before + self._given - 1)
+                sample: T = loaded(self._samples[self._given - 1], self._before + self._given - 1)
                 return sample
             self._leave(*self._behind)
         return self._make()
@@ -225,10 +258,10 @@ class _Cached(StreamIterator[T]):
         self._enter()
 
     def _make(self) -> T:
-        assert self._source is not None
+        source = self._source or self._open()  # there is none where it could not be opened before
         try:
-            sample = next(self._source)
-            data = _pickled(sample, self._before + self._given)
+            sample = next(source)
+            data = pickled(sample, self._before + self._given)
         except StopIteration:
             self._finish(ended=True)
             raise
@@ -254,23 +287,3 @@ class _Cached(StreamIterator[T]):
         if not self._sound:
             state["unsound"] = True
         return state if self._state is None else state | {"source": self._state}
-
-
-def _pickled(sample: Any, number: int) -> bytes:
-    try:
-        return pickle.dumps(sample, protocol=5)
-    except Exception as error:
-        raise TypeError(
-            f"sample {number} ({type(sample).__name__}) cannot be kept, because it cannot be pickled: {error}. Put the "
-            "cache below the step that makes it so."
-        ) from error
-
-
-def _loaded(data: bytes, number: int | None) -> Any:
-    try:
-        return pickle.loads(data)
-    except Exception as error:
-        raise RuntimeError(
-            f"sample {number} was kept, but cannot be made from its pickle: {error}. If its class has changed since, "
-            "change key="
-        ) from error

@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar
 from stoker._hashing import bits
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, positive
+from stoker.datasets.listening import listened
 from stoker.datasets.shards import Progress, share_of
-from stoker.datasets.stream import State, Stream, StreamIterator, count, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, count
 from stoker.errors import StateFormatError, StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -153,7 +154,7 @@ class _Interleaved(StreamIterator[T_co]):
         pass_epoch(stream, self._epoch)
         if state is None:
             self._new.add(number)
-        return number, resume(stream, state)
+        return number, listened(stream, state, "InterleaveDataset")
 
 
 def _without_samples(number: int, stream: Any) -> ValueError:

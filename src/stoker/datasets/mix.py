@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, shard_of, shards_of
+from stoker.datasets.listening import listened
 from stoker.datasets.proportion import Proportions, exact
-from stoker.datasets.stream import State, Stream, StreamIterator, count, parts, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, count, parts
 from stoker.errors import StateFormatError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -160,7 +161,7 @@ class _Mixed(StreamIterator[Any]):
         self._datasets = datasets
         self._shares = shares
         self._stop = stop
-        self._sources = [resume(*pair) for pair in zip(datasets, states, strict=True)]
+        self._sources = [listened(*pair, "MixDataset") for pair in zip(datasets, states, strict=True)]
         self._take_turns()
 
     def _take_turns(self) -> None:
@@ -188,7 +189,7 @@ class _Mixed(StreamIterator[Any]):
             elif self._stop == "first" or len(self._ended) == len(self._datasets):
                 break
             else:
-                self._sources[source] = resume(self._datasets[source], None)
+                self._sources[source] = listened(self._datasets[source], None, "MixDataset")
                 again = True
         raise StopIteration
 

@@ -7,7 +7,8 @@ from typing import Any
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch
 from stoker.datasets.gather import Indices, all_or_none, gather_from, inside, layout_of
-from stoker.datasets.stream import State, Stream, StreamIterator, parts, resume
+from stoker.datasets.listening import listened
+from stoker.datasets.stream import State, Stream, StreamIterator, parts
 
 
 class ZipDataset(Dataset[tuple[Any, ...]]):
@@ -80,7 +81,8 @@ class ZipDataset(Dataset[tuple[Any, ...]]):
 class _ZipStream(ZipDataset, Stream[tuple[Any, ...]]):
     def _begin(self, state: State | None) -> StreamIterator[tuple[Any, ...]]:
         states = parts(state, "datasets", len(self.datasets))
-        return _Zipped([resume(*pair) for pair in zip(self.datasets, states, strict=True)], self.strict)
+        pairs = zip(self.datasets, states, strict=True)
+        return _Zipped([listened(*pair, "ZipDataset") for pair in pairs], self.strict)
 
 
 class _Zipped(StreamIterator[tuple[Any, ...]]):

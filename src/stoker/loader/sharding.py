@@ -14,6 +14,7 @@ from stoker._worker_info import current
 from stoker.datasets import ChainDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import ShardingError, StateFormatError, StateMismatchError
+from stoker.loader import asking
 
 OTHERS = object()
 """Stands in a worker's stream for a sample that another worker gives."""
@@ -66,6 +67,8 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         current.asked = self._asked
         try:
             item = _taken(self._first) if self._first else next(self._stream, None)
+        except ShardingError:
+            raise
         except Exception:
             position = self._stream.position - 1
             if self._is_ours(position):
@@ -158,6 +161,7 @@ def shared_out(
         An iterator over (position in the stream that is read, sample or `OTHERS`), and whether that stream is the
         whole one, the same in each worker. An error of the stream's passes through, and the next sample may follow.
     """
+    current.on_part = asking.all_or_none() if workers > 1 else None
     if state is not None and state.get("strided"):
         return _Strided(Numbered(dataset, state), [], worker, workers, state), True
     chain = type(dataset).__iter__ is ChainDataset.__iter__
@@ -165,6 +169,7 @@ def shared_out(
     if state is not None and ("part" in state) != (chain and not named):
         raise StateMismatchError(f"the state is of another dataset than this {type(dataset).__name__}")
     if named:
+        current.on_part = asking.in_a_shard if workers > 1 else None
         return Numbered(dataset.shard(num_shards=workers, index=worker), state), False
     if chain:
         return _Chained(iter(dataset.datasets), worker, workers, tell, state), False
