@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.datasets import ChainDataset, IterableDataset
+from stoker.datasets import ChainDataset, IterableDataset, from_iterable
 from stoker.testing.streams import SOURCES, Numbers, StreamSuite
 
 
@@ -129,3 +129,23 @@ def test_shards_and_epochs_are_those_of_the_streams() -> None:
     chain.set_epoch(3)
     assert [part.epoch for part in parts] == [3, 3]
     assert ChainDataset([*parts, Sized(1)]).num_shards == 1
+
+
+def test_a_stream_that_cannot_be_opened_is_passed_over_and_not_tried_again() -> None:
+    def chain(there: bool) -> ChainDataset[int]:
+        away = from_iterable(range, 10, 13) if there else from_iterable(open, "/nowhere/at/all")
+        return ChainDataset([from_iterable(range, 3), away, from_iterable(range, 20, 23)])
+
+    samples = iter(dataset := chain(there=False))
+    assert [next(samples) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError):
+        next(samples)
+    states = [dataset.state_dict()]
+    assert next(samples) == 20
+    states.append(dataset.state_dict())
+    assert list(samples) == [21, 22]
+    for there in (False, True):
+        for state, expected in zip(states, ([20, 21, 22], [21, 22]), strict=True):
+            rest = chain(there)
+            rest.load_state_dict(state)
+            assert list(rest) == expected

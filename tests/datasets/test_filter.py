@@ -65,3 +65,11 @@ def test_bad_input_is_refused() -> None:
         FilterDataset(Numbers(3), [True])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a generator, which is no dataset"):
         FilterDataset((i for i in range(3)), is_even)
+
+
+def test_a_function_that_raises_stopiteration_does_not_end_the_stream() -> None:
+    samples = iter(FilterDataset(Numbers(3), lambda number: next(iter([1][number % 2 :]))))
+    assert next(samples) == 0
+    with pytest.raises(RuntimeError, match="keep of a FilterDataset raised StopIteration, which would end the stream"):
+        next(samples)
+    assert list(samples) == [2]

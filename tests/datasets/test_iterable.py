@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.datasets.base import is_stream
+from stoker.datasets.chain import ChainDataset
 from stoker.datasets.iterable import from_iterable
 from stoker.datasets.map import MapDataset
 from stoker.testing.streams import IteratorKeepsState, KeepsState, Numbers, Plain, StreamSuite
@@ -105,3 +106,11 @@ def test_a_factory_that_returns_nothing_is_named() -> None:
 
     with pytest.raises(TypeError, match="forgetful returned None, which cannot be iterated over"):
         next(iter(from_iterable(forgetful)))
+
+
+def test_a_factory_that_raises_stopiteration_does_not_end_the_stream() -> None:
+    chain: ChainDataset[int] = ChainDataset([from_iterable(lambda: next(iter([]))), from_iterable(range, 2)])
+    samples = iter(chain)
+    with pytest.raises(RuntimeError, match=r"factory of from_iterable\(\) raised StopIteration, which would end"):
+        next(samples)
+    assert list(samples) == [0, 1]

@@ -133,3 +133,11 @@ def test_a_subclass_by_index_is_no_stream() -> None:
     assert Own([1])[0] == 10
     with pytest.raises(TypeError, match="Own was given a stream"):
         Own(Numbers(2))
+
+
+def test_a_function_that_raises_stopiteration_does_not_end_the_stream() -> None:
+    samples = iter(MapDataset(Numbers(3), lambda number: next(iter([0][number % 2 :]))))  # type: ignore[call-overload]
+    assert next(samples) == 0
+    with pytest.raises(RuntimeError, match="fn of a MapDataset raised StopIteration, which would end the stream"):
+        next(samples)
+    assert list(samples) == [0]

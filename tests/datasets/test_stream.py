@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset
-from stoker.datasets.stream import State, count, part, parts, resume
+from stoker.datasets.filter import FilterDataset
+from stoker.datasets.map import MapDataset
+from stoker.datasets.stream import State, StreamIterator, count, part, parts, resume
 from stoker.testing.streams import IteratorKeepsState, KeepsState, Numbers, Plain, StreamSuite
 
 
@@ -16,6 +19,24 @@ class OwnIter(Numbers):
 
     def __iter__(self) -> Any:
         yield from self.numbers
+
+
+class AroundOurs(FilterDataset[int]):
+    """One whose own `__iter__` goes through ours."""
+
+    def __iter__(self) -> Any:
+        for number in super().__iter__():
+            yield 10 * number
+
+
+class HandsOn(Numbers):
+    """One whose own `__iter__` gives ours."""
+
+    opened = 0
+
+    def __iter__(self) -> StreamIterator[int]:
+        self.opened += 1
+        return super().__iter__()
 
 
 def after(dataset: Any, steps: int, state: State | None = None) -> State:
@@ -34,10 +55,22 @@ def after(dataset: Any, steps: int, state: State | None = None) -> State:
         (lambda: Numbers(5), {"given": 2}),
         (lambda: Plain(5), {"seen": 2}),
         (lambda: OwnIter(5), {"seen": 2}),
+        (lambda: AroundOurs(Numbers(6), bool), {"seen": 2}),
+        (lambda: HandsOn(5), {"given": 2}),
         (lambda: KeepsState(5), {"own": {"at": 2}}),
         (lambda: IteratorKeepsState(5), {"iterator": {"at": 2}}),
     ],
-    ids=["range", "string", "stream", "plain", "own_iter", "keeps_state", "iterator_keeps_state"],
+    ids=[
+        "range",
+        "string",
+        "stream",
+        "plain",
+        "own_iter",
+        "around_ours",
+        "hands_on",
+        "keeps_state",
+        "iterator_keeps_state",
+    ],
 )
 def test_anything_is_resumed_in_its_own_way(make: Any, state: State) -> None:
     samples = list(resume(make(), None))
@@ -115,6 +148,36 @@ def test_a_sample_by_index_that_fails_is_passed_over() -> None:
     assert list(samples) == [2, 3]
 
 
+def test_a_sample_by_index_that_raises_stopiteration_is_not_the_end() -> None:
+    samples = resume(MapDataset(range(3), lambda number: next(iter([0][number % 2 :]))), None)
+    assert next(samples) == 0
+    with pytest.raises(RuntimeError, match="sample 1 of a MapDataset raised StopIteration"):
+        next(samples)
+    assert list(samples) == [0]
+
+
+def test_a_stream_is_opened_once() -> None:
+    dataset = HandsOn(5)
+    assert (list(resume(dataset, None)), dataset.opened) == ([0, 1, 2, 3, 4], 1)
+
+
+class Stumbling(IterableDataset[int]):
+    """Its second sample cannot be read."""
+
+    def __iter__(self) -> Iterator[int]:
+        return map(operator.floordiv, [3, 4, 5, 6], [1, 0, 1, 1])
+
+
+def test_a_sample_that_failed_counts() -> None:
+    samples = resume(Stumbling(), None)
+    assert next(samples) == 3
+    with pytest.raises(ZeroDivisionError):
+        next(samples)
+    assert list(resume(Stumbling(), samples.state_dict())) == list(samples) == [5, 6]
+    with pytest.raises(ValueError, match="stands behind sample 5, but the dataset ends after 4"):
+        resume(Stumbling(), {"seen": 5})
+
+
 @pytest.mark.parametrize("value", [-1, "1", 1.0, True, None])
 def test_counts_are_counts(value: Any) -> None:
     with pytest.raises(ValueError, match="a state with a count 'n' was expected"):
@@ -132,6 +195,13 @@ def test_parts_of_states() -> None:
         parts({"a": [None]}, "a", 2)
 
 
-@pytest.mark.parametrize("make", [lambda: ChainDataset([OwnIter(4), Plain(3)])], ids=["own_iter"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ChainDataset([OwnIter(4), Plain(3)]),
+        lambda: ChainDataset([AroundOurs(Numbers(5), bool), HandsOn(3)]),
+    ],
+    ids=["own_iter", "around_ours"],
+)
 class TestStreamsWithAnIterOfTheirOwn(StreamSuite):
     pass

@@ -42,6 +42,21 @@ def test_a_sample_is_a_copy() -> None:
     assert data[0][0].tolist() == [0, 1, 2, 3]
 
 
+def test_x_and_y_share_nothing() -> None:
+    x, y = TokenWindows(TOKENS, 4)[0]
+    assert not np.shares_memory(x, y)
+    x[2] = 77
+    assert y.tolist() == [1, 2, 3, 4]
+
+
+def test_only_a_number_is_an_index() -> None:
+    data = TokenWindows(TOKENS, 4)
+    assert data[np.int64(1)][0].tolist() == [4, 5, 6, 7]
+    for index in (slice(0, 3), np.array([0, 1]), None):
+        with pytest.raises(TypeError):
+            data[index]  # type: ignore[index]
+
+
 def test_files(tmp_path: Path) -> None:
     TOKENS.astype(np.uint32).tofile(tmp_path / "raw.bin")
     np.save(tmp_path / "tokens.npy", TOKENS)

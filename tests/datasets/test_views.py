@@ -129,3 +129,13 @@ def test_bad_input_is_refused() -> None:
         ViewsDataset(Numbers(3), 2)
     with pytest.raises(TypeError, match="a set, which is no dataset"):
         ViewsDataset({1}, 2)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_function_that_raises_stopiteration_does_not_end_the_stream(grouped: bool) -> None:
+    dataset: Any = ViewsDataset(Numbers(3), 1, lambda sample, view: next(iter([0][sample % 2 :])), grouped)
+    samples = iter(dataset)
+    first = next(samples)
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        next(samples)
+    assert list(samples) == [first]

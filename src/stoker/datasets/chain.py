@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from stoker import _nominal
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import pass_epoch, shard_of, shards_of
-from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+from stoker.datasets.listening import listened
+from stoker.datasets.stream import State, Stream, StreamIterator, count, part
 from stoker.errors import StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -86,12 +87,17 @@ class _Chained(StreamIterator[Any]):
         if found < number:
             raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
         if at is not None:  # now: what has to be read again must not draw what the next sample draws
-            self._open = resume(next(streams), at)
+            self._open = listened(next(streams), at, "ChainDataset")
 
     def __next__(self) -> Any:
         while True:
             if self._open is None:
-                self._open = resume(next(self._streams), None)
+                stream = next(self._streams)
+                try:
+                    self._open = listened(stream, None, "ChainDataset")
+                except Exception:  # one that cannot be opened is not tried again
+                    self._number += 1
+                    raise
             try:
                 return next(self._open)
             except StopIteration:

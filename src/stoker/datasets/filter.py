@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, shard_of, shards_of
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, not_the_end, resume
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -63,8 +63,11 @@ class _Filtered(StreamIterator[T_co]):
     def __next__(self) -> T_co:
         while True:
             sample = next(self._source)
-            if self._keep(sample):
-                return sample
+            try:
+                if self._keep(sample):
+                    return sample
+            except StopIteration as error:
+                raise not_the_end("keep of a FilterDataset") from error
 
     def state_dict(self) -> State:
         return self._source.state_dict()

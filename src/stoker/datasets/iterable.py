@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from stoker.datasets.stream import Counted, State, Stream, StreamIterator, resume
+from stoker.datasets.stream import Counted, State, Stream, StreamIterator, not_the_end, resume
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -43,7 +43,10 @@ class _FromIterable(Stream[T_co]):
         self.kwargs = kwargs
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        made = self.factory(*self.args, **self.kwargs)
+        try:
+            made = self.factory(*self.args, **self.kwargs)
+        except StopIteration as error:
+            raise not_the_end("the factory of from_iterable()") from error
         if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
             name = getattr(self.factory, "__qualname__", type(self.factory).__name__)
             raise TypeError(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
 from stoker.datasets.described import describe
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, not_the_end, resume
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -87,7 +87,11 @@ class _Mapped(StreamIterator[T_co]):
         self._fn = fn
 
     def __next__(self) -> T_co:
-        return self._fn(next(self._source))
+        sample = next(self._source)
+        try:
+            return self._fn(sample)
+        except StopIteration as error:
+            raise not_the_end("fn of a MapDataset") from error
 
     def state_dict(self) -> State:
         return self._source.state_dict()

@@ -8,7 +8,6 @@ where a loaded state says. What is below is asked in the same way, whatever it i
 from __future__ import annotations
 
 import copy
-import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -90,11 +89,15 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
     """
     state = state or None
     if isinstance(dataset, Stream):
-        if state is not None:
-            dataset.load_state_dict(state)
-        iterator = iter(dataset)
-        # A subclass may have an `__iter__` of its own, a generator for instance.
-        return iterator if isinstance(iterator, StreamIterator) else Counted(iterator, state)
+        if state is None or not type(dataset).__iter__.__module__.startswith("stoker.datasets."):
+            # An `__iter__` of the user's may be a generator around ours, which must not go to the place too.
+            iterator = iter(dataset)
+            if not isinstance(iterator, StreamIterator):
+                return Counted(iterator, state)
+            if state is None:
+                return iterator
+        dataset.load_state_dict(state)
+        return iter(dataset)
     if not is_stream(dataset) and hasattr(dataset, "__getitem__"):
         return _ByIndex(dataset, count(state, "index"))
     if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
@@ -147,6 +150,13 @@ def parts(state: State | None, name: str, number: int) -> list[State | None]:
     return inner
 
 
+def not_the_end(by: str) -> RuntimeError:
+    """What to raise where code of the user's raised StopIteration."""
+    return RuntimeError(
+        f"{by} raised StopIteration, which would end the stream: does it call next() without a default?"
+    )
+
+
 def _strange(state: State, expected: str) -> StateFormatError:
     keys = ", ".join(map(repr, state))
     return StateFormatError(f"a state with {expected} was expected, not one of {keys}: it is another dataset's")
@@ -172,7 +182,10 @@ class _ByIndex(StreamIterator[Any]):
         if self._index >= len(self._dataset):
             raise StopIteration
         self._index += 1  # before it is fetched: what fails is not asked for again
-        return self._dataset[self._index - 1]
+        try:
+            return self._dataset[self._index - 1]
+        except StopIteration as error:
+            raise not_the_end(f"sample {self._index - 1} of a {type(self._dataset).__name__}") from error
 
     def state_dict(self) -> State:
         return {"index": self._index}
@@ -202,7 +215,7 @@ class _OfDataset(StreamIterator[Any]):
 
 
 class Counted(StreamIterator[Any]):
-    """A stream of which nothing is known, or whose iterator keeps its own state.
+    """A stream of which nothing is known, or whose iterator keeps its own state. A sample that fails counts too.
 
     Args:
         iterator: at its start.
@@ -215,15 +228,22 @@ class Counted(StreamIterator[Any]):
         if state is not None and "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(part(state, "iterator"))
             return
-        self._seen = count(state, "seen")
-        found = sum(1 for _ in itertools.islice(iterator, self._seen))
-        if found < self._seen:
-            raise _out_of_reach(self._seen, found)
+        seen = count(state, "seen")
+        while self._seen < seen:
+            try:
+                next(self)
+            except StopIteration:
+                raise _out_of_reach(seen, self._seen) from None
+            except Exception:  # so it was then
+                continue
 
     def __next__(self) -> Any:
-        sample = next(self._iterator)
         self._seen += 1
-        return sample
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            self._seen -= 1
+            raise
 
     def state_dict(self) -> State:
         own = getattr(self._iterator, "state_dict", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import operator
 import os
 from typing import Any, NamedTuple
 
@@ -71,9 +72,10 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
 
         Raises:
             IndexError: it is outside.
+            TypeError: it is no integer.
         """
-        window = self._windows[index].astype(self.dtype)
-        return window[:-1], window[1:]
+        window = self._windows[operator.index(index)].astype(self.dtype)
+        return window[:-1].copy(), window[1:]  # whoever masks x must not touch y
 
     def gather_layout(self) -> Any:
         """Returns two rows of `length` tokens."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
-from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end, part, resume
 from stoker.errors import StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -169,7 +169,10 @@ class _Views(StreamIterator[Any]):
         self._view = (view + 1) % self._n
         if self._view == 0:
             self._held = []
-        return self._transform(sample, view)
+        try:
+            return self._transform(sample, view)
+        except StopIteration as error:
+            raise not_the_end("transform of a ViewsDataset") from error
 
     def state_dict(self) -> State:
         return {"view": self._view, "source": self._before if self._held else self._source.state_dict()}
