@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -288,3 +289,77 @@ def test_a_stream_that_was_read_to_its_end_is_not_without_samples() -> None:
     again = InterleaveDataset([Numbers(2), Numbers(5, 8)], 1)
     again.load_state_dict(through_json(dataset.state_dict()))
     assert list(again) == [5, 6, 7]
+
+
+class Away:
+    """A disk that may be away: streams on it cannot be opened, and say how often somebody tried."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.tries = 0
+
+    def open(self, start: int, stop: int) -> Numbers:
+        self.tries += self.is_away
+        if self.is_away:
+            raise OSError("the disk is away")
+        return Numbers(start, stop)
+
+    def made(self, lost: int) -> InterleaveDataset[int]:
+        """Three streams of three numbers; the disk has one of them."""
+        disks = [self.open if number == lost else Numbers for number in range(3)]
+        streams = [functools.partial(disk, 10 * number, 10 * number + 3) for number, disk in enumerate(disks)]
+        return InterleaveDataset(streams, 2)
+
+
+def logged(dataset: InterleaveDataset[int]) -> Iterator[Any]:
+    """The samples, and "lost" for each error."""
+    samples = iter(dataset)
+    while True:
+        try:
+            yield next(samples)
+        except OSError:
+            yield "lost"
+        except StopIteration:
+            return
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_epoch_goes_on_without_a_stream_that_cannot_be_opened(lost: int) -> None:
+    disk = Away()
+    dataset, states = disk.made(lost), []
+    given = [(sample, states.append(through_json(dataset.state_dict())))[0] for sample in logged(dataset)]
+    expected = [10 * number + i for number in range(3) if number != lost for i in range(3)]
+    assert sorted(given, key=str) == [*sorted(expected, key=str), "lost"]
+    assert disk.tries == 1
+    for step, state in enumerate(states):
+        again = disk.made(lost)
+        again.load_state_dict(state)
+        assert list(logged(again)) == given[step + 1 :]
+
+
+def test_a_stream_that_was_begun_and_is_away_on_resume_is_in_the_state_until_it_is_told() -> None:
+    disk = Away()
+    disk.is_away = False
+    samples = iter(dataset := disk.made(1))
+    assert [next(samples) for _ in range(3)] == [0, 10, 1]
+    state = through_json(dataset.state_dict())
+    disk.is_away = True
+    again = disk.made(1)
+    again.load_state_dict(state)
+    samples = iter(again)
+    unread = through_json(again.state_dict())
+    with pytest.raises(OSError, match="the disk is away"):
+        next(samples)
+    told = through_json(again.state_dict())
+    assert sorted(samples) == [2, 20, 21, 22]
+    disk.is_away = False
+    for state, expected in ((unread, [2, 11, 12, 20, 21, 22]), (told, [2, 20, 21, 22])):
+        again.load_state_dict(state)
+        assert sorted(again) == expected
+
+
+def test_a_function_that_raises_stopiteration_does_not_end_the_stream() -> None:
+    samples = iter(InterleaveDataset([lambda: next(iter([])), [1]], 1))
+    with pytest.raises(RuntimeError, match=r"streams\[0\] raised StopIteration"):
+        next(samples)
+    assert list(samples) == [1]

@@ -11,6 +11,10 @@ from stoker.datasets.stream import Stream
 from stoker.datasets.subset import Subset
 
 
+class NoDatasetError(TypeError):
+    """What was given as a dataset is none."""
+
+
 def become_stream(dataset: Any, form: type[Stream[Any]]) -> None:
     """Makes a dataset that is being built over a stream a stream itself: an instance of `form`.
 
@@ -38,11 +42,11 @@ def checked(dataset: Any, where: str) -> Any:
     """The dataset, if it is one: a stream, or anything with `__getitem__`.
 
     Raises:
-        TypeError: it is neither.
+        NoDatasetError: it is neither.
     """
     if is_stream(dataset) or hasattr(dataset, "__getitem__"):
         return dataset
-    raise TypeError(
+    raise NoDatasetError(
         f"{where} was given a {type(dataset).__name__}, which is no dataset: neither an IterableDataset nor anything "
         "with __getitem__. What can be iterated over becomes a dataset by from_iterable(f, …), where f(…) returns it "
         "anew each time."

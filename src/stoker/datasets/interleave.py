@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeVar
 
 from stoker._hashing import bits
 from stoker.datasets.base import is_stream
-from stoker.datasets.combining import checked, pass_epoch, positive
+from stoker.datasets.combining import NoDatasetError, checked, pass_epoch, positive
 from stoker.datasets.listening import listened
 from stoker.datasets.shards import Progress, share_of
-from stoker.datasets.stream import State, Stream, StreamIterator, count
-from stoker.errors import StateFormatError, StateMismatchError
+from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end
+from stoker.errors import StateError, StateFormatError, StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -105,15 +105,21 @@ class _Interleaved(StreamIterator[T_co]):
         if dataset.seed is not None:
             progress.waiting = deque(sorted(progress.waiting, key=bits(dataset.seed, self._epoch)))
         self._open: list[tuple[int, StreamIterator[T_co]]] = []
+        self._failed: deque[tuple[int, State | None, Exception]] = deque()  # could not be opened; to be told
         while len(self._open) < dataset.open_at_once and (opened := self._next_stream()):
             self._open.append(opened)
         self._turn = count(saved, "turn") if progress.is_own else 0  # whose samples are taken
         self._given = count(saved, "given") if progress.is_own else 0  # of its block
-        if self._turn >= max(1, len(self._open)) or self._given >= self._block:
+        if self._turn >= max(1, len(self._open) + len(self._failed)) or self._given >= self._block:
             raise StateFormatError(f"the state is damaged: turn {self._turn} of {len(self._open)} open streams")
+        self._turn %= max(1, len(self._open))
 
     def __next__(self) -> T_co:
-        while self._open:
+        while self._open or self._failed:
+            if self._failed:
+                number, _, error = self._failed.popleft()
+                self._progress.finish(number)  # it is not tried again
+                raise error
             number, stream = self._open[self._turn]
             try:
                 sample = next(stream)
@@ -132,6 +138,7 @@ class _Interleaved(StreamIterator[T_co]):
     def state_dict(self) -> State:
         # in the order of their turns; more than are open at once only where other workers began them
         begun = {number: stream.state_dict() for number, stream in self._open} | self._progress.begun
+        begun |= {number: state for number, state, _ in self._failed if state is not None}
         own = {**self._order, "epoch": self._epoch, "turn": self._turn, "given": self._given}
         return self._progress.state(begun.items(), **own)
 
@@ -144,17 +151,28 @@ class _Interleaved(StreamIterator[T_co]):
 
     def _next_stream(self) -> tuple[int, StreamIterator[T_co]] | None:
         begun, waiting = self._progress.begun, self._progress.waiting
-        if not begun and not waiting:
-            return None
-        number = next(iter(begun)) if begun else waiting.popleft()
-        state = begun.pop(number, None)
+        while begun or waiting:
+            number = next(iter(begun)) if begun else waiting.popleft()
+            state = begun.pop(number, None)
+            try:
+                opened = self._opened(number, state)
+            except (StateError, NoDatasetError):  # not the stream's fault
+                raise
+            except Exception as error:
+                told = not_the_end(f"streams[{number}]") if isinstance(error, StopIteration) else error
+                self._failed.append((number, state, told))
+                continue
+            if state is None:
+                self._new.add(number)
+            return number, opened
+        return None
+
+    def _opened(self, number: int, state: State | None) -> StreamIterator[T_co]:
         stream = self._streams[number]
         if not _is_dataset(stream):
             stream = checked(stream(), f"InterleaveDataset (from streams[{number}])")
         pass_epoch(stream, self._epoch)
-        if state is None:
-            self._new.add(number)
-        return number, listened(stream, state, "InterleaveDataset")
+        return listened(stream, state, "InterleaveDataset")
 
 
 def _without_samples(number: int, stream: Any) -> ValueError:

@@ -149,7 +149,7 @@ def _text_of(path: str, offset: int) -> io.BufferedReader:
     """The bytes of a file's text from `offset` on, which must be the start of a line, or the end."""
     text: io.BufferedReader = io.BufferedReader(_Reopened(path), _BLOCK)
     if text.peek(2).startswith(_GZIP):
-        text = io.BufferedReader(gzip.GzipFile(fileobj=text), _BLOCK)
+        text = io.BufferedReader(_Gzip(fileobj=text), _BLOCK)
     if offset:
         text.seek(offset - 1)
         before = text.read(1)
@@ -158,6 +158,13 @@ def _text_of(path: str, offset: int) -> io.BufferedReader:
                 f"the state stands at byte {offset} of {path}, where no line begins: another file, or it has changed"
             )
     return text
+
+
+class _Gzip(gzip.GzipFile):
+    """A block is what is read at once, so that what was read before some damage is not lost with it."""
+
+    def readinto(self, buffer: Any) -> int:
+        return self.readinto1(buffer)
 
 
 class _Reopened(io.RawIOBase):
