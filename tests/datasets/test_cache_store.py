@@ -196,14 +196,22 @@ def test_a_thread_that_was_at_it_when_a_process_forked_does_not_lock_the_child_o
         assert alone
         with store._turn() as another:
             assert not another
-    store._alone[os.getpid()] = object()  # a thread that is at it, and not in the child
+    cache_store._alone[(os.getpid(), *store._file)] = object()  # a thread that is at it, and not in the child
 
     def puts() -> None:
         store.put(4, b"four")
         assert store.get(4) == b"four"
 
     assert in_child(puts) == 0
-    store._alone.clear()
+    cache_store._alone.clear()
+
+
+def test_two_stores_of_a_file_in_one_process_are_not_at_it_at_once(tmp_path: Path) -> None:
+    one, other = folder(tmp_path), folder(tmp_path)
+    with one._turn() as alone, other._turn() as another, Folder(str(tmp_path), "v2", 8, LIMIT)._turn() as elsewhere:
+        assert (alone, another, elsewhere) == (True, False, True)
+    with other._turn() as alone:
+        assert alone
 
 
 def test_writers_that_overlap_after_all_lose_records_and_mix_none(
@@ -279,6 +287,48 @@ def test_a_full_disk_keeps_less(make: Callable[[], Store], monkeypatch: pytest.M
     store.put(0, bytes(200))
     store.put(1, bytes(20))
     assert (store.get(0), store.get(1)) == (None, bytes(20))
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2], ids=["head", "record", "slot"])
+@pytest.mark.parametrize("short", [False, True])
+def test_what_could_not_be_written_takes_no_room(
+    make: Callable[[], Store], monkeypatch: pytest.MonkeyPatch, whole: int, short: bool
+) -> None:
+    """Whichever of its writes failed, or was short, as the last one before a disk is full."""
+    store = make()
+    write, calls = os.pwrite, itertools.count()
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        if next(calls) != whole:
+            return write(descriptor, data, offset)
+        if not short or whole != 1:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:10], offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        store.put(0, bytes(range(200)))
+    assert store.get(0) is None
+    assert store._end() == cache_store._SLOTS_AT + 8 * 16
+    store.put(1, bytes(20))
+    store.put(0, bytes(range(200)))
+    assert (store.get(0), store.get(1)) == (bytes(range(200)), bytes(20))
+
+
+@pytest.mark.parametrize("damaged", [b"\xff" * 8, b"\0" * 7 + b"\x80", b"\0" * 7 + b"\x7f"], ids=["all", "sign", "far"])
+@pytest.mark.parametrize(
+    "place", [0, cache_store._SLOTS_AT, cache_store._SLOTS_AT + 8], ids=["head", "offset", "length"]
+)
+@pytest.mark.parametrize("limit", [None, LIMIT])
+def test_a_damaged_index_is_no_record(tmp_path: Path, damaged: bytes, place: int, limit: int | None) -> None:
+    store = folder(tmp_path, limit)
+    store.put(0, b"zero")
+    os.pwrite(store._descriptor, damaged, place)
+    assert store.get(0) == (None if place else b"zero")
+    store.put(0, b"zero again")
+    store.put(1, b"one")
+    assert store.get(0) == (b"zero again" if place else b"zero")
+    assert store.get(1) == (b"one" if place else None)
 
 
 def test_no_descriptor_stays(tmp_path: Path) -> None:

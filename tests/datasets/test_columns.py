@@ -3,7 +3,9 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import weakref
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -250,3 +252,30 @@ def test_the_summary_names_rows_and_columns() -> None:
 def test_torch_is_not_loaded() -> None:
     program = "import sys; from stoker import columns; columns([('a', 1)])[0]; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_large_rows_are_not_held_beside_what_is_built() -> None:
+    alive: set[int] = set()
+    most = 0
+
+    def rows() -> Iterator[Any]:
+        nonlocal most
+        for number in range(40):
+            row = np.full(1 << 20, number, np.uint8)
+            alive.add(number)
+            weakref.finalize(row, alive.discard, number)
+            most = max(most, len(alive))
+            yield row, number
+
+    assert [int(row[0]) for row, _ in columns(rows())] == [*range(40)]
+    assert most < 10
+
+
+def test_arrays_without_numbers_are_rows_too() -> None:
+    kept = columns([(np.zeros((0, 3), np.float32), 7), (np.zeros((0, 3), np.float32), 8), (None, 9)])
+    assert [(array if array is None else (array.shape, array.dtype), label) for array, label in kept] == [
+        (((0, 3), np.float32), 7),
+        (((0, 3), np.float32), 8),
+        (None, 9),
+    ]
+    assert len(kept.__getitems__([1, 0, 1])) == 3

@@ -174,6 +174,25 @@ def test_subset_reads_its_indices_anew() -> None:
     assert out.tolist() == ROWS[[7]].tolist()
 
 
+def test_subset_asks_its_indices_as_they_are_meant() -> None:
+    class Labelled(list[int]):
+        """As a pandas Series whose labels are 2, 1, 0; or a file, which is not to be read whole."""
+
+        dtype = np.dtype(np.int64)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise AssertionError("read whole")
+
+        def __getitem__(self, label: Any) -> Any:
+            return super().__getitem__(2 - label)
+
+    data: Subset[Any] = Subset(ROWS, Labelled([7, 8, 9]))
+    for places in ([0], [0, 2]):
+        out = out_for(data, len(places))
+        data.gather(np.array(places), out)
+        assert out.tolist() == [data[place].tolist() for place in places] == ROWS[9 - np.array(places)].tolist()
+
+
 def test_subset_of_names_declines() -> None:
     data: Subset[Any] = Subset(ROWS, ["a", "b"])
     assert data.gather(np.array([0]), out_for(data, 1)) is NotImplemented

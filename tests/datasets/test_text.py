@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,8 @@ def test_a_damaged_gzip_is_named_and_the_next_file_follows(tmp_path: Path, cut: 
         for line in lines:
             seen.append(line)
     assert seen == [str(number) for number in range(len(seen))]
+    readable = zlib.decompressobj(31).decompress(path.read_bytes()[:-8])
+    assert len(seen) >= readable.count(b"\n") - 1, "good text is lost before the damage"
     assert list(lines) == ["good"]
 
 

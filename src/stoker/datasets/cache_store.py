@@ -44,9 +44,15 @@ _SLOT = struct.Struct("<QII")
 _SLOTS_AT = 16
 _LARGEST = (1 << 31) - (1 << 12)
 """What a system writes at once."""
+_BEYOND = 1 << 62
+"""No file is so large: who says so is damaged."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 _TRIES, _PAUSE = 100, 1e-4
 _STEP = 1 << 20
 """Bytes of memory that a process asks for at once; others ask meanwhile."""
+
+_alone: dict[tuple[int, ...], object] = {}
+"""Which thread is at the head of a file; by process too, so that a fork does not inherit its turn."""
 
 
 class Store:
@@ -64,7 +70,8 @@ class Store:
         self._descriptor = descriptor
         self._slots = slots
         self._limit = limit
-        self._alone: dict[int, object] = {}  # by process, so that a fork does not inherit a thread's turn
+        status = os.fstat(descriptor)
+        self._file = status.st_dev, status.st_ino
         weakref.finalize(self, os.close, descriptor)
 
     def get(self, number: int) -> bytes | None:
@@ -82,20 +89,22 @@ class Store:
             return
         if self._slot(number)[1:] == (length, check) and self.get(number) is not None:
             return  # somebody else was quicker
-        offset = self._take(length)
-        if offset is None:
-            return
+        offset = None
         try:
-            os.pwrite(self._descriptor, data, offset)
-            os.pwrite(self._descriptor, _SLOT.pack(offset, length, check), _SLOTS_AT + number * _SLOT.size)
+            offset = self._take(length)
+            if offset is not None and os.pwrite(self._descriptor, data, offset) == length:
+                os.pwrite(self._descriptor, _SLOT.pack(offset, length, check), _SLOTS_AT + number * _SLOT.size)
+                return
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
+            if error.errno not in _FULL:
                 raise
+        if offset is not None:
+            self._give_back(offset, length)
 
     def _slot(self, number: int) -> tuple[int, int, int]:
         slot = os.pread(self._descriptor, _SLOT.size, _SLOTS_AT + number * _SLOT.size)
         offset, length, check = _SLOT.unpack(slot.ljust(_SLOT.size, b"\0"))
-        return offset, length, check
+        return (offset, length, check) if offset < _BEYOND and length <= _LARGEST else (0, 0, 0)
 
     def _take(self, size: int) -> int | None:
         """A range of the file that is nobody else's; None where there is no room, or no getting at it."""
@@ -107,11 +116,21 @@ class Store:
         return None
 
     def _advance(self, size: int) -> int | None:
-        head = os.pread(self._descriptor, _HEAD.size, 0).ljust(_HEAD.size, b"\0")
-        end: int = max(_HEAD.unpack(head)[0], _SLOTS_AT + self._slots * _SLOT.size)
-        if (self._limit is not None and end + size > self._limit) or not self._may_take(size):
+        end = self._end()
+        if end + size > (self._limit or _BEYOND) or not self._may_take(size):
             return None
         os.pwrite(self._descriptor, _HEAD.pack(end + size), 0)
+        return end
+
+    def _give_back(self, offset: int, size: int) -> None:
+        """A range that could not be written, if nobody has taken one behind it."""
+        with self._turn() as alone, contextlib.suppress(OSError):
+            if alone and self._end() == offset + size:
+                os.pwrite(self._descriptor, _HEAD.pack(offset), 0)
+
+    def _end(self) -> int:
+        head = os.pread(self._descriptor, _HEAD.size, 0).ljust(_HEAD.size, b"\0")
+        end: int = max(_HEAD.unpack(head)[0], _SLOTS_AT + self._slots * _SLOT.size)
         return end
 
     def _may_take(self, size: int) -> bool:
@@ -121,8 +140,8 @@ class Store:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[bool]:
         """Whether this thread of this process is alone at the head of the file."""
-        me, pid = object(), os.getpid()
-        if self._alone.setdefault(pid, me) is not me:
+        me, here = object(), (os.getpid(), *self._file)
+        if _alone.setdefault(here, me) is not me:  # the kernel's lock is one process's, not one store's
             yield False
             return
         try:
@@ -136,7 +155,7 @@ class Store:
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, _HEAD.size)
         finally:
-            del self._alone[pid]
+            del _alone[here]
 
 
 class Memory(Store):

@@ -179,6 +179,7 @@ class _GrowingNumbers:
         self.fill: Any = zero if self.kind is np.ndarray else zero[()]
         self.expected = _described(first) if self.kind is np.ndarray else self._dtype.name
         self._data = bytearray()
+        self._rows = 0
 
     def fits(self, value: Any) -> bool:
         kind: type = type(value)
@@ -196,10 +197,11 @@ class _GrowingNumbers:
             self._data += np.array(values, self._dtype).tobytes()
         except OverflowError:
             return False
+        self._rows += len(values)
         return True
 
     def build(self, mask: Array | None) -> Numbers:
-        return Numbers(_array(self._data, self._dtype, self._shape), self.kind, mask)
+        return Numbers(_array(self._data, self._dtype, (self._rows, *self._shape)), self.kind, mask)
 
 
 class _GrowingTexts:
@@ -228,11 +230,8 @@ class _GrowingTexts:
         return Texts(_array(self._data, np.dtype(np.uint8)), _array(self._offsets, _INT64), self.kind, mask)
 
 
-def _array(buffer: bytearray, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Array:
-    size = dtype.itemsize
-    for side in shape:
-        size *= side
-    return np.ndarray((len(buffer) // size, *shape), dtype, buffer)
+def _array(buffer: bytearray, dtype: np.dtype[Any], shape: tuple[int, ...] | None = None) -> Array:
+    return np.ndarray(shape or len(buffer) // dtype.itemsize, dtype, buffer)
 
 
 def _with_gaps(values: list[Any], mask: Array | None, rows: Array) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -15,6 +16,7 @@ from stoker.datasets.gather import Indices, all_or_none, gather_rows, inside, ro
 Row = TypeVar("Row")
 
 _CHUNK = 8192  # rows taken apart at once: enough to hide NumPy's overhead, little beside what is built
+_CHUNK_BYTES = 1 << 22  # or as many as take so much, if they are like the last one
 _BLOCK = 1024  # rows put together at once by an iteration
 
 
@@ -40,15 +42,18 @@ def columns(rows: Iterable[Row]) -> Columns[Row]:
             message names row and column.
     """
     iterator = iter(rows)
-    chunk = list(islice(iterator, _CHUNK))
+    chunk = list(islice(iterator, 1))
     form = _form_of(chunk[0]) if chunk else _Single()
     builders = [Builder(name) for name in form.names]
     count = 0
     while chunk:
-        for builder, values in zip(builders, form.split(chunk, count), strict=True):
+        split = form.split(chunk, count)
+        for builder, values in zip(builders, split, strict=True):
             builder.extend(values)
         count += len(chunk)
-        chunk = list(islice(iterator, _CHUNK))
+        size = sum(getattr(values[-1], "nbytes", 0) or sys.getsizeof(values[-1]) for values in split)
+        del chunk, split, values
+        chunk = list(islice(iterator, min(_CHUNK, 1 + _CHUNK_BYTES // size)))
     return Columns(form, [builder.build() for builder in builders], range(count))
 
 

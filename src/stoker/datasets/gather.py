@@ -74,7 +74,7 @@ def gatherer(dataset: Any) -> Gathers | None:
     A subclass that overrides `__getitem__` or `__getitems__`, and not `gather`, is never bypassed.
     """
     kind = type(dataset)
-    if kind in (np.ndarray, np.memmap) or _is_tensor(dataset):
+    if kind in (np.ndarray, np.memmap) or is_tensor(dataset):
         return _Whole(dataset)
     if _offers(kind) and "__getitems__" not in getattr(dataset, "__dict__", ()):
         itself: Gathers = dataset
@@ -130,7 +130,7 @@ def row_layout(rows: Any) -> Any:
     if type(rows) in (np.ndarray, np.memmap):
         numbers = rows.dtype.kind in "biufc" and rows.dtype.char not in "gG"
         return np.empty((0, *rows.shape[1:]), rows.dtype.newbyteorder("=")) if rows.ndim and numbers else None
-    if not _is_tensor(rows) or not rows.ndim:
+    if not is_tensor(rows) or not rows.ndim:
         return None
     plain = rows.device.type == "cpu" and rows.layout is sys.modules["torch"].strided
     plain = plain and not (rows.requires_grad or rows.is_quantized or rows.is_nested)
@@ -190,7 +190,7 @@ def alike(one: Any, other: Any) -> bool:
     """Whether two layouts are the same: in structure, kinds of leaves, shapes and dtypes."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, np.ndarray) or _is_tensor(one):
+    if isinstance(one, np.ndarray) or is_tensor(one):
         return bool(one.dtype == other.dtype and one.shape == other.shape)
     if isinstance(one, dict) and list(one) != list(other):
         return False
@@ -209,7 +209,7 @@ def fields(structure: Any) -> list[Any]:
 
 def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
     """The same structure with each leaf changed."""
-    if isinstance(structure, np.ndarray) or _is_tensor(structure):
+    if isinstance(structure, np.ndarray) or is_tensor(structure):
         return change(structure)
     if isinstance(structure, dict):
         return {key: mapped(change, value) for key, value in structure.items()}
@@ -263,6 +263,7 @@ def _names(structure: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(structure) if hasattr(structure, field.name)]
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of torch's own class."""
     torch = sys.modules.get("torch")
     return torch is not None and type(value) is torch.Tensor

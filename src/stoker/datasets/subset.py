@@ -11,7 +11,7 @@ import numpy as np
 from stoker import _nominal
 from stoker.datasets.base import Dataset
 from stoker.datasets.described import describe
-from stoker.datasets.gather import Indices, gather_from, inside, layout_of
+from stoker.datasets.gather import Indices, gather_from, inside, is_tensor, layout_of
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -84,7 +84,7 @@ def _chosen(indices: Any, places: Indices) -> Indices | None:
     """The indices at these places, read anew each time, because a list may change; None if they are no integers."""
     if isinstance(indices, range):
         return indices.start + indices.step * places
-    if hasattr(indices, "dtype") and hasattr(indices, "__array__"):
+    if isinstance(indices, np.ndarray) or is_tensor(indices):  # others may be asked by label, or be files
         chosen = np.asarray(indices)[places]
     else:
         at = places.tolist()
