@@ -42,3 +42,8 @@ def test_bits_of_keys_and_numbers_side_by_side_are_independent() -> None:
     for differences in (block[1:] ^ block[:-1], block[:, 1:] ^ block[:, :-1]):
         set_bits = [int((differences >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)]
         assert np.abs(np.array(set_bits) - differences.size / 2).max() < 6 * np.sqrt(differences.size) / 2
+
+
+def test_numbers_of_any_size_are_taken_modulo_two_to_the_64th() -> None:
+    large = np.array([2**64 + 3, -1, 2**200 + 7, -(2**70) - 2], object)
+    assert np.array_equal(hashes(5, large), hashes(5, np.array([3, 2**64 - 1, 7, 2**64 - 2], np.uint64)))

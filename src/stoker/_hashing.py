@@ -31,6 +31,8 @@ def hashes(key: int, numbers: np.ndarray[Any, Any]) -> UInt64Array:
 
     Numbers of one key get different bits. Keys may be anything, consecutive ones too.
     """
+    if numbers.dtype.hasobject:  # Python's integers, which may be larger
+        numbers = numbers & _MASK
     bits = numbers.astype(np.uint64)
     bits *= np.uint64(_STEP)
     bits += np.uint64(mixed(mixed(key + _STEP) + _STEP))

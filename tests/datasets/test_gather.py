@@ -165,6 +165,15 @@ def test_a_tensor_exchanged_for_another_shape_is_an_error_and_no_other_memory() 
         data.gather(np.array([0, 1]), out)
 
 
+def test_tensors_that_are_not_what_lies_in_memory_decline() -> None:
+    torch = pytest.importorskip("torch")
+    numbers = torch.tensor([[1 + 2j], [3 - 4j]])
+    for tensor in (numbers.conj(), numbers.conj().imag):
+        assert TensorDataset(tensor).gather_layout() is None
+        assert gatherer(tensor) is not None and layout_of(tensor) is None
+        assert layout_of(tensor.resolve_conj().resolve_neg()) is not None
+
+
 def test_subset_reads_its_indices_anew() -> None:
     chosen = [1, 2, 3]
     data: Subset[Any] = Subset(ROWS, chosen)

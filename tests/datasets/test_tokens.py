@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,28 @@ def test_bad_arguments() -> None:
         TokenWindows(TOKENS, 0)
     with pytest.raises(TypeError, match=r"stride is 1\.5"):
         TokenWindows(TOKENS, 4, stride=1.5)  # type: ignore[arg-type]
+
+
+def test_a_token_that_does_not_fit_is_refused() -> None:
+    data = TokenWindows(np.array([1, 2, 3, 40_000, 5], np.uint16), 2, dtype=np.int16)
+    assert data[0][1].tolist() == [2, 3]
+    out = [np.empty((2, 2), np.int16) for _ in range(2)]
+    data.gather(np.array([0, 0]), out)
+    assert out[0].tolist() == [[1, 2], [1, 2]]
+    with pytest.raises(ValueError, match="token 40000 does not fit dtype=int16"):
+        data[1]
+    with pytest.raises(ValueError, match="token 40000 does not fit dtype=int16"):
+        data.gather(np.array([0, 1]), out)
+
+
+def test_no_tokens_make_no_window() -> None:
+    assert len(TokenWindows([], 4)) == 0
+
+
+def test_a_file_without_a_name_travels_by_its_contents() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(TOKENS.tobytes())
+        file.flush()
+        data = TokenWindows(np.memmap(file, np.uint16, "r"), 4)
+    again = pickle.loads(pickle.dumps(data))
+    assert again[0][1].tolist() == [1, 2, 3, 4]

@@ -101,6 +101,14 @@ def test_averages_of_tensors_keep_kind_and_gradients() -> None:
     assert outputs.grad.tolist() == [0.5] * 4
 
 
+def test_averages_of_integers_are_floats() -> None:
+    torch = pytest.importorskip("torch")
+    for kind in (torch.int64, torch.uint8, torch.bool):
+        average = average_views(torch.tensor([0, 1, 1, 1]).to(kind), 2)
+        assert (average.dtype, average.tolist()) == (torch.float32, [0.5, 1.0])
+    assert average_views(np.array([0, 1, 1, 1]), 2).tolist() == [0.5, 1.0]
+
+
 def test_averages_of_parts_of_samples_are_refused() -> None:
     with pytest.raises(ValueError, match=r"outputs have shape \(5, 2\), which is no multiple of 3 views"):
         average_views(np.zeros((5, 2)), 3)

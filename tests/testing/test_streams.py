@@ -141,6 +141,31 @@ def test_comparable_sees_every_bit() -> None:
     assert comparable(array) != comparable(array.astype(np.float32))
     assert comparable(0.0) != comparable(-0.0)
     assert comparable((1,)) != comparable([1])
+    assert len({comparable(value) for value in (True, 1, 1.0, 1 + 0j, np.int64(1), np.float32(1))}) == 6
+    assert comparable([None, "a", b"a"]) == comparable([None, "a", b"a"])
+
+
+def test_comparable_sees_what_arrays_of_objects_hold() -> None:
+    def made(last: Any) -> Any:
+        array = np.empty(2, object)
+        array[:] = ["".join(["a", "b"]), last]
+        return array
+
+    assert comparable(made([1, 10**30])) == comparable(made([1, 10**30]))
+    assert comparable(made([1, 10**30])) != comparable(made([1, 10**30 + 1]))
+    assert comparable(made(1)) != comparable(made(True))
+
+
+def test_comparable_takes_any_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.bfloat16, torch.float8_e5m2, torch.float32, torch.complex64, torch.bool):
+        one, other = torch.zeros(3).to(dtype), torch.ones(3).to(dtype)
+        assert comparable(one) == comparable(one.clone())
+        assert comparable(one) != comparable(other)
+    grown = torch.zeros(3, requires_grad=True)
+    assert comparable(grown) == comparable(grown.detach())
+    assert comparable(grown) != comparable(grown.reshape(1, 3))
+    assert comparable(torch.zeros(2, dtype=torch.int32)) != comparable(torch.zeros(1, dtype=torch.int64))
 
 
 def test_samples_are_read_no_further_than_asked() -> None:

@@ -133,7 +133,7 @@ def row_layout(rows: Any) -> Any:
     if not is_tensor(rows) or not rows.ndim:
         return None
     plain = rows.device.type == "cpu" and rows.layout is sys.modules["torch"].strided
-    plain = plain and not (rows.requires_grad or rows.is_quantized or rows.is_nested)
+    plain = plain and not (rows.requires_grad or rows.is_quantized or rows.is_nested or rows.is_conj() or rows.is_neg())
     return rows.new_empty((0, *rows.shape[1:])) if plain else None
 
 

@@ -10,8 +10,10 @@ state is taken, entries of several such rounds come together; the later ones kno
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import numpy as np
 
 from stoker.datasets.stream import State
 from stoker.errors import StateFormatError, StateMismatchError
@@ -51,7 +53,7 @@ class Progress:
     def __init__(self, numbers: range, total: int, state: State | None) -> None:
         self._numbers = numbers
         self._total = total
-        self._done = 0
+        self._done = np.zeros(len(numbers), np.bool_)
         self._round = 0
         self.begun: dict[int, Any] = {}
         self.saved: State | None = None
@@ -63,8 +65,7 @@ class Progress:
                 raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise StateFormatError(f"a state of shards was expected, not {str(state)[:200]}") from error
-        places = enumerate(numbers)
-        self.waiting = deque(n for place, n in places if not self._done >> place & 1 and n not in self.begun)
+        self.waiting = deque(number for number in self._left() if number not in self.begun)
 
     def _load(self, shares: dict[str, dict[str, Any]]) -> None:
         begun: dict[int, Any] = {}
@@ -75,19 +76,18 @@ class Progress:
             if share["of"] != self._total:
                 raise StateMismatchError(f"the state is of {share['of']} shards, and there are {self._total} now")
             start, step = map(int, name.split("/"))
-            done = int(share["done"], 16)
-            for place, number in enumerate(range(start, self._total, step)):
-                if done >> place & 1 and number in self._numbers:
-                    self.finish(number)
+            theirs = range(start, self._total, step)
+            for place in np.flatnonzero(_bits(share["done"], len(theirs))).tolist():
+                if theirs[place] in self._numbers:
+                    self.finish(theirs[place])
             begun |= {int(number): inner for number, inner in share["begun"]}
         self.is_own = list(shares) == [self._name]
         if self.is_own:
             self._round -= 1
         else:
             begun = dict(sorted(begun.items()))
-        for number, inner in begun.items():
-            if number in self._numbers and not self._done >> self._numbers.index(number) & 1:
-                self.begun[number] = inner
+        left = set(self._left())
+        self.begun = {number: inner for number, inner in begun.items() if number in left}
 
     @property
     def _name(self) -> str:
@@ -95,9 +95,22 @@ class Progress:
 
     def finish(self, number: int) -> None:
         """A shard is done."""
-        self._done |= 1 << self._numbers.index(number)
+        self._done[self._numbers.index(number)] = True
+
+    def _left(self) -> Iterator[int]:
+        return (self._numbers[place] for place in np.flatnonzero(~self._done).tolist())
 
     def state(self, begun: Iterable[tuple[int, Any]], **own: Any) -> State:
         """The share's state: `begun` are the shards that are begun, and whatever it needs beside."""
-        entry: State = {"of": self._total, "round": self._round, "done": f"{self._done:x}"}
+        entry: State = {"of": self._total, "round": self._round, "done": _hex(self._done)}
         return {"shards": {self._name: {**entry, "begun": [list(pair) for pair in begun], **own}}}
+
+
+def _hex(bits: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
+    """As a number in hexadecimal, whose lowest bit is the first."""
+    return f"{int.from_bytes(np.packbits(bits, bitorder='little').tobytes(), 'little'):x}"
+
+
+def _bits(number: str, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    packed = (int(number, 16) & (1 << count) - 1).to_bytes(count // 8 + 1, "little")
+    return np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")

@@ -55,12 +55,15 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
             in_npy = path.endswith(".npy")
             tokens = np.load(path, mmap_mode="r") if in_npy else np.memmap(path, file_dtype, "r")
         self.tokens = np.asanyarray(tokens)
+        if not self.tokens.size:
+            self.tokens = self.tokens.astype(self.dtype)  # an empty list's are no integers
         if self.tokens.dtype.kind not in "iu":
             raise TypeError(f"TokenWindows(tokens, ...): tokens are {self.tokens.dtype}, expected integers")
         if self.tokens.ndim != 1:
             raise ValueError(
                 f"TokenWindows(tokens, ...): tokens have shape {self.tokens.shape}, expected one dimension"
             )
+        self._narrows = not np.can_cast(self.tokens.dtype, self.dtype)
         self._windows = self._cut()
 
     def __len__(self) -> int:
@@ -73,8 +76,9 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
         Raises:
             IndexError: it is outside.
             TypeError: it is no integer.
+            ValueError: a token does not fit `dtype`.
         """
-        window = self._windows[operator.index(index)].astype(self.dtype)
+        window = self._checked(self._windows[operator.index(index)]).astype(self.dtype)
         return window[:-1].copy(), window[1:]  # whoever masks x must not touch y
 
     def gather_layout(self) -> Any:
@@ -83,10 +87,15 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
 
     def gather(self, indices: Indices, out: Any) -> None:
         """Writes the windows at `indices`."""
-        windows = self._windows[indices]
+        windows = self._checked(self._windows[indices])
         x, y = out
         x[...] = windows[:, :-1]
         y[...] = windows[:, 1:]
+
+    def _checked(self, tokens: Array) -> Array:
+        if self._narrows and len(wrong := tokens[tokens.astype(self.dtype) != tokens]):
+            raise ValueError(f"token {wrong[0]} does not fit dtype={self.dtype}: pass a wider one")
+        return tokens
 
     def _cut(self) -> Array:
         """All windows, one token longer for y, as a view."""
@@ -99,8 +108,13 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name != "_windows"}
         tokens = self.tokens
-        # A slice of a memory map does not say where it begins
-        if isinstance(tokens, np.memmap) and tokens.mode == "r" and isinstance(tokens.base, mmap.mmap):
+        # A slice of a memory map does not say where it begins, and a temporary file has no name
+        if (
+            isinstance(tokens, np.memmap)
+            and tokens.mode == "r"
+            and tokens.filename
+            and isinstance(tokens.base, mmap.mmap)
+        ):
             state["tokens"] = _Mapped(str(tokens.filename), tokens.dtype, tokens.offset, len(tokens))
         return state
 

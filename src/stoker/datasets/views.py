@@ -27,7 +27,8 @@ class ViewsDataset(Dataset[T_co]):
     distributed loader keep them together only if grouped.
 
     Over a stream it is a stream, and `transform` is needed: each sample is read once. Ungrouped, a stream that is
-    resumed between two views reads their sample again, which must come out the same: augment in `transform`.
+    resumed between two views reads their sample again, which must come out the same: augment in `transform`. For that
+    the source is asked for its state before each sample, so that should be small.
 
     Args:
         dataset: by index, or a stream.
@@ -96,7 +97,8 @@ def average_views(outputs: Any, n: int) -> Any:
 
     Args:
         outputs: shape (samples * n, …), in the order of an ungrouped `ViewsDataset`: an array, a tensor (it stays on
-            its device, and gradients pass) or a list of numbers. Of one batch, or of all batches concatenated.
+            its device, and gradients pass) or a list of numbers. Of one batch, or of all batches concatenated. The
+            average of integers is one of floats.
         n: how many views a sample has.
 
     Returns:
@@ -113,7 +115,10 @@ def average_views(outputs: Any, n: int) -> Any:
             f"outputs have shape {tuple(outputs.shape)}, which is no multiple of {n} views. A batch that ends amid the "
             "views of a sample must be joined with the next, or take a batch size that is a multiple."
         )
-    return outputs.reshape(len(outputs) // n, n, *outputs.shape[1:]).mean(1)
+    views = outputs.reshape(len(outputs) // n, n, *outputs.shape[1:])
+    if hasattr(views, "is_floating_point") and not (views.is_floating_point() or views.is_complex()):
+        views = views.float()  # torch has no mean of integers
+    return views.mean(1)
 
 
 def _all(sample: Any, n: int, transform: Transform) -> tuple[Any, ...]:

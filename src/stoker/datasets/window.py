@@ -19,7 +19,8 @@ class WindowDataset(Dataset[T_co]):
     view where slices are views; over any other dataset and over a stream, the list of its samples.
 
     Over a stream it is a stream. Where windows overlap, it holds `size` samples, and a state is the source's at the
-    start of the next window: on resume the overlap is read again. Shards are windows over the source's shards; none
+    start of the next window: on resume the overlap is read again. It is taken at each start of a window, so it should
+    be small. Shards are windows over the source's shards; none
     reaches over the end of its shard.
 
     Args:

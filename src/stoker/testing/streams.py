@@ -24,10 +24,12 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
+from stoker.collate.tensors import is_tensor
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.stream import State, Stream, StreamIterator
 from stoker.errors import StateError, StateFormatError
+from stoker.testing.gather import copied
 
 Make = Callable[[], Any]
 
@@ -322,9 +324,14 @@ def comparable(sample: Any) -> Any:
     if isinstance(sample, (list, tuple)):
         return type(sample).__name__, [comparable(value) for value in sample]
     if hasattr(sample, "__array__"):
-        array = np.asarray(sample)
-        return type(sample).__name__, str(array.dtype), array.shape, array.tobytes()
-    return sample.hex() if isinstance(sample, float) else sample
+        array = copied(sample) if is_tensor(sample) else np.asarray(sample)
+        values = comparable(array.tolist()) if array.dtype.hasobject else array.tobytes()
+        return type(sample).__name__, str(getattr(sample, "dtype", array.dtype)), np.shape(sample), values
+    if isinstance(sample, float):
+        return sample.hex()
+    return (
+        sample if isinstance(sample, (int, str)) and not isinstance(sample, bool) else (type(sample).__name__, sample)
+    )
 
 
 def _fresh(make: Make, epoch: int) -> Any:
