@@ -139,9 +139,11 @@ def lent(out: Any) -> tuple[Any, list[weakref.ref[Any]]]:
     def view(leaf: Any) -> Any:
         owner = copied(leaf)
         owners.append(weakref.ref(owner))
-        if is_tensor(leaf):
-            return sys.modules["torch"].from_numpy(owner).view(leaf.dtype).reshape(leaf.shape)
-        return owner[...]
+        if not is_tensor(leaf):
+            return owner[...]
+        if not owner.size:  # of no memory there is no view
+            return leaf
+        return sys.modules["torch"].from_numpy(owner).view(leaf.dtype).reshape(leaf.shape)
 
     return mapped(view, out), owners
 
