@@ -115,7 +115,8 @@ class SamplerError(StokerError, ValueError, RuntimeError):
 
 
 class ShardingError(StokerError, RuntimeError):
-    """A stream asked which worker it is in after the loader had begun to share it out."""
+    """A stream asked which worker it is in where that loses or repeats samples: after the loader had begun to share it
+    out, beside streams that do not ask, or in a cache."""
 
 
 class SickBirthError(StokerError, RuntimeError):
