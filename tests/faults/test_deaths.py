@@ -108,7 +108,9 @@ def test_zygote_is_killed() -> None:
     next(iterator)
     zygote = iterator._backend.pids[0]
     os.kill(zygote, signal.SIGKILL)
-    with pytest.raises(errors.WorkerDiedError, match=rf"exited unexpectedly: the zygote \(pid {zygote}\).* Killed"):
+    with pytest.raises(
+        errors.WorkerDiedError, match=rf"exited unexpectedly: the helper process \(pid {zygote}\).* Killed"
+    ):
         for _ in iterator:
             pass
 

@@ -132,7 +132,7 @@ def test_batches_that_arrived_before_the_zygote_died_are_delivered(birth: str) -
     os.kill(backend.pids[0], signal.SIGKILL)
     assert select.select([backend._life.descriptor], [], [], 20)[0]
     assert next(iterator)[0, 0] == 2
-    with pytest.raises(RuntimeError, match=r"the zygote .* is killed by signal"), quickly():
+    with pytest.raises(RuntimeError, match=r"the helper process .* is killed by signal"), quickly():
         for _ in range(20):
             next(iterator)
 

@@ -133,7 +133,7 @@ def test_workers_are_killed_from_outside(settings: dict[str, Any]) -> None:
 def test_the_zygote_is_killed(birth: str) -> None:
     iterator = iter(loader(Numbers(), birth))
     batches = []
-    with pytest.warns(StokerWarning, match=r"the zygote \(pid \d+\).*\nAnother was born"):
+    with pytest.warns(StokerWarning, match=r"the helper process \(pid \d+\).*\nAnother is started"):
         for number, batch in enumerate(iterator):
             batches.append(batch)
             if number in (3, 8):

@@ -120,7 +120,7 @@ def a_recursive_lock_in_a_condition() -> tuple[Holder, Callable[[], object]]:
 def test_a_lock_that_is_free_by_the_second_birth(births: list[Callable[[], None]], make: Any) -> None:
     holder, use = make()
     births += [holder.start, holder.release]
-    with pytest.warns(errors.StokerWarning, match="They are born anew"):
+    with pytest.warns(errors.StokerWarning, match="They are started again"):
         assert epoch(use) == [0, 2, 4, 6]
     assert not births
 
@@ -131,7 +131,7 @@ def test_a_lock_that_stays_locked(births: list[Callable[[], None]], make: Any) -
     births += [holder.start]
     try:
         with (
-            pytest.warns(errors.StokerWarning, match="They are born anew"),
+            pytest.warns(errors.StokerWarning, match="They are started again"),
             pytest.raises(errors.SickBirthError, match="also after a second birth") as caught,
         ):
             epoch(use)
@@ -160,7 +160,7 @@ def test_logging_onto_a_busy_stream(births: list[Callable[[], None]]) -> None:
         writer.join()
 
     births += [start, finish]
-    with pytest.warns(errors.StokerWarning, match="They are born anew"):
+    with pytest.warns(errors.StokerWarning, match="They are started again"):
         assert epoch(lambda: logger.warning("a sample")) == [0, 2, 4, 6]
     assert not births
     stream.close()
@@ -170,7 +170,7 @@ def test_logging_onto_a_busy_stream(births: list[Callable[[], None]]) -> None:
 def test_init_function_that_waits_for_a_lock(births: list[Callable[[], None]]) -> None:
     holder, use = a_lock()
     births += [holder.start, holder.release]
-    with pytest.warns(errors.StokerWarning, match="They are born anew"):
+    with pytest.warns(errors.StokerWarning, match="They are started again"):
         assert epoch(lambda: None, worker_init_fn=lambda worker: use()) == [0, 2, 4, 6]
 
 

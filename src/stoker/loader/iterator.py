@@ -20,7 +20,7 @@ from stoker.loader.accounts import Accounts
 from stoker.loader.job import Work
 from stoker.loader.plan import Step
 from stoker.loader.progress import Progress
-from stoker.loader.sharding import most_shares, reshared
+from stoker.loader.sharding import reshared
 from stoker.loader.state import START
 from stoker.loader.walk import Walk
 from stoker.loader.witness import Witness
@@ -112,8 +112,7 @@ class LoaderIterator:
         """Takes over the loader's settings as they are now, and where it is to begin."""
         place = loader._resumed or START
         if place.workers is not None:  # there may be other workers now than when it was loaded
-            shares = most_shares(loader.dataset)
-            place = place._replace(workers=reshared(place.workers, max(1, loader.num_workers), shares))
+            place = place._replace(workers=reshared(place.workers, max(1, loader.num_workers)))
         self._set_epoch = loader._epochs.announce(loader)
         self._loader = loader._snapshot()
         walked = not (loader._is_stream or epoch.is_computed(loader))

@@ -175,7 +175,7 @@ def shared_out(
         return _Chained(iter(dataset.datasets), worker, workers, tell, state), False
     current.asked = False
     stream = Numbered(dataset, state)
-    if state is not None:
+    if state is not None and not state.get("merged"):
         return stream, False  # it has shared itself out when the state was saved
     first = _first_of(stream)
     if current.asked:
@@ -213,13 +213,8 @@ def most_shares(dataset: Any) -> float:
     return float(getattr(dataset, "num_shards", math.inf)) if callable(getattr(dataset, "shard", None)) else math.inf
 
 
-def reshared(states: list[Any], workers: int, shares: float = math.inf) -> list[Any]:
+def reshared(states: list[Any], workers: int) -> list[Any]:
     """States of streams, as they were saved by some number of workers, for another number of workers.
-
-    Args:
-        states: one for each worker that was; None of who had not begun.
-        workers: how many there are now.
-        shares: `most_shares` of the dataset.
 
     Raises:
         StateMismatchError: they are of a dataset that shares itself out and does not name its shards, or has forgotten
@@ -230,14 +225,17 @@ def reshared(states: list[Any], workers: int, shares: float = math.inf) -> list[
     if len(states) == workers or not begun:
         return states if begun else [None] * workers
     merged = _merged(begun)
-    if merged is not None and workers > shares:
-        merged["strided"] = True
     if all(state["ended"] for state in begun) and len(begun) == len(states):
         return [{**(merged or {}), "ended": True}] * workers
     if merged is not None:
         return [merged] * workers
     if len(states) == 1:
         states = begun = [{**begun[0], "strided": True}]
+    if any(state.get("strided") for state in begun):  # so will those that have not begun since states were put together
+        states = [
+            {**state, "strided": True} if state is not None and state.get("merged") else state for state in states
+        ]
+        begun = _begun(states)
     if all(state.get("strided") for state in begun):
         return [_strided_anew(states)] * workers
     raise StateMismatchError(

@@ -154,7 +154,7 @@ def _too_many(how: str) -> Outcome:
 
 def _while_it_is_born() -> Row:
     row: Row = {name: _another_zygote(how) for name, how in {**DEATHS, "half a message": FAILED}.items()}
-    row |= {name: Cell(ends("WorkerDiedError", "the zygote .*no sign of life")) for name in HANGS}
+    row |= {name: Cell(ends("WorkerDiedError", "the helper process .*no sign of life")) for name in HANGS}
     says = {**ERRORS, "sys.exit": "SystemExit: 3"}
     sent = "could not rebuild what it was sent"
     return row | {name: Cell(ends("WorkerStartError", f"{sent}: {how}")) for name, how in says.items()}
@@ -168,8 +168,8 @@ def _of_the_zygote() -> Row:
 
 def _another_zygote(says: str) -> Cell:
     return Cell(
-        Outcome("batches are unchanged", told="zygote_death", says=f"the zygote .*{says}.*Another was born"),
-        ends("WorkerDiedError", f"the zygote .*{says}"),
+        Outcome("batches are unchanged", told="zygote_death", says=f"the helper process .*{says}.*Another is started"),
+        ends("WorkerDiedError", f"the helper process .*{says}"),
     )
 
 

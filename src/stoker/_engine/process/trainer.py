@@ -198,9 +198,9 @@ class ProcessBackend(Backend):
                 with self._between_lives():
                     self._life.end_processes(kill=True)
                     self._lost_zygote(
-                        f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the zygote gave no sign of "
-                        f"life for {limit:g} s and was ended. It is idle by nature: was it stopped by a signal or a "
-                        "debugger?",
+                        f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the helper process gave no "
+                        f"sign of life for {limit:g} s and was ended. It is idle by nature: was it stopped by a "
+                        "signal or a debugger?",
                         is_silent=True,
                     )
                 heard = time.monotonic()
