@@ -150,7 +150,7 @@ def test_zygote_and_workers_are_killed_together() -> None:
         os.kill(pid, signal.SIGKILL)
     os.kill(zygote, signal.SIGKILL)
     ended(zygote)
-    with pytest.warns(StokerWarning, match="Another was born"):
+    with pytest.warns(StokerWarning, match="Another is started"):
         batches += iterator
     assert bytes_of(batches) == calm()
 
@@ -170,7 +170,7 @@ def test_batches_in_the_users_hands_outlive_a_zygote() -> None:
     iterator = iter(loader(Numbers()))
     kept = [next(iterator) for _ in range(3)]
     os.kill(iterator._backend.pids[0], signal.SIGKILL)
-    with pytest.warns(StokerWarning, match="Another was born"):
+    with pytest.warns(StokerWarning, match="Another is started"):
         kept += iterator
     for batch in kept:
         batch[1][:, 1:] += 1  # theirs, and nobody else's
