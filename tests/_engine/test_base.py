@@ -67,6 +67,37 @@ def test_one_that_can_neither_be_rebuilt_nor_travel_tells_its_story() -> None:
     assert "NeedsTwoAndCannotTravel" in str(got) and "at sample 17" in str(got)
 
 
+class Badly(SyntaxError):
+    """A parser's own error, whose column is no number."""
+
+    def __init__(self) -> None:
+        super().__init__("bad tag", ("page.html", 3, "col 7", "{% x"))
+
+
+class Exits(Exception):
+    def __reduce__(self) -> Any:
+        sys.exit("cannot be pickled")
+
+    def __str__(self) -> str:
+        sys.exit("says nothing")
+
+
+class Mute(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("tells nothing")
+
+
+@pytest.mark.parametrize("kind", [Badly, Exits, Mute])
+def test_a_class_that_cannot_be_asked_leaves_its_name_and_its_traceback(kind: type[Exception]) -> None:
+    try:
+        raise kind
+    except Exception as caught:
+        failure = pickle.loads(pickle.dumps(Failure.of(caught, "in DataLoader worker process 3")))
+    assert failure.known_kind is kind
+    assert kind.__name__ in failure.text
+    assert kind.__name__ in failure.traceback and "raise kind" in failure.traceback
+
+
 def test_a_local_class_tells_its_name() -> None:
     class Local(Exception):
         pass

@@ -87,6 +87,30 @@ def test_a_local_exception_class_stays_itself(threads: Make) -> None:
     assert type(failure.rebuilt()).__name__ == "Odd"
 
 
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("error", [SystemExit, ZeroDivisionError])
+def test_a_thread_that_cannot_be_made_answers(
+    error: type[BaseException], answers: bool, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would notice its end. So it is with one that cannot tell what became of a unit."""
+
+    def fails(*_: Any) -> Any:
+        raise error("by the user")
+
+    backend = ThreadBackend(Square if answers else fails, 1, Rules(), told)
+    monkeypatch.setattr(Square, "said", fails)
+    for unit in range(2):
+        backend.submit(unit, unit, None)
+        answer = backend.receive(10)
+        assert answer.unit == unit and answer.kind == "error"
+        if error is SystemExit:
+            with pytest.raises(errors.WorkerDiedError, match="worker thread 0.* exited unexpectedly.*by the user"):
+                raise answer.value
+        else:
+            assert answer.value.known_kind is error
+    backend.close()
+
+
 def test_batches_are_handed_over_as_they_are(threads: Make) -> None:
     backend = threads(2)
     made = object()

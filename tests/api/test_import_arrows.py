@@ -15,7 +15,7 @@ import pytest
 
 import stoker
 
-GROUND = {"errors", "_events", "_hashing", "_nominal", "_worker_info", "_machine"}
+GROUND = {"errors", "_events", "_hashing", "_nominal", "_stories", "_worker_info", "_machine"}
 ENGINE_SIDE = {"_transport", "_supervision", "_engine"}
 DATA_SIDE = {"datasets", "samplers", "collate"}
 
@@ -25,6 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "_events": set(),
     "_hashing": set(),
     "_nominal": set(),
+    "_stories": set(),
     "_worker_info": set(),
     "_machine": {"errors"},
     # the data side: strangers to each other and to the engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 
@@ -95,5 +96,40 @@ def test_a_process_without_mappings_left(start: Any) -> None:
         assert all(batch[1, -1] == 2 * place + 1 for place, batch in enumerate(kept))
         assert Scarce.left == 0
         """,
+    )
+    assert program.end() == (0, "")
+
+
+def test_a_program_without_standard_streams(start: Any, birth: str, tmp_path: Path) -> None:
+    """What C code prints is in no batch then, and nothing of ours is the standard input that workers do not have."""
+    program = start(
+        birth,
+        """
+        class Prints(Data):
+            def __getitem__(self, index):
+                os.write(2, b"Corrupt JPEG data: premature end of data segment\\n" * 20)
+                return super().__getitem__(index)
+        for place, batch in enumerate(loader(Prints(), batch_size=50)):
+            assert (batch == np.arange(50 * place, 50 * place + 50)[:, None]).all(), place
+        Path(sys.argv[0] + ".done").touch()
+        """,
+        before=["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"],
+    )
+    assert program.end() == (0, "")
+    assert (tmp_path / "program.py.done").exists()
+
+
+def test_a_file_of_the_users_that_has_the_number_of_the_standard_input(start: Any) -> None:
+    program = start(
+        "fork",
+        """
+        class Read(Data):
+            file = os.open(sys.argv[0], os.O_RDONLY)
+            def __getitem__(self, index):
+                return np.frombuffer(os.pread(self.file, 100, 0), np.uint8)
+        assert Read.file == 0
+        assert (next(iter(loader(Read()))) == Read()[0]).all()
+        """,
+        before=["sh", "-c", 'exec "$@" 0<&-', "sh"],
     )
     assert program.end() == (0, "")

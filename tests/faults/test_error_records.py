@@ -200,6 +200,48 @@ def test_an_exception_that_cannot_be_printed_is_one_like_others(policy: str, bac
     assert like.first["exception"] == "Mute: (Mute.__str__() raised RuntimeError)"
 
 
+class Badly(SyntaxError):
+    """A parser's own error, whose column is no number."""
+
+    def __init__(self) -> None:
+        super().__init__("bad tag", ("page.html", 3, "col 7", "{% x"))
+
+
+class Leaves(Exception):
+    def __str__(self) -> str:
+        sys.exit("says nothing")
+
+    __reduce__ = __str__  # type: ignore[assignment]
+
+
+class Hides(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("tells nothing")
+
+
+@pytest.mark.parametrize("backend", EVERYWHERE)
+def test_one_that_cannot_be_asked_for_anything_is_one_like_others(backend: str | None) -> None:
+    def fail(index: int) -> None:
+        raise {9: Badly, 17: Leaves, 25: Hides}[index]
+
+    made = loader(Samples(dict.fromkeys((9, 17, 25), fail)), on_error="skip", **settings_of(backend))
+    assert indices(story(made)) == [[index for index in batch if index not in (9, 17, 25)] for batch in CALM]
+    assert set(made.report().epoch.faults) == {"Badly", "Leaves", "Hides"}
+    assert "death" not in made.report().events
+
+
+def test_of_long_texts_the_ends_are_kept(tmp_path: Path) -> None:
+    """A loader keeps many of them, for as long as it lives."""
+    made = loader(Samples({9: raises(OSError, "x" * 1_000_000)}), on_error="skip", quarantine=tmp_path / "bad")
+    list(made)
+    (like,) = made.report().epoch.faults.values()
+    (record,) = stoker.quarantine(tmp_path / "bad").records
+    for text in (like.first["exception"], like.first["traceback"], record.exception, record.traceback):
+        assert len(text) < 100_000 and text.rstrip().endswith("(9)") and "characters are left out" in text
+    assert record.exception is not None and record.exception.startswith("OSError: xxx")
+    assert sum(len(event.message) for event in made.report().events["error"]) < 200_000
+
+
 class Undescribable(Samples):
     """What describes a sample does this instead."""
 

@@ -231,6 +231,33 @@ class TestTrouble:
         subprocess.run([sys.executable, "-c", ENDS_WITHOUT_CLOSING, path, json.dumps(FAULT)], check=True)
         assert [record.index for record in quarantine(path)] == [517, 517]
 
+    def test_a_pipe_that_nobody_empties(self, path: Path) -> None:
+        """Who writes to it does not wait: it is as a full disk, until somebody reads."""
+        os.mkfifo(path)
+        file = QuarantineFile(path)
+        line = line_of(fault())
+        while (error := file.write(fault())) is None:
+            pass
+        assert error.errno == errno.EAGAIN
+        with open(path, "rb", buffering=0) as reader:
+            lines = reader.read(1 << 20).split(b"\n")
+            assert file.close() is None
+            lines += reader.readall().split(b"\n")
+        assert len(lines) > 1 and line[:-1] in lines[-2:]
+
+    def test_is_never_one_of_the_standard_streams(self, path: Path) -> None:
+        """What C code prints would be in it."""
+
+        def write() -> None:
+            os.closerange(0, 3)
+            file = QuarantineFile(path)
+            os.write(0, b"libpng warning\n")
+            file.write(fault())
+            file.close()
+
+        in_a_child(write)
+        assert quarantine(path).damaged == 0
+
     @pytest.mark.parametrize("torn", [b"{", b'{"index": 3, "kind": "exc', b"\xff"])
     def test_somebody_was_killed_in_the_middle_of_a_line(self, path: Path, torn: bytes) -> None:
         with opened(path) as file:

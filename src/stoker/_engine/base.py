@@ -6,7 +6,6 @@ an opaque picklable object, and what the job returns is an answer.
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from stoker import errors
 from stoker._events import Event
+from stoker._stories import story_of, summary_of
 
 
 class StreamEnd(Exception):
@@ -141,16 +141,15 @@ class Failure:
         try:
             instance = pickle.dumps(error)
             pickle.loads(instance)
-        except Exception:  # whatever the user's class does: then the class and the text must do
+        except BaseException:  # whatever the user's class does: then the class and the text must do
             instance = None
         try:
             kind = pickle.dumps(type(error))
-        except Exception:
+        except BaseException:
             kind = None
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        story = "".join(traceback.format_exception(error))
+        text = summary_of(error)
         advice = next((advice for sign, advice in ADVICE.items() if sign in text), "")
-        return cls(kind, instance, text, story + advice, where)
+        return cls(kind, instance, text, story_of(error) + advice, where)
 
     @property
     def known_kind(self) -> type[BaseException] | None:

@@ -34,6 +34,7 @@ from stoker._engine.process.life import held_bytes
 from stoker._engine.process.shipment import Shipment
 from stoker._engine.process.telling import Death
 from stoker._events import Event
+from stoker._machine import standard
 from stoker._supervision.dispatch import Dispatch, Run
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
@@ -87,6 +88,7 @@ class _Life:
     """The workers and all that belongs to them, ended without the backend too: by garbage, or at exit."""
 
     def __init__(self, parts: Mapping[str, Any], workers: int, rules: Rules) -> None:
+        standard.occupy()
         budget = rules.memory_budget
         self.arena = Arena(segments.create(), None if budget is None else budget // 2)
         self.reader = Reader(self.arena.descriptor, held_bytes(rules))

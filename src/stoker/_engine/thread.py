@@ -19,6 +19,7 @@ from stoker import errors
 from stoker._engine import interruption, owner
 from stoker._engine.base import IDLE, Answer, Backend, Failure, Job, NothingLeft, Recipe, StreamEnd, Witness, located
 from stoker._events import Event
+from stoker._stories import summary_of
 from stoker._supervision.dispatch import Dispatch, Run
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stalls
@@ -181,16 +182,19 @@ def _work(
     """A worker thread's whole life."""
     where = f"in DataLoader worker thread {number}"
     job: Job | None = None
-    sick: Failure | None = None
+    sick: Failure | errors.WorkerDiedError | None = None
     try:
         job = recipe(number)
         job.mark = mark
-    except Exception as error:
-        sick = _failure(error, where)
+    except BaseException as error:
+        sick = _told(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
         start = time.perf_counter()
         unit, work = item
-        answer = Answer(unit, "error", sick, number) if job is None else _run(job, unit, work, number, where)
+        try:
+            answer = Answer(unit, "error", sick, number) if job is None else _run(job, unit, work, number, where)
+        except BaseException as error:  # nobody else would answer
+            answer = Answer(unit, "error", _told(error, where), number)
         outbox.put(answer, time.perf_counter() - start)
         del item, work, answer  # the batch is the trainer's now
 
@@ -202,17 +206,16 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
         answer = Answer(unit, "end", None, number)
     except NothingLeft:
         answer = Answer(unit, "empty", None, number)
-    except Exception as error:
-        at = located(where, job.failed_index())
-        answer = Answer(unit, "error", _failure(error, at), number)
-    except BaseException as error:  # sys.exit() in the user's code, which would end a process
-        left = errors.WorkerDiedError(f"DataLoader worker thread {number} exited unexpectedly: {error!r}")
-        left.__cause__ = error
-        answer = Answer(unit, "error", left, number)
+    except BaseException as error:
+        answer = Answer(unit, "error", _told(error, located(where, job.failed_index())), number)
     answer.said = job.said()
     return answer
 
 
-def _failure(error: Exception, where: str) -> Failure:
-    """The class need not travel: also a local one stays itself."""
-    return replace(Failure.of(error, where), kind=type(error))
+def _told(error: BaseException, where: str) -> Failure | errors.WorkerDiedError:
+    """What the user gets. The class need not travel: also a local one stays itself."""
+    if issubclass(type(error), Exception):
+        return replace(Failure.of(error, where), kind=type(error))
+    left = errors.WorkerDiedError(f"{where.removeprefix('in ')} exited unexpectedly: {summary_of(error)}")
+    left.__cause__ = error  # sys.exit() in the user's code, which would end a process
+    return left

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from stoker import errors
 from stoker._engine.base import DESCRIBE, IDLE, POLICY, Known
+from stoker._stories import shortened, story_of, text_of
 from stoker.datasets.described import describe
 from stoker.loader.generators import mix
 from stoker.loader.ledger import plain_index
@@ -130,11 +130,11 @@ class Faults:
         Raises:
             ErrorPolicyError: the user's callable raised, or returned nonsense.
         """
-        wish = isinstance(error, errors.SkipSample)
+        wish = issubclass(type(error), errors.SkipSample)  # isinstance() would ask the object too
         known = self._known.get(place)
         text = known[-1]["message"] if known else text_of(error)
         kind: Kind = "skip" if wish else known[0]["kind"] if known else "exception"
-        story = (known[-1]["stack"] if known else "") or "".join(traceback.format_exception(error))
+        story = (known[-1]["stack"] if known else "") or story_of(error)
         unit, description = self.unit, self._description(index, position)
         record = ErrorRecord(kind, index, position, unit.epoch, unit.batch, self._worker, description, error, story)
         self.has_met_any = self.is_touched = True
@@ -145,15 +145,15 @@ class Faults:
             "position": position,
             "index": _plain(index),
             "description": record.description,
-            "exception": _reason(error) if wish else f"{type(error).__name__}: {text}",
-            "traceback": story,
+            "exception": _reason(error) if wish else shortened(f"{type(error).__name__}: {text}"),
+            "traceback": shortened(story),
             "worker": self._worker,
             "replacement": None,
             "time": time.time(),
         }
         decision = self._decided.get(place)
         if decision is None:
-            ours = isinstance(error, errors.ShardingError)  # a mistake in the use of the loader, not in the data
+            ours = issubclass(type(error), errors.ShardingError)  # a mistake in the use of the loader, not in the data
             decision = self._wish() if wish else "raise" if ours else self._asked(record)
             self._decided[place] = decision
         fault["outcome"] = _OUTCOMES[decision]
@@ -221,14 +221,6 @@ class Faults:
             yield
         finally:
             self.mark[0], self.rng.find_position = before
-
-
-def text_of(value: object) -> str:
-    """What it says as text: also an exception whose class fails at that."""
-    try:
-        return str(value)
-    except Exception as error:
-        return f"({type(value).__name__}.__str__() raised {type(error).__name__})"
 
 
 def candidates(place: int, indices: Sequence[Any], spares: Sequence[Any], key: int) -> Iterator[Any]:

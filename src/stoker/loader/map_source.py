@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker._engine.base import WHOLE, NothingLeft
+from stoker._stories import text_of
 from stoker.datasets.nesting import batched_by
 from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample
-from stoker.loader.faults import LEFT_OUT, Faults, candidates, text_of
+from stoker.loader.faults import LEFT_OUT, Faults, candidates
 from stoker.loader.generators import mix
 
 if TYPE_CHECKING:

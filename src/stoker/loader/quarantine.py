@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from stoker._machine import standard
 from stoker.datasets import Subset
 from stoker.errors import QuarantineError
 from stoker.loader.ledger import Fault, class_of, on_one_line, plain
@@ -71,7 +72,9 @@ class QuarantineFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         # To be read as well: whether it ends within a line. Python has it closed at exec
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        # Who waits for the reader of a pipe would wait for ever: one that is full is as a full disk
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+        standard.occupy()
         try:
             self._descriptor = os.open(self.path, flags, 0o666)
         except (OSError, ValueError) as error:  # ValueError: no name that a file can have

@@ -9,9 +9,10 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from stoker._engine.base import NothingLeft, StreamEnd
+from stoker._stories import text_of
 from stoker._worker_info import current
 from stoker.errors import ErrorBudgetError, SkipSample, StateMismatchError, StreamLostError
-from stoker.loader.faults import Faults, text_of
+from stoker.loader.faults import Faults
 from stoker.loader.generators import mix
 from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
 

@@ -16,7 +16,7 @@ from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import CLOSE, REAP
 from stoker._engine.process.inquiry import Inquiry
 from stoker._engine.process.zygote import Ends
-from stoker._machine import memory
+from stoker._machine import memory, standard
 from stoker._supervision.rules import Rules
 from stoker._transport import segments
 from stoker._transport.reader import ForkHold, Reader
@@ -31,6 +31,7 @@ class Life:
     def __init__(self, forked: bool, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> None:
         self.owner = os.getpid()
         self.workers: list[int] = []
+        standard.occupy()
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             self.arena = segments.create()
             undo.callback(os.close, self.arena)
