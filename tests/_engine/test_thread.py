@@ -104,7 +104,7 @@ def test_a_thread_that_cannot_be_made_answers(
         answer = backend.receive(10)
         assert answer.unit == unit and answer.kind == "error"
         if error is SystemExit:
-            with pytest.raises(errors.WorkerDiedError, match="worker thread 0.* exited unexpectedly.*by the user"):
+            with pytest.raises(errors.WorkerDiedError, match=r"worker thread 0.* exited unexpectedly.*by the user"):
                 raise answer.value
         else:
             assert answer.value.known_kind is error

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -59,6 +60,19 @@ def test_punched_memory_is_given_back_and_can_be_reserved_again(memory):
     assert os.pread(memory, 1, 1 * MB) == b"\0"
     reserve(memory, 0, 4 * MB)
     assert held(memory) == 4 * MB
+
+
+def test_the_limit_on_the_size_of_files_is_named(memory):
+    """It holds for files in memory as well."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MB, limits[1]))
+    try:
+        with pytest.raises(MemoryLimitError, match="`ulimit -f`"):
+            reserve(memory, 0, 2 * MB)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert held(memory) == 0
+    reserve(memory, 0, 2 * MB)
 
 
 def test_offsets_beyond_4_gib(memory):

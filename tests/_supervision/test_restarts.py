@@ -55,7 +55,7 @@ def test_what_a_process_does_to_itself_proves_a_place_guilty_the_second_time(cod
     assert [restarts.died(7, 4, code, 0.0).blamed for _ in range(OWN_KILLS)] == [False, True]
 
 
-@pytest.mark.parametrize("code", [KILL, -signal.SIGTERM, -signal.SIGINT, None], ids=str)
+@pytest.mark.parametrize("code", [KILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGRTMAX, None], ids=str)
 def test_what_comes_from_outside_may_be_chance_twice(code: int | None) -> None:
     restarts = Restarts(10)
     assert [restarts.died(7, 4, code, 0.0).blamed for _ in range(KILLS)] == [False, False, True]

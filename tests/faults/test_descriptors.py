@@ -40,7 +40,7 @@ def test_too_few_descriptors_to_begin_with_leave_none_behind(start: Any, birth: 
                 batches.close()
                 break
             except (OSError, RuntimeError) as error:
-                assert isinstance(error, stoker.StokerError) or "Too many open files" in str(error), repr(error)
+                assert isinstance(error, stoker.StokerError) and "`ulimit -n`" in str(error), repr(error)
                 failed += 1
             finally:
                 batches = error = None

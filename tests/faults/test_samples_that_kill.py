@@ -15,12 +15,14 @@ import stoker
 from stoker import SkipSample, StalledError, WorkerDiedError
 from tests.faults.runs import (
     BACKENDS,
+    CALM,
     N,
     Once,
     Samples,
     crashes,
     fates,
     faults_in,
+    indices,
     is_killed,
     loader,
     plain,
@@ -96,6 +98,34 @@ def test_by_default_it_is_told_in_torchs_words(backend: str) -> None:
 class Described(Samples):
     def describe(self, index: int) -> str:
         return f"photos/{index:04}.jpg"
+
+
+def closes_all(index: Any) -> None:
+    """As a library that makes itself a daemon."""
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+    hangs(index)
+
+
+@pytest.mark.parametrize("backend", PROCESSES)
+def test_one_that_closes_what_it_finds(backend: str) -> None:
+    made = loader(Samples({5: closes_all}), on_error="skip", **BACKENDS[backend])
+    assert [index for batch in story(made) for index in batch[0]] == [index for index in range(N) if index != 5]
+    events = made.report().events
+    assert "zygote_death" not in events and "has closed its connection" in events["blamed"][-1].message
+
+
+def resets_handlers(index: Any) -> None:
+    """And takes so long that the loader asks for its stack."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    select.select([], [], [], 0.5)
+
+
+def test_one_that_has_no_handler_for_questions_is_not_killed_by_them() -> None:
+    made = loader(Samples({5: resets_handlers}), stall_warning=0.05, **BACKENDS["two workers"])
+    assert indices(story(made)) == CALM
+    events = made.report().events
+    assert "death" not in events and "cannot be asked" in events["stall"][0].message
 
 
 @pytest.mark.parametrize("backend", PROCESSES)

@@ -104,7 +104,7 @@ class _Life:
                 try:
                     self.start(number)
                 except OSError as error:
-                    raise refusal(number, error) from error
+                    raise fates.not_started(f"worker {number}", error) from error
         except BaseException:
             self.end()
             raise
@@ -408,7 +408,7 @@ class SpawnBackend(Backend):
             return
         self._alone_since = self._alone_since or now
         if now - self._alone_since > PATIENCE:
-            self._fatal = self._fatal or refusal(number, error)
+            self._fatal = self._fatal or fates.not_started(f"worker {number}", error)
 
     def _next_look(self, now: float) -> float:
         """Seconds until a worker is to be started or looked at."""
@@ -437,14 +437,6 @@ class SpawnBackend(Backend):
             elif self._rules.stall_action == "restart":
                 child.stall = stall
                 child.process.kill()
-
-
-def refusal(number: int, error: OSError) -> errors.WorkerStartError:
-    """A worker cannot be started, and there is no way on."""
-    return errors.WorkerStartError(
-        f"could not start worker {number}: {error}. The limit on processes or the memory is reached: use fewer "
-        "workers, or raise it."
-    )
 
 
 @interruption.harmless

@@ -49,12 +49,19 @@ def reserve(fd: int, offset: int, size: int) -> None:
     memory = check(size)
     fenced = _libc is not None and size > memory.bytes // _FENCED_SHARE and threading.active_count() == 1
     failure = _reserve_in_child(fd, offset, size) if fenced else _reserve_here(fd, offset, size)
-    if failure in (errno.ENOSPC, errno.ENOMEM):
-        raise _refusal(size, memory, f"but the system refused it: {os.strerror(failure)}")
+    if (why := refused(failure)) is not None:
+        raise _refusal(size, memory, f"but {why}")
     if failure == errno.EINTR:
         raise _refusal(size, memory, "but something else took it meanwhile and the kernel stopped the reservation")
     if failure:
         raise OSError(failure, os.strerror(failure))
+
+
+def refused(number: int | None) -> str | None:
+    """Why the system gives no memory to a file, in words, by the `errno`; None for what is no refusal."""
+    if number == errno.EFBIG:
+        return "no file of this process may be so large, not even one in memory: raise that limit (`ulimit -f`)"
+    return f"the system refused it: {os.strerror(number)}" if number in (errno.ENOSPC, errno.ENOMEM) else None
 
 
 def check(size: int) -> Available:

@@ -25,8 +25,13 @@ KILLS = 3
 OWN_KILLS = 2
 """The same, by what only the process does to itself. One may be a bit that fell over."""
 
-_FROM_OUTSIDE = {-int(number) for number in (getattr(signal, "SIGKILL", 9), signal.SIGTERM, signal.SIGINT)}
-"""Exit codes of workers that others end: the kernel for want of memory, an operator."""
+_OWN_SIGNALS = {
+    -int(getattr(signal, name))
+    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
+    if hasattr(signal, name)
+}
+"""Exit codes of workers that end by what only a process does to itself. Any other signal may come from outside: from
+the kernel for want of memory, an operator, somebody who asks for a stack where the handler is gone."""
 
 
 class Verdict(NamedTuple):
@@ -103,7 +108,7 @@ class Restarts:
 
     def _guilty(self, unit: int, place: int, code: int | None) -> bool:
         kills = self._kills.setdefault(unit, [])
-        kills.append((place, code is not None and code not in _FROM_OUTSIDE))
+        kills.append((place, code is not None and (code >= 0 or code in _OWN_SIGNALS)))
         if place < 0 and (unit, place) in self._blamed:
             return False
         here = [own for other, own in kills if other == place]

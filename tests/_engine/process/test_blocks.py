@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -56,3 +57,14 @@ def test_the_systems_own_refusal_is_the_same_error(block: blocks.Block, monkeypa
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(MemoryLimitError, match="the system refused it: No space left"):
         block.write(b"a")
+
+
+def test_the_limit_on_the_size_of_files_is_named(block: blocks.Block) -> None:
+    """It holds for files in memory as well."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(MemoryLimitError, match="`ulimit -f`"):
+            block.write(bytes(8192))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

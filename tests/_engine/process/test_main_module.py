@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker._engine.process.clean import start
 from stoker._engine.process.main_module import names_after_import
+from stoker._engine.process.shipment import Shipment
+from stoker.errors import WorkerStartError
 
 SCRIPT = """
 import os
@@ -97,3 +100,14 @@ def test_a_session_without_a_file_is_not_imported(main: types.ModuleType) -> Non
     assert names_after_import({}) is None
     main.__file__ = "/nowhere/script.py"
     assert names_after_import({"init_main_from_path": "/nowhere/script.py"}) is None
+
+
+def test_a_working_directory_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clean worker would begin there."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(WorkerStartError, match=r"working directory of this program was removed: os\.chdir\(\)"):
+        start("module:function", {}, [])
+    with pytest.raises(WorkerStartError, match="working directory"):
+        Shipment({})

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from stoker._engine.base import IDLE, SEVERAL, Said
-from stoker._engine.process.channel import Message
-from stoker._engine.process.worker import Worker
+from stoker._engine.process import settle
+from stoker._engine.process.channel import Channel, Message, pair
+from stoker._engine.process.worker import Worker, ZygotesWorker
 
 
 class OverError(Exception):
@@ -87,6 +89,39 @@ def test_one_that_comes_back_is_told_of_again() -> None:
         ("unit 2", ["unit 1"]),
         ("unit 1", []),
     ]
+
+
+class LeftError(Exception):
+    """A worker leaves."""
+
+
+@pytest.mark.parametrize("gone", ["trainer", "channel"])
+@pytest.mark.parametrize("by", ["closing", "another file"])
+def test_who_finds_its_descriptors_closed_goes_alone(gone: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User code may close all that it finds: neither zygote nor trainer have ended."""
+
+    def leave(code: int) -> NoReturn:
+        raise LeftError(code)
+
+    monkeypatch.setattr(settle, "leave", leave)
+    ours, theirs = pair()
+    trainer = os.pidfd_open(os.getpid())
+    worker = ZygotesWorker(3, Channel(ours), -1, os.getppid(), trainer, [IDLE])
+    monkeypatch.setattr(worker, "_end", lambda: pytest.fail("the zygote is killed"))
+    number = {"trainer": trainer, "channel": ours.fileno()}[gone]
+    stays = os.dup(number)
+    with open(os.devnull) as nothing:
+        if by == "closing":
+            os.close(number)
+        else:
+            os.dup2(nothing.fileno(), number)
+        with pytest.raises(LeftError):
+            worker.receive()
+        if gone == "channel":
+            with pytest.raises(LeftError, match="1"):
+                worker.send("answer")
+    os.dup2(stays, number)
+    os.close(stays), os.close(trainer), ours.close(), theirs.close()
 
 
 def test_not_of_one_that_is_known_to_kill_nor_of_those_behind_it() -> None:

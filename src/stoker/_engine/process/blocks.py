@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 from stoker._engine.process.causes import SHARING
 from stoker._machine.memory import available
-from stoker._machine.reserve import kept_free
+from stoker._machine.reserve import kept_free, refused
 from stoker._transport import segments
 from stoker.errors import MemoryLimitError
 
@@ -44,9 +43,9 @@ class Block:
             for start in range(0, view.nbytes, _CHUNK):
                 self._put(view[start : start + _CHUNK])
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+            if (why := refused(error.errno)) is None:
                 raise
-            raise _refusal(self.size, view.nbytes, f"the system refused it: {error.strerror}") from error
+            raise _refusal(self.size, view.nbytes, why) from error
         return view.nbytes
 
     def expect(self, size: int) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from stoker._engine.process import kernel, refusals, sending
 from stoker._engine.process.blocks import Block
-from stoker._engine.process.main_module import names_after_import
+from stoker._engine.process.main_module import names_after_import, preparation_of
 from stoker._engine.process.parcel import Head, Parcel
 
 __all__ = ["Parcel", "start"]
@@ -54,7 +54,7 @@ def start(entry: str, parts: Mapping[str, Any], fds: Sequence[int]) -> int:
         MemoryLimitError: there is not enough memory for a copy.
         RuntimeError: called while this process is itself being prepared: the script lacks its main guard.
     """
-    preparation = spawn.get_preparation_data(_NAME)
+    preparation = preparation_of(_NAME)
     importable = names_after_import(preparation)
     if importable is None:
         preparation.pop("init_main_from_name", None)

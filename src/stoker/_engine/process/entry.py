@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from stoker._engine.base import Recipe
-from stoker._engine.process import kernel, settle
+from stoker._engine.process import fates, kernel, settle
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.deadlines import REAP
 from stoker._engine.process.zygote import Ends, Zygote, dumped
@@ -43,8 +43,10 @@ def main(
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         trainer, recipe, workers, rules, collecting = make()
         settle.born_of(trainer, ends.lifeline if ends.trainer is None else ends.trainer)
+        with fates.starting(fates.MINDER):
+            zygote = Zygote(channel, ends, workers, rules, recipe, collecting)
         born = True
-        Zygote(channel, ends, workers, rules, recipe, collecting).run()
+        zygote.run()
     except BaseException as error:
         if born:
             channel.send("gave_up", traceback.format_exc())  # another takes its place

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+from collections.abc import Iterator
 from typing import Any
 
 from stoker import errors
@@ -12,6 +15,11 @@ _CAUSES = (
     "SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer workers or smaller batches. "
     "SIGSEGV comes from a library in C: num_workers=0 shows where."
 )
+
+MINDER = "the process that minds the workers"
+"""The zygote, to people."""
+
+_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def died(
@@ -77,6 +85,25 @@ def _there(mark: int) -> str:
 
 def _with(stack: str) -> str:
     return f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
+
+
+def not_started(who: str, error: OSError) -> errors.WorkerStartError:
+    """A process cannot be started: `who` it is, in words."""
+    why = "The limit on processes (`ulimit -u`, or the container's `pids.max`) or the memory is reached"
+    if error.errno in _DESCRIPTORS:
+        why = "The limit on open files is reached (`ulimit -n`; of the whole machine: `fs.file-max`)"
+    return errors.WorkerStartError(f"could not start {who}: {error}. {why}: use fewer workers, or raise it.")
+
+
+@contextlib.contextmanager
+def starting(who: str) -> Iterator[None]:
+    """While a process is started: what there is none of any more is named."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.ENOMEM, *_DESCRIPTORS):
+            raise
+        raise not_started(who, error) from error
 
 
 def broken(failure: Failure) -> BaseException:

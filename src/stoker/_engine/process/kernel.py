@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -18,7 +19,12 @@ from stoker._engine.process.deadlines import REAP
 
 _SET_DEATH_SIGNAL = 1
 _SET_NAME = 15
+_EXITING = 4  # among the flags of a process
 _FUTEX = {"x86_64": "202", "aarch64": "98"}
+
+
+CLOSED = -256
+"""Stands for the exit code of a worker that has closed its connection and went on, for which it was ended."""
 
 
 def process_descriptor(pid: int) -> int | None:
@@ -32,12 +38,18 @@ def process_descriptor(pid: int) -> int | None:
 
 
 def has_ended(descriptor: int | None) -> bool:
-    """Whether the process behind a descriptor has ended."""
+    """Whether the process behind a descriptor has ended. False where user code has closed it, or opened another file
+    in its place."""
     if descriptor is None:
         return False
+    try:
+        signal.pidfd_send_signal(descriptor, 0)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return False
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return any(event & select.POLLIN for _, event in poll.poll(0))  # not where user code has closed it
+    return any(event & select.POLLIN for _, event in poll.poll(0))
 
 
 def die_with_parent(parent: int) -> None:
@@ -104,6 +116,8 @@ def told(code: int | None) -> str:
     """How a process ended, in words; its exit code is the negative number of a signal that killed it."""
     if code is None:
         return "ended, and its status was taken by somebody else's wait"
+    if code == CLOSED:
+        return "has closed its connection to us (os.closerange(), or a library that makes it a daemon?) and was ended"
     if code < 0:
         return f"is killed by signal: {signal.strsignal(-code) or -code}"
     return f"exited unexpectedly with exit code {code}"
@@ -136,6 +150,22 @@ def private_bytes(pid: int) -> int:
 def is_stopped(pid: int) -> bool:
     """Whether the process is stopped by a signal or a debugger. False where the kernel does not say."""
     return _status(pid)[:1] in (["T"], ["t"])
+
+
+def is_ending(pid: int) -> bool:
+    """Whether the process is on its way out, or gone. True where the kernel does not say."""
+    fields = _status(pid)
+    return not fields or bool(int(fields[6]) & _EXITING)
+
+
+def dies_of(pid: int, number: int) -> bool:
+    """Whether the process neither handles this signal nor ignores it. False where the kernel does not say."""
+    try:
+        lines = dict(line.split(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        handled = int(lines["SigCgt"], 16) | int(lines["SigIgn"], 16)
+    except (OSError, KeyError, ValueError):
+        return False
+    return not handled >> (number - 1) & 1
 
 
 def cpu_seconds(pid: int) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 
-from stoker import errors
 from stoker._engine import ending
-from stoker._engine.process import birth, kernel
+from stoker._engine.process import birth, fates, kernel
 from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.birth import Assemble, Parts
 from stoker._engine.process.channel import Channel, pair
@@ -31,8 +29,8 @@ class Life:
     def __init__(self, forked: bool, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> None:
         self.owner = os.getpid()
         self.workers: list[int] = []
-        standard.occupy()
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+        with fates.starting(fates.MINDER), contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+            standard.occupy()
             self.arena = segments.create()
             undo.callback(os.close, self.arena)
             self.reader = Reader(self.arena, held_bytes(rules))
@@ -54,19 +52,11 @@ class Life:
             ends = Ends(theirs.fileno(), self.arena, lifeline, answers.fileno(), trainer)
             if ends.trainer is not None:
                 handed_over.callback(os.close, ends.trainer)
-            try:
-                if forked:
-                    mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor)
-                    self.pid = birth.fork(ends, mine, workers, rules, assemble(parts), self.hold)
-                else:
-                    self.pid = birth.clean(ends, workers, rules, parts, assemble)
-            except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.ENOMEM):
-                    raise errors.WorkerStartError(
-                        f"could not start the process that minds the workers: {error}. The limit on processes (`ulimit "
-                        "-u`, or the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
-                    ) from error
-                raise
+            if forked:
+                mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor)
+                self.pid = birth.fork(ends, mine, workers, rules, assemble(parts), self.hold)
+            else:
+                self.pid = birth.clean(ends, workers, rules, parts, assemble)
             undo.callback(kernel.end, self.pid)
             self.descriptor = kernel.process_descriptor(self.pid)
             self.channel = Channel(ours)

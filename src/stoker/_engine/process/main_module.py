@@ -12,17 +12,36 @@ import ast
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing import spawn
 from typing import Any
+
+from stoker._engine.process.causes import SHARING
+from stoker.errors import WorkerStartError
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def preparation_of(name: str) -> dict[str, Any]:
+    """What multiprocessing sends to a new process of this name: how it finds the main module, among other things.
+
+    Raises:
+        WorkerStartError: the working directory, in which the new process is to be as well, is gone.
+    """
+    try:
+        return spawn.get_preparation_data(name)
+    except FileNotFoundError as error:
+        raise WorkerStartError(
+            "a clean worker cannot be started, because the working directory of this program was removed: os.chdir() "
+            f"to one that is there, or {SHARING}."
+        ) from error
 
 
 def names_after_import(preparation: Mapping[str, Any]) -> frozenset[str] | None:
     """The names of the main module that importing it binds to what they are bound to here, None where it is not to be.
 
     Args:
-        preparation: what multiprocessing would send (`multiprocessing.spawn.get_preparation_data`).
+        preparation: what multiprocessing would send.
     """
     module = preparation.get("init_main_from_name", "")
     if module == "__main__" or module.endswith(".__main__"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from multiprocessing import spawn
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from stoker._engine import spawned
 from stoker._engine.process import refusals, sending
 from stoker._engine.process.blocks import Block
-from stoker._engine.process.main_module import names_after_import
+from stoker._engine.process.main_module import names_after_import, preparation_of
 from stoker._transport.segments import Sent
 
 
@@ -31,7 +30,7 @@ class Shipment:
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = parts
-        self._importable = names_after_import(spawn.get_preparation_data("stoker"))
+        self._importable = names_after_import(preparation_of("stoker"))
         self._buffers = Block()
         self._stream = Block()
         self._written: dict[tuple[int, int], tuple[tuple[int, int], memoryview]] = {}  # by address and size

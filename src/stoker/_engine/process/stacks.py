@@ -25,12 +25,15 @@ class Stacks:
         """The stacks of these workers now, given as (number, pid). Waits a moment for each."""
         out = []
         for number, pid in workers:
-            self._clear(number)
-            os.kill(pid, settle.STACKS_SIGNAL)
-            stopped = kernel.is_stopped(pid)
-            text = "(stopped, by SIGSTOP or a debugger)" if stopped else self._written(number)
-            out.append(f"Worker {number} (pid {pid}):\n{text}")
+            out.append(f"Worker {number} (pid {pid}):\n{self._asked(number, pid)}")
         return "\n".join(out)
+
+    def _asked(self, worker: int, pid: int) -> str:
+        if kernel.dies_of(pid, settle.STACKS_SIGNAL):
+            return "(cannot be asked: something in it has reset the handlers of signals)"
+        self._clear(worker)
+        os.kill(pid, settle.STACKS_SIGNAL)
+        return "(stopped, by SIGSTOP or a debugger)" if kernel.is_stopped(pid) else self._written(worker)
 
     def last_words(self, worker: int) -> str:
         """What the worker has written; it is forgotten then."""

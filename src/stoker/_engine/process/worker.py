@@ -189,6 +189,8 @@ class ZygotesWorker(Worker):
     def send(self, *message: Any) -> None:
         """To the zygote."""
         self._channel.send(*message)
+        if self._channel.ended:  # the zygote has ended, or the user's code has closed our descriptors: die where we are
+            settle.leave(1)
         if self._channel.unsent:
             self._poll.modify(self._channel.fileno(), select.POLLOUT)
             while self._channel.unsent:
@@ -211,7 +213,9 @@ class ZygotesWorker(Worker):
     def _wait(self) -> None:
         """For the zygote; ends if the trainer has ended."""
         if any(descriptor == self._trainer for descriptor, _ in self._poll.poll()):
-            self._end()
+            if kernel.has_ended(self._trainer):
+                self._end()
+            settle.leave(1)  # the user's code has closed it, and only we are to go
 
     def _end(self) -> None:
         """The trainer is gone. The zygote ends by itself, unless it is stopped: so we see to it, and to the others."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from stoker import errors
 from stoker._engine.base import Failure, Recipe, Said
 from stoker._engine.blame import Blame, Death
-from stoker._engine.process import immortal, kernel, settle, worker
+from stoker._engine.process import fates, immortal, kernel, settle, worker
 from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
@@ -210,10 +210,7 @@ class Zygote:
 
     def _refuse(self, number: int, error: OSError) -> NoReturn:
         """A worker cannot be started, and there is no way on."""
-        refusal = errors.WorkerStartError(
-            f"could not start worker {number} of {self._workers}: {error}. The limit on processes (`ulimit -u`, or "
-            "the container's `pids.max`) or the memory is reached: use fewer workers, or raise it."
-        )
+        refusal = fates.not_started(f"worker {number} of {self._workers}", error)
         self._trainer.send("broken", dumped(refusal))
         self._end()
 
@@ -228,8 +225,11 @@ class Zygote:
             self._selector.unregister(child.descriptor)
             os.close(child.descriptor)
         child.channel.close()
+        mark, went_on = self._marks.read(number), not kernel.is_ending(child.pid)
         kernel.kill(child.pid)  # its socket may have closed before it ended
         status = kernel.reap(child.pid, REAP)
+        if went_on and child.stall is None and status == -signal.SIGKILL:
+            status = kernel.CLOSED
         stack = self._stacks.last_words(number)
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
@@ -239,7 +239,7 @@ class Zygote:
         if child.retires and not runs:
             self._due[number] = now
             return
-        unit, mark = (units[0] if units else None), self._marks.read(number)
+        unit = units[0] if units else None
         stall = None if child.stall is None else (child.stall, child.stack)
         verdict = self._blame.died(Death(units, mark, child.pid, status, stack, stall), now)
         at = (unit, mark, stack)

@@ -1,0 +1,58 @@
+"""What the kernel says of other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from stoker._engine.process import kernel
+
+Process = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    """One that waits for its input to end; its first line says that it is there."""
+    lines = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); print(flush=True); input()"
+    command = [sys.executable, "-S", "-c", lines]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        yield process
+
+
+def test_whether_a_process_has_ended(process: Process) -> None:
+    descriptor = kernel.process_descriptor(process.pid)
+    assert not kernel.has_ended(descriptor) and not kernel.is_ending(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert kernel.has_ended(descriptor) and kernel.is_ending(process.pid)  # its corpse is there
+    process.wait()
+    assert kernel.has_ended(descriptor) and kernel.is_ending(process.pid)
+    assert descriptor is not None
+    os.close(descriptor)
+
+
+def test_a_descriptor_that_is_another_files_by_now_says_nothing(process: Process) -> None:
+    descriptor = kernel.process_descriptor(process.pid)
+    assert descriptor is not None
+    os.close(descriptor)
+    assert not kernel.has_ended(descriptor)
+    assert os.open(os.devnull, os.O_RDONLY) == descriptor  # and it is readable
+    assert not kernel.has_ended(descriptor)
+    os.close(descriptor)
+    assert not kernel.has_ended(None)
+
+
+def test_which_signals_a_process_dies_of(process: Process) -> None:
+    assert kernel.dies_of(process.pid, signal.SIGUSR2)
+    assert kernel.dies_of(process.pid, signal.SIGRTMAX - 3)
+    assert not kernel.dies_of(process.pid, signal.SIGUSR1)  # it has a handler
+    assert not kernel.dies_of(process.pid, signal.SIGPIPE)  # Python ignores it
+    process.kill()
+    process.wait()
+    assert not kernel.dies_of(process.pid, signal.SIGUSR2)
