@@ -45,7 +45,8 @@ def test_an_exception_that_cannot_be_asked_tells_what_it_can(error: Exception, t
     try:
         raise error
     except Exception as caught:
-        story = story_of(caught)
+        assert caught is error
+    story = story_of(error)
     assert text_of(error) == text
     assert summary_of(error).endswith(summary)
     assert story.startswith("Traceback (most recent call last):\n") and story.endswith("\n")

@@ -105,9 +105,10 @@ def test_a_session_without_a_file_is_not_imported(main: types.ModuleType) -> Non
 def test_a_working_directory_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clean worker would begin there."""
     (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(WorkerStartError, match=r"working directory of this program was removed: os\.chdir\(\)"):
-        start("module:function", {}, [])
-    with pytest.raises(WorkerStartError, match="working directory"):
-        Shipment({})
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        with pytest.raises(WorkerStartError, match=r"working directory of this program was removed: os\.chdir\(\)"):
+            start("module:function", {}, [])
+        with pytest.raises(WorkerStartError, match="working directory"):
+            Shipment({})
