@@ -542,3 +542,24 @@ def test_a_state_is_small(order: str) -> None:
     some = loader(range(200), **ORDERS[order](200, 3, False))
     for _ in some:
         assert len(json.dumps(some.state_dict())) < 1000
+
+
+class BegunAnewByIter:
+    """Its own iterator, which each `iter()` sends back to the start; Lightning's in `predict` is one."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[Any]:
+        self.left = iter(self.steps)
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.left)
+
+
+def test_an_iterator_is_begun_once() -> None:
+    batches = [[0, 1], [2, 3], [4, 5]]
+    whole = stoker.DataLoader(range(6), batch_sampler=BegunAnewByIter(batches), output="numpy")
+    for _ in range(2):
+        assert [batch.tolist() for batch in whole] == batches

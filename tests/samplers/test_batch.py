@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -83,3 +84,17 @@ def test_bad_drop_last(drop_last: Any) -> None:
 def test_attributes() -> None:
     batches = BatchSampler(range(3), 2, True)
     assert (batches.sampler, batches.batch_size, batches.drop_last) == (range(3), 2, True)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_sampler_that_each_iter_begins_anew(drop_last: bool) -> None:
+    class Anew:
+        def __iter__(self) -> Iterator[int]:
+            self.left = iter(range(5))
+            return self
+
+        def __next__(self) -> int:
+            return next(self.left)
+
+    batches = list(islice(BatchSampler(Anew(), 2, drop_last), 4))
+    assert batches == ([[0, 1], [2, 3]] if drop_last else [[0, 1], [2, 3], [4]])

@@ -60,14 +60,14 @@ class Walk:
 
     def __iter__(self) -> Iterator[Any]:
         """Gives what the sampler yields, from where its own state says, else from its start."""
-        first = self._drawing(lambda: next(self._iterator, _END))
-        if first is _END and self._owner is not None and self._from_start:
+        step = self._drawing(lambda: next(self._iterator, _END))
+        if step is _END and self._owner is not None and self._from_start:
             # Its state was that behind the end of a pass: what was left of that one is nothing
             self._iterator = iter(self._sampler)
-            first = next(self._iterator, _END)
-        if first is not _END:
-            yield first
-            yield from self._iterator
+            step = next(self._iterator, _END)
+        while step is not _END:  # by next() alone: there are iterators that a second iter() begins anew
+            yield step
+            step = next(self._iterator, _END)
 
     def _drawing(self, call: Callable[[], T]) -> T:
         """Makes a call that may draw: with the generators as they stood at this point of an earlier pass, if any."""

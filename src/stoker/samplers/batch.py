@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from stoker import _nominal
@@ -34,7 +34,7 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Yields the batches; a batch's indices are taken from the sampler only when the batch is."""
-        indices = iter(self.sampler)
+        indices = chain(self.sampler)  # one iter() for all batches: a second begins some samplers anew
         while batch := list(islice(indices, self.batch_size)):
             if self.drop_last and len(batch) < self.batch_size:
                 return
