@@ -112,6 +112,40 @@ def test_whoever_sets_the_epoch_sets_the_loaders(name: str, calls: list[int]) ->
     assert lists(told) == epochs[calls[-1] + 1 if calls else 0]
 
 
+class TestSeveralPassesInAnEpochOfTheirs:
+    """As Lightning's `CombinedLoader` makes them of the shorter loaders: it sets the epoch only for the longest."""
+
+    def test_no_pass_comes_again(self) -> None:
+        loader, told = loader_of("shuffle"), loader_of("shuffle")
+        epochs = [lists(loader) for _ in range(9)]
+        passes = []
+        for number in range(3):
+            told.batch_sampler.set_epoch(number)
+            passes += [lists(told) for _ in range(3)]
+        assert passes == epochs
+
+    def test_the_same_number_again_goes_back_and_a_lower_one_begins_anew(self) -> None:
+        loader, told = loader_of("shuffle"), loader_of("shuffle")
+        epochs = [lists(loader) for _ in range(9)]
+        for number, expected in ((0, 0), (1, 3), (1, 3), (2, 6), (0, 0), (1, 3)):
+            told.batch_sampler.set_epoch(number)
+            assert [lists(told) for _ in range(3)] == epochs[expected : expected + 3]
+
+    def test_a_resumed_run_goes_on_counting(self) -> None:
+        loader, told = loader_of("shuffle"), loader_of("shuffle")
+        epochs = [lists(loader) for _ in range(7)]
+        for number, count in ((0, 3), (1, 1)):
+            told.batch_sampler.set_epoch(number)
+            assert len([lists(told) for _ in range(count)]) == count
+        next(iter(told))
+        again = loader_of("shuffle")
+        again.load_state_dict(told.state_dict())
+        again.batch_sampler.set_epoch(1)
+        assert [lists(again), lists(again)] == [epochs[4][1:], epochs[5]]
+        again.batch_sampler.set_epoch(2)
+        assert lists(again) == epochs[6]
+
+
 class TestResumed:
     """A loaded state, and then `set_epoch`, as training loops and frameworks call it before each epoch."""
 

@@ -28,7 +28,9 @@ class Epochs:
         self.moved = False
         self.seed: int | None = None
         self._resumed: int | None = None  # number of the epoch of a loaded state, until others say theirs
-        self._others = 0  # by how much our number is ahead of what others count
+        self._others = 0  # by how much our number is ahead of what others count, as they began
+        self._uncounted = 0  # passes of ours beyond that, which they have not counted
+        self._last: int | None = None  # number that others said last
         self._pass = 0  # number of the epoch that the next pass of others over our sampler gives
         self._origin = (0, 0)  # (number, position) from which on all pieces have one length
         self._left: dict[str, int | None] = {}  # what has a set_epoch → the epoch that we left there
@@ -42,16 +44,24 @@ class Epochs:
         """A sampler's `set_epoch` was called: by those who count epochs themselves.
 
         Where they begin below the epoch of a state that was loaded, they count those of this run (Lightning's Fabric).
+        One of theirs may hold several of our passes (Lightning's `CombinedLoader`, until the longest of its loaders has
+        ended): where they count on, none of these comes again. The number that they said last, or a lower one, goes
+        back.
         """
         number = arguments.count("epoch", number)
         if self._resumed is not None:
             self._others, self._resumed = max(0, self._resumed - number), None
-        self._set(number + self._others)
+        if self._last is None or number < self._last:
+            self._uncounted = 0
+        elif number > self._last:
+            self._uncounted = max(self._uncounted, self.begun - number - self._others)
+        self._last = number
+        self._set(number + self._others + self._uncounted)
 
     def set_epoch(self, loader: DataLoader[Any], number: int) -> None:
         """Makes this the number of the next epoch, and of the next pass of others."""
         number = arguments.count("epoch", number)
-        self._others, self._resumed = 0, None
+        self._others, self._resumed, self._last = 0, None, None
         self._set(number)
         self._find(loader)
 
@@ -92,7 +102,8 @@ class Epochs:
     def resume(self, loader: DataLoader[Any], number: int, place: Place, end: int | None) -> None:
         """The next epoch has this number; the piece that follows it begins at `end`."""
         self.begun = self._pass = self._resumed = number
-        self._others, self.moved, self._ahead = 0, False, dict(place.told)
+        self._others, self._last = 0, None
+        self.moved, self._ahead = False, dict(place.told)
         if end is not None:
             self.seed, self._origin = place.seed, (number + 1, end)
         self._find(loader)
