@@ -107,6 +107,16 @@ def test_a_loader_is_rebuilt_from_its_attributes(settings: dict[str, Any]) -> No
     assert [int(i) for batch in again for i in (batch if loader.batch_size else [batch])] == expected
 
 
+def test_a_loader_is_rebuilt_with_another_batch_sampler_alone() -> None:
+    """As Ignite does it: all attributes that have no underscore, but those that a batch sampler replaces."""
+    loader = stoker.DataLoader(range(10), 4, shuffle=True, drop_last=True, seed=1)
+    replaced = ("batch_size", "sampler", "drop_last", "batch_sampler")
+    arguments = {name: value for name, value in vars(loader).items() if name[0] != "_" and name not in replaced}
+    again = stoker.DataLoader(**arguments, batch_sampler=[[1, 2], [3]])
+    assert [batch.tolist() for batch in again] == [[1, 2], [3]]
+    assert epoch(stoker.DataLoader(**arguments, batch_sampler=loader.batch_sampler)) == epoch(loader)
+
+
 def test_torchs_loader_is_built_from_ours() -> None:
     """As Accelerate does it: torch's arguments, read one by one, into a loader of torch's."""
     names = set(inspect.signature(data.DataLoader).parameters)
@@ -321,6 +331,49 @@ def test_accelerates_own_preparing() -> None:
     shares = [epoch(prepare_data_loader(loader, num_processes=2, process_index=i, put_on_device=False)) for i in (0, 1)]
     assert shares == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
     assert epoch(skip_first_batches(stoker.DataLoader(range(6), 2), 1)) == [2, 3, 4, 5]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ignites_deterministic_engine() -> None:
+    deterministic = pytest.importorskip("ignite.engine.deterministic")
+    seen: list[int] = []
+    engine = deterministic.DeterministicEngine(lambda _, batch: seen.extend(batch.tolist()))
+    engine.run(stoker.DataLoader(range(10), 4, shuffle=True, num_workers=1), max_epochs=2)
+    assert sorted(seen) == sorted([*range(10), *range(10)])
+    assert seen[:10] != seen[10:]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_predicts_each_batch_once() -> None:
+    pl = pytest.importorskip("lightning.pytorch")
+
+    class Same(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def predict_step(self, batch: Any, number: int) -> Any:
+            return batch
+
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(accelerator="cpu", devices=1, enable_checkpointing=False, **quiet)
+    batches = trainer.predict(Same(), stoker.DataLoader(range(6), 2, num_workers=1))
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
+
+
+# A compiled function
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 1}], ids=str)
+def test_the_loop_in_a_compiled_function(settings: dict[str, Any]) -> None:
+    network = torch.nn.Linear(2, 1)
+
+    def train(loader: Any) -> Any:
+        total = torch.zeros(())
+        for batch in loader:
+            total = total + network(batch).sum()
+        return total
+
+    loader = stoker.DataLoader([torch.full((2,), float(number)) for number in range(6)], 2, **settings)
+    compiled = torch.compile(train, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(loader), train(loader))
 
 
 # What the guide on resuming says of them

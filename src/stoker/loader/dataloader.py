@@ -39,6 +39,7 @@ from stoker.loader.progress import Progress
 from stoker.loader.report import Report
 from stoker.loader.state import Place
 from stoker.loader.threads import units_at_once
+from stoker.loader.untraced import keep_dynamo_out, untraced
 from stoker.loader.watched import WatchedBackend
 from stoker.loader.witness import Witness, users_level
 from stoker.samplers import BatchSampler, RandomSampler, Sampler, SequentialSampler
@@ -264,12 +265,12 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         arguments.check_batching(batch_size, bool(shuffle), sampler, batch_sampler, drop_last)
         if batch_sampler is not None:
             batch_size, drop_last = None, False
+        # No attribute `shuffle`, as in torch: who rebuilds a loader from its attributes gives `sampler=` beside them
         self._own_sampler: Any = None
         if sampler is None:
             sampler = self._own_sampler = self._default_sampler(bool(shuffle), generator)
         if batch_size is not None and batch_sampler is None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
-        self.shuffle = shuffle
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.sampler = sampler
@@ -335,11 +336,13 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             value = arguments.context_of(value, self.num_workers)
         object.__setattr__(self, name, value)
 
+    @untraced
     def __iter__(self) -> Iterator[Any]:
         """Begins an epoch: starts the workers now; the first `next()` waits for the first batch.
 
         Iterators are independent of each other. With `persistent_workers` there is only one, and each call restarts it.
         """
+        keep_dynamo_out()
         self._obey_set_epoch()
         kept = self._iterator
         if (auto := self._automatic) is not None:
@@ -598,7 +601,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 _ARGUMENTS = tuple(inspect.signature(DataLoader).parameters)
 
 _SEEN_BY_ITERATORS = (
-    *_ARGUMENTS,
+    *(name for name in _ARGUMENTS if name != "shuffle"),
     *("_is_stream", "_own_sampler", "_epochs", "_told", "_ledger", "_IterableDataset_len_called"),
 )
 """Not what a subclass adds: it may be an iterator, and that is for the subclass alone to keep."""

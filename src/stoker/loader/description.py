@@ -10,6 +10,7 @@ from stoker._machine import cpus, memory
 from stoker.datasets.nesting import batched_by
 from stoker.loader import epoch, heap
 from stoker.loader.sharing import gathers, may_share, under_way
+from stoker.samplers import RandomSampler
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
@@ -79,7 +80,9 @@ def _order(loader: DataLoader[Any]) -> str:
     known = epoch.knower(loader)
     if known is not loader._own_sampler:
         return f"known by position from {type(known).__name__}, from {source}"
-    return f"shuffled by a keyed permutation, from {source}" if loader.shuffle else "0, 1, 2, …"
+    return (
+        f"shuffled by a keyed permutation, from {source}" if isinstance(loader.sampler, RandomSampler) else "0, 1, 2, …"
+    )
 
 
 def _batches(loader: DataLoader[Any]) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stoker.samplers import BatchSampler
+from stoker.samplers import BatchSampler, RandomSampler
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
@@ -52,7 +52,7 @@ def _order_of(loader: Any, ours: DataLoader[Any] | None) -> dict[str, Any]:
         return {"batch_sampler": loader.batch_sampler, "batch_size": 1, "drop_last": False}
     if ours is not None or torch is None:
         made_it = ours is not None and sampler is ours._own_sampler
-        return {"shuffle": loader.shuffle} if made_it else {"sampler": sampler}
+        return {"shuffle": isinstance(sampler, RandomSampler)} if made_it else {"sampler": sampler}
     if type(sampler) is torch.utils.data.SequentialSampler and sampler.data_source is loader.dataset:
         return {"shuffle": False}
     plain = type(sampler) is torch.utils.data.RandomSampler and not sampler.replacement and sampler._num_samples is None
