@@ -319,6 +319,31 @@ def test_a_stream_that_cannot_go_on_says_what_is_lost(tmp_path: Path) -> None:
     assert sorted(numbers) == sorted([*range(0, 40, 2), *range(1, 17, 2)])
 
 
+class Picking(Plain):
+    """Draws its order from a generator that it holds, and that goes on from epoch to epoch."""
+
+    def __init__(self, epoch: int, at: Callable[[], object]) -> None:
+        super().__init__({21: at})
+        self._rng, self._left = np.random.default_rng(0), epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        self._left -= 1
+        for place, number in enumerate(self._rng.permutation(40)):
+            if self._left == 0 and place in self._at:
+                self._at[place]()
+            yield np.array([number, place]), np.full(20_000, number)
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_stream_is_read_again_only_where_its_generator_is_as_at_the_start(epoch: int, tmp_path: Path) -> None:
+    with loader(Picking(epoch, Once(tmp_path / "died", die)), persistent_workers=True) as several:
+        for _ in range(epoch):
+            numbers, errors = read(iter(several))
+    assert len(numbers) == len(set(numbers))
+    assert (len(errors), len(numbers) == 40) == ((0, True) if epoch == 1 else (1, False))
+
+
 class CannotSay(Sharing):
     """Shares itself out among the workers, and fails to say where it stands."""
 

@@ -357,6 +357,39 @@ def test_lightning_predicts_each_batch_once() -> None:
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
 
 
+@BACKENDS
+@pytest.mark.parametrize("around", ["bare", "shuffled by itself", "mapped and shuffled"])
+def test_a_stream_of_hugging_faces_is_shared_out_once(around: str, workers: dict[str, Any]) -> None:
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.Dataset.from_dict({"a": list(range(24))}).to_iterable_dataset(num_shards=4)
+    if around == "shuffled by itself":
+        stream = stream.shuffle(seed=1, buffer_size=5)
+    if around == "mapped and shuffled":
+        stream = stoker.ShuffleDataset(stoker.MapDataset(stream, dict), 5)
+    loader = stoker.DataLoader(stream, 4, collate_fn=lambda rows: [row["a"] for row in rows], **workers)
+    batches = iter(loader)
+    seen = [*next(batches), *next(batches)]
+    state = loader.state_dict()
+    rest = [number for batch in batches for number in batch]
+    assert sorted(seen + rest) == list(range(24))
+    if around != "shuffled by itself":  # which loses what its buffer held
+        loader.load_state_dict(state)
+        assert [number for batch in loader for number in batch] == rest
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ranks_of_a_stream_of_hugging_faces_shuffle_alike() -> None:
+    datasets = pytest.importorskip("datasets")
+    from datasets.distributed import split_dataset_by_node
+
+    stream = datasets.Dataset.from_dict({"a": list(range(24))}).to_iterable_dataset(num_shards=3)
+    seen: list[int] = []
+    for rank in range(2):
+        share = split_dataset_by_node(stream.shuffle(seed=1, buffer_size=7), rank, 2)
+        seen += (row["a"] for row in stoker.DataLoader(share, None, collate_fn=dict, seed=rank))
+    assert sorted(seen) == list(range(24))
+
+
 # A compiled function
 
 

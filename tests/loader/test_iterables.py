@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import random
 import threading
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stoker
@@ -202,6 +204,88 @@ def test_a_dataset_that_knows_its_shards_is_asked(workers: Any) -> None:
     assert flat(stoker.DataLoader(Sharded(), collate_fn=list, **workers)) == [0, 100, 1, 101, 2, 102]
 
 
+class SharesItselfToo(stoker.IterableDataset[int]):
+    """Has a shard for whoever asks, and asks whose turn it is, as Hugging Face's streams do."""
+
+    def __init__(self, numbers: range = range(12)) -> None:
+        self.numbers = numbers
+        self.begun = 0
+
+    def shard(self, num_shards: int, index: int) -> Any:
+        part = copy.copy(self)
+        part.numbers = self.numbers[index::num_shards]
+        return part
+
+    def mine(self) -> range:
+        info = stoker.get_worker_info()
+        return self.numbers if info is None else self.numbers[info.id :: info.num_workers]
+
+    def __iter__(self) -> Iterator[int]:
+        while self.begun < len(mine := self.mine()):
+            self.begun += 1
+            yield mine[self.begun - 1]
+        self.begun = 0
+
+
+class GivesShards(SharesItselfToo):
+    """Does not ask."""
+
+    def mine(self) -> range:
+        return self.numbers
+
+
+def named_by_worker(number: int) -> int:
+    info = stoker.get_worker_info()
+    assert info is None or info.id >= 0
+    return number
+
+
+AROUND: dict[str, Any] = {
+    "bare": lambda stream: stream,
+    "mapped": lambda stream: stoker.MapDataset(stream, int),
+    "shuffled": lambda stream: stoker.ShuffleDataset(stoker.MapDataset(stream, int), 3),
+    "in a chain": lambda stream: stoker.MapDataset(stoker.ChainDataset([stream, stream]), int),
+    "a rank's": lambda stream: stoker.MapDataset(stream, int).shard(2, 1),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [SharesItselfToo, GivesShards])
+@pytest.mark.parametrize("around", AROUND)
+def test_a_stream_with_shards_is_shared_out_once(around: str, kind: Any, workers: Any) -> None:
+    stream = AROUND[around](kind())
+    whole = sorted(flat(stoker.DataLoader(stream, collate_fn=list)))
+    with stoker.DataLoader(stream, collate_fn=list, persistent_workers=True, **workers) as loader:
+        assert [sorted(flat(loader)) for _ in range(2)] == [whole, whole]
+    assert len(whole) == {"in a chain": 24, "a rank's": 6}.get(around, 12)
+
+
+@BOTH
+def test_a_function_over_shards_may_ask(workers: Any) -> None:
+    stream = stoker.MapDataset(GivesShards(), named_by_worker)
+    assert flat(stoker.DataLoader(stream, collate_fn=list, **workers)) == list(range(12))
+
+
+@pytest.mark.parametrize("kind", [SharesItselfToo, GivesShards])
+def test_a_stream_with_shards_that_raises_at_first_goes_on(kind: Any) -> None:
+    class Stumbles(kind):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[int]:
+            self.left = iter([None, *self.mine()])
+            return self
+
+        def __next__(self) -> int:
+            number = next(self.left)
+            if number is None:
+                raise ValueError("torn")
+            return number  # type: ignore[no-any-return]
+
+    loader = stoker.DataLoader(Stumbles(), collate_fn=list, on_error="skip", **THREADS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StokerWarning)
+        assert sorted(flat(loader)) == list(range(12))
+    assert loader.report().epoch.quarantined == 2
+
+
 @BOTH
 def test_each_part_of_a_chain_is_shared_out_by_itself(workers: Any) -> None:
     chain = stoker.ChainDataset([Unequal([2, 3]), Plain(3), Sharded()])
@@ -372,3 +456,52 @@ def test_first_samples_of_workers_do_not_share_their_numbers(count: int) -> None
     assert sorted(number for number, _ in samples) == list(range(12))
     assert len({drawn for _, drawn in samples}) == 12
     assert samples == flat(stoker.DataLoader(Rolled(), collate_fn=list, seed=3, num_workers=count))
+
+
+# Generators that a stream holds
+
+
+class PickedInStep(stoker.IterableDataset[int]):
+    """Draws the order of all samples in each worker, from a generator of its own, and keeps every n-th."""
+
+    def __init__(self, share: Any = None) -> None:
+        self.rng = np.random.default_rng(0)
+        self.share = share
+
+    def __iter__(self) -> Iterator[int]:
+        info = stoker.get_worker_info()
+        assert info is not None
+        first, step = self.share or (info.id, info.num_workers)
+        left = list(range(40))
+        for place in range(40):
+            number = left.pop(self.rng.integers(len(left)))
+            if place % step == first:
+                yield number
+
+
+def test_workers_may_draw_alike_from_a_generator_of_the_stream() -> None:
+    samples = flat(stoker.DataLoader(PickedInStep(), collate_fn=list, num_workers=2))
+    assert samples != sorted(samples) == list(range(40))
+
+
+def test_ranks_may_draw_alike_from_a_generator_of_the_stream() -> None:
+    loaders = [stoker.DataLoader(PickedInStep((rank, 2)), collate_fn=list, seed=rank) for rank in range(2)]
+    epochs = [[sample for loader in loaders for sample in flat(loader)] for _ in range(2)]
+    assert [sorted(samples) for samples in epochs] == [list(range(40))] * 2
+    assert epochs[0] != epochs[1]  # the generator goes on
+
+
+def test_a_generator_of_the_collators_is_seeded_for_each_batch() -> None:
+    class Noise:
+        def __init__(self, stream: Any) -> None:
+            self.stream, self.own = stream, np.random.default_rng(2)
+
+        def __call__(self, samples: list[int]) -> list[Any]:
+            return [(*samples, self.own.random())]
+
+    stream = PickedInStep()
+    noise = [drawn for _, drawn in flat(stoker.DataLoader(stream, collate_fn=Noise(stream), num_workers=2, seed=1))]
+    assert len(set(noise)) == 40
+    assert sorted(number for number, _ in flat(stoker.DataLoader(stream, collate_fn=Noise(stream), num_workers=2))) == (
+        list(range(40))
+    )

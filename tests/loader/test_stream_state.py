@@ -105,6 +105,22 @@ class HasShards(Plain):
             yield number, rng().random()
 
 
+class HasShardsAndSharesItself(HasShards):
+    """Both, as Hugging Face's streams."""
+
+    def shard(self, num_shards: int, index: int) -> HasShardsAndSharesItself:
+        return HasShardsAndSharesItself(self.numbers[index::num_shards])
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = mine()
+        for number in self.numbers[worker::workers]:
+            yield number, rng().random()
+
+
+def shuffled_between() -> Any:
+    return stoker.ShuffleDataset(stoker.MapDataset(HasShardsAndSharesItself(), lambda sample: sample[0]), 3)
+
+
 class KeepsItsState(Plain):
     """As torchdata wants it; begins anew behind its end."""
 
@@ -202,6 +218,7 @@ def mapped() -> Any:
 SOURCES: list[Any] = [
     *(Plain, ShuffledFirst, Buffered, SharesItself, SharesItselfUnevenly, HasShards, KeepsItsState),
     *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, chain, mapped),
+    *(HasShardsAndSharesItself, shuffled_between),
 ]
 WAYS: list[dict[str, Any]] = [{}, {"shard": "none"}, {"worker_init_fn": int}, {"batch_size": None}, {"drop_last": True}]
 THREADS: dict[str, Any] = {"num_workers": 3, "worker_method": "thread"}

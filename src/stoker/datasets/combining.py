@@ -9,6 +9,7 @@ from typing import Any
 from stoker.datasets.base import is_stream
 from stoker.datasets.stream import Stream
 from stoker.datasets.subset import Subset
+from stoker.datasets.worker_share import OfWorker, WorkerShare
 
 
 class NoDatasetError(TypeError):
@@ -100,4 +101,6 @@ def shard_of(dataset: Any, num_shards: int, index: int) -> Any:
         return dataset
     if not is_stream(dataset):
         return Subset(dataset, range(index, len(dataset), num_shards))
+    if isinstance(index, OfWorker) and not isinstance(dataset, Stream):
+        return WorkerShare(dataset, num_shards, int(index))
     return dataset.shard(num_shards=num_shards, index=index)

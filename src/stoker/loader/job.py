@@ -21,6 +21,7 @@ from stoker.errors import SkipSample
 from stoker.loader import torch_bridge
 from stoker.loader.faults import Faults
 from stoker.loader.generators import mix
+from stoker.loader.held_generators import held_generators
 from stoker.loader.map_source import MapSource
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.seeding import SampleSeeding, Seeding
@@ -207,7 +208,11 @@ class LoaderJob:
                 self._init_fn(self._number)
         except Exception as error:
             self._sick = error
-        held = self._dataset if settings.own_collate else (self._dataset, self._collate_fn)
+        held: Any = self._dataset if settings.own_collate else (self._dataset, self._collate_fn)
+        if settings.iterable:
+            # Those that a stream holds are part of where it stands: workers and ranks may have to draw alike from them
+            own = set(map(id, held_generators(self._dataset)))
+            held = [generator for generator in held_generators(held) if id(generator) not in own]
         if settings.threads > 1:
             self._threads = Threads(settings.threads, self._info, mode, self.mark, self._begin_ahead, self._tell)
             held = self._collate_fn  # generators that the dataset holds are for the threads to share

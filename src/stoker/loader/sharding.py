@@ -12,7 +12,9 @@ from typing import Any
 
 from stoker._worker_info import current
 from stoker.datasets import ChainDataset
+from stoker.datasets.combining import shard_of
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.worker_share import OfWorker
 from stoker.errors import ShardingError, StateFormatError, StateMismatchError
 from stoker.loader import asking
 
@@ -155,7 +157,8 @@ def shared_out(
     """The worker's share of a stream.
 
     A dataset that asks `get_worker_info()` before its first sample shares itself out, and is left alone. One with a
-    method `shard(num_shards=, index=)` is asked for its shard. Of any other, worker i takes samples i, i + n, …
+    method `shard(num_shards=, index=)` that does not is asked for its shard. Of any other, worker i takes samples i,
+    i + n, …
 
     Returns:
         An iterator over (position in the stream that is read, sample or `OTHERS`), and whether that stream is the
@@ -170,7 +173,7 @@ def shared_out(
         raise StateMismatchError(f"the state is of another dataset than this {type(dataset).__name__}")
     if named:
         current.on_part = asking.in_a_shard if workers > 1 else None
-        return Numbered(dataset.shard(num_shards=workers, index=worker), state), False
+        return Numbered(shard_of(dataset, workers, OfWorker(worker)), state), False
     if chain:
         return _Chained(iter(dataset.datasets), worker, workers, tell, state), False
     current.asked = False

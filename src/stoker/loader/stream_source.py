@@ -14,6 +14,7 @@ from stoker._worker_info import current
 from stoker.errors import ErrorBudgetError, SkipSample, StateMismatchError, StreamLostError
 from stoker.loader.faults import Faults
 from stoker.loader.generators import mix
+from stoker.loader.held_generators import held_generators
 from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class StreamSource:
         if self._resumed is not None:
             left = pickle.loads(self._resumed)
             if left.get("run") == self._run:
-                state = _after_a_death(left, self._number)
+                state = self._after_a_death(left)
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
         again = read_again(self._dataset, state)
         if again:
@@ -199,9 +200,37 @@ class StreamSource:
         try:
             state = {"run": self._run, **self._source.state_dict()}
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
-            return blob, self._ended or _goes_on(state)
+            return blob, self._ended or self._goes_on(state)
         except Exception as error:
             return pickle.dumps({"run": self._run, "position": self._position, "failed": repr(error)}, 5), False
+
+    def _after_a_death(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Where the stream of a worker that died goes on. Nothing may be skipped or come twice without a word."""
+        if self._goes_on(state):
+            return {"ended": False, **state}
+        why = f" (it could not say: {state['failed']})" if "failed" in state else ""
+        raise StreamLostError(
+            f"worker {self._number} died, and its stream cannot be opened again where it stood{why}: "
+            f"{state.get('position', 0)} samples had been delivered, and what it had read beyond is lost. Give the "
+            "dataset state_dict() and load_state_dict(state), or build it from stoker's streams; then the run survives "
+            "this."
+        )
+
+    def _goes_on(self, state: dict[str, Any]) -> bool:
+        """Whether a stream can be opened where it stood, or is read again without harm.
+
+        One that every worker walks whole is read again: that its samples come in one order is what sharing it out by
+        stride rests on anyway. In the first epoch of its workers, that is, where it holds generators: a new worker has
+        these as they were then.
+        """
+        stream = state.get("stream")
+        if "failed" in state or not (isinstance(stream, dict) and "seen" in stream):
+            return "failed" not in state
+        return bool(state.get("strided")) and (self._run == 0 or not self._holds_generators)
+
+    @functools.cached_property
+    def _holds_generators(self) -> bool:
+        return bool(held_generators(self._dataset))
 
     def _next_sample(self, seeds: SampleSeeding) -> Any:
         """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
@@ -225,28 +254,6 @@ class StreamSource:
             return item
         finally:
             self._position += not ended
-
-
-def _after_a_death(state: dict[str, Any], worker: int) -> dict[str, Any]:
-    """Where the stream of a worker that died goes on. Nothing may be skipped or come twice without a word.
-
-    A stream that every worker walks whole is read again: that its samples come in one order is what sharing it out by
-    stride rests on anyway.
-    """
-    if _goes_on(state):
-        return {"ended": False, **state}
-    why = f" (it could not say: {state['failed']})" if "failed" in state else ""
-    raise StreamLostError(
-        f"worker {worker} died, and its stream cannot be opened again where it stood{why}: {state.get('position', 0)} "
-        "samples had been delivered, and what it had read beyond is lost. Give the dataset state_dict() and "
-        "load_state_dict(state), or build it from stoker's streams; then the run survives this."
-    )
-
-
-def _goes_on(state: dict[str, Any]) -> bool:
-    """Whether a stream can be opened where it stood, or is read again without harm."""
-    stream = state.get("stream")
-    return "failed" not in state and (state.get("strided") or not (isinstance(stream, dict) and "seen" in stream))
 
 
 def _left_a_generator(error: BaseException) -> bool:
