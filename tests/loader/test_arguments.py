@@ -242,9 +242,11 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "share_heap": False,
         "on_event": print,
     }
-    attributes = vars(stoker.DataLoader(**given))
+    loader = stoker.DataLoader(**given)
+    attributes = vars(loader)
+    assert "shuffle" not in attributes and loader.shuffle is given.pop("shuffle")
     assert {name: attributes[name] for name in given} == given
-    assert set(inspect.signature(stoker.DataLoader).parameters) == {*given, "sampler", "batch_sampler"}
+    assert set(inspect.signature(stoker.DataLoader).parameters) == {*given, "shuffle", "sampler", "batch_sampler"}
     assert {"sampler", "batch_sampler"} <= set(attributes)
 
 

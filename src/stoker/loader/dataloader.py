@@ -61,6 +61,16 @@ class _Endless(Sampler[None]):
         return itertools.repeat(None)
 
 
+class _Shuffle:
+    """`loader.shuffle`: read from the sampler, and no attribute of the loader's own, as torch's has none.
+
+    Who rebuilds a loader from all that `vars` has gives a batch sampler beside it. A subclass may set one of its own.
+    """
+
+    def __get__(self, loader: DataLoader[Any] | None, kind: type | None = None) -> Any:
+        return self if loader is None else isinstance(loader._own_sampler, RandomSampler)
+
+
 class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
     """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
 
@@ -168,6 +178,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     persistent_workers: bool
     pin_memory_device: str
     in_order: bool
+    shuffle = _Shuffle()
     multiprocessing_context: Any = None  # hides torch's property: ours is a plain attribute
 
     __initialized = False  # mangled as torch's, because some who replace a sampler switch it off
@@ -265,7 +276,6 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         arguments.check_batching(batch_size, bool(shuffle), sampler, batch_sampler, drop_last)
         if batch_sampler is not None:
             batch_size, drop_last = None, False
-        # No attribute `shuffle`, as in torch: who rebuilds a loader from its attributes gives `sampler=` beside them
         self._own_sampler: Any = None
         if sampler is None:
             sampler = self._own_sampler = self._default_sampler(bool(shuffle), generator)
