@@ -49,6 +49,21 @@ def test_streams_and_containers_are_copied_and_what_they_hold_is_shared() -> Non
     assert copied.both[3] is not outer.both[3]  # type: ignore[attr-defined]
 
 
+def test_a_copy_that_is_given_the_dictionary_of_the_original() -> None:
+    class Handing(Named):
+        def __getstate__(self) -> Any:
+            return self.__dict__
+
+        def __setstate__(self, state: Any) -> None:
+            self.__dict__ = state
+
+    stream = Handing(range(3))
+    copied = own_copy(stream)
+    copied.read[1] = 2
+    copied.names = []
+    assert (stream.read, list(stream.names)) == ({}, [0, 1, 2])
+
+
 def test_a_stream_that_holds_itself() -> None:
     stream = Named([1])
     stream.names = [stream]

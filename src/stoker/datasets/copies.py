@@ -38,8 +38,9 @@ def _copy(value: Any, known: dict[int, tuple[Any, Any]]) -> Any:
         copied = is_now(set(value))
     elif is_stream(value) or _keeps_state(value):
         copied = is_now(copy.copy(value))
-        own = getattr(copied, "__dict__", {})
-        own.update({name: _copy(item, known) for name, item in own.items()})
+        own = {name: _copy(item, known) for name, item in getattr(copied, "__dict__", {}).items()}
+        if own:  # a new one: the __setstate__ of Hugging Face's streams takes the dictionary of the original itself
+            object.__setattr__(copied, "__dict__", own)
     else:
         copied = value
     return copied
