@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long soak bench bench-quick lint docs clean
+.PHONY: help demo test test-slow test-frameworks test-long soak bench bench-quick lint docs clean
 
 # Else each process, and the tests start thousands, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,6 +42,7 @@ help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
 	@echo 'make test    the quick tests'
 	@echo 'make test-slow   the examples, benchmarks and pages, run as programs'
+	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets and Ignite on our loader'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
@@ -57,6 +58,10 @@ test: $(VENV)/.demo $(VENV)/.test
 
 test-slow: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest -m slow $(TOGETHER) $(PYTEST_ARGS)
+
+test-frameworks: $(VENV)/.test $(VENV)/.frameworks
+	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS) \
+		tests/loader/test_frameworks.py tests/loader/test_resuming_elsewhere.py tests/_engine/process/test_sending.py
 
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
@@ -101,7 +106,7 @@ $(VENV)/.torch: $(VENV)/.made
 	@touch $@
 
 # One environment, to which each command adds what it needs.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml
+$(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml
 	@echo 'installing stoker[torch,$*] ...'
 	@$(PIP) -e '.[torch,$*]'
 	@touch $@
