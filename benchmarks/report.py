@@ -125,7 +125,7 @@ def readme(results: list[dict[str, Any]]) -> str:
             rows.append(_row(*there[chosen]))
     if len(rows) == 1:
         return ""
-    computers = dict.fromkeys(result["environment"]["CPUs"] for result in results)
+    computers = dict.fromkeys(result["environment"]["CPUs"].replace(" x ", " cores of ", 1) for result in results)
     met = sum(goal["met"] for goal in goals)
     return (
         f"Measured on {' and '.join(computers)} by `make bench`. Of {len(goals)} goals, {met} are met; [by how much "
