@@ -222,7 +222,7 @@ def test_fewer_batches_are_under_way_where_they_are_shared() -> None:
         for _ in range(4):
             next(batches)
         assert batches._backend.shares  # type: ignore[union-attr]
-        assert batches._most(batches._backend) == 4  # type: ignore[arg-type]
+        assert batches._ahead.most(batches._backend) == 4  # type: ignore[arg-type]
 
 
 class Told:
@@ -248,7 +248,7 @@ def test_how_many_are_under_way_until_it_is_known(
     made = loader(Images(), num_workers=8, batch_size=batch_size)
     made._ledger.row_seconds = row_seconds
     with iter(made) as batches:
-        most = [batches._most(Told(shares)) for shares in (None, True, False)]  # type: ignore[arg-type]
+        most = [batches._ahead.most(Told(shares)) for shares in (None, True, False)]  # type: ignore[arg-type]
     assert most == [at_first, shared, 16]
 
 
@@ -258,12 +258,12 @@ def test_there_are_rows_for_all_workers_also_where_a_sampler_makes_the_batches()
     with iter(loader(Images(), num_workers=8, batch_sampler=small, batch_size=1)) as batches:
         for _ in range(4):
             next(batches)
-        assert batches._most(Told(True)) == 8  # type: ignore[arg-type]
+        assert batches._ahead.most(Told(True)) == 8  # type: ignore[arg-type]
 
 
 def test_others_have_as_many_as_ever_under_way() -> None:
     with iter(loader(Images(), num_workers=8, collate_fn=list)) as batches:
-        assert batches._most(Told(None)) == 16  # type: ignore[arg-type]
+        assert batches._ahead.most(Told(None)) == 16  # type: ignore[arg-type]
 
 
 def test_no_more_than_that_are_submitted(monkeypatch: pytest.MonkeyPatch) -> None:

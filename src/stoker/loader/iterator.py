@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stoker import errors
 from stoker._engine import ending, interruption
 from stoker._engine.base import Answer, Backend, Failure
-from stoker._supervision.cut import Cut
 from stoker.device import pinning
-from stoker.loader import epoch, sharing
+from stoker.loader import epoch
 from stoker.loader.accounts import Accounts
+from stoker.loader.ahead import Ahead
 from stoker.loader.job import Work
 from stoker.loader.plan import Step
 from stoker.loader.progress import Progress
@@ -61,11 +61,7 @@ class LoaderIterator:
         self._follow(loader)
         self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device, loader.output)
         self._timeout = loader.timeout or None
-        self._ahead = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
-        self._rows = loader.batch_size or loader.num_workers  # of the latest unit
-        self._ahead_if_shared = sharing.under_way(loader, self._rows)
-        self._shares = sharing.may_share(loader)
-        self._ahead_at_first = self._until_known(loader)
+        self._ahead = Ahead(loader)
         self._in_order = loader.in_order or not loader.num_workers
         self._meanwhile = loader.num_workers > 0  # somebody works while the user has a batch
         self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
@@ -320,37 +316,10 @@ class LoaderIterator:
         assert self._epoch is not None
         if self._planned_all:
             return
-        most = self._most(backend)
-        if self._has_room(backend, most):
+        most, waiting = self._ahead.most(backend), len(self._answers)
+        if self._ahead.has_room(most, self._outstanding + waiting, backend.ready + waiting):
             self._plan(backend, most)
             backend.flush()
-
-    def _has_room(self, backend: Backend, most: int) -> bool:
-        """Whether more is to be submitted now. To wake the workers costs the trainer more than all else that it does
-        for a batch: while all that is under way lies ready, it is done for several batches at once."""
-        under_way = self._outstanding + len(self._answers)
-        if under_way >= most:
-            return False
-        return under_way * 2 <= most or backend.ready + len(self._answers) < under_way
-
-    def _most(self, backend: Backend) -> int:
-        """Units that may be under way. Where workers share each, more of them need not be."""
-        if not self._shares:
-            return self._ahead
-        shares = backend.shares
-        if shares is None:
-            return self._ahead_at_first
-        return self._ahead_if_shared if shares else self._ahead
-
-    def _until_known(self, loader: DataLoader[Any]) -> int:
-        """Units under way until the first answers tell whether they are shared: what they take is then in use.
-
-        What a sample cost the workers of the last epoch tells it before; else each worker can have a unit.
-        """
-        cost, rows = loader._ledger.row_seconds, loader.batch_size
-        if cost is None or rows is None:
-            return min(self._ahead, max(self._ahead_if_shared, loader.num_workers))
-        return self._ahead_if_shared if Cut(loader.num_workers, cost).share(rows, rows) < rows else self._ahead
 
     def _plan(self, backend: Backend, most: int) -> None:
         assert self._epoch is not None
@@ -387,9 +356,7 @@ class LoaderIterator:
                 step.number,
                 spares,
             )
-            rows = len(step.indices) if self._shares else 0
-            if rows != self._rows and rows:
-                self._rows, self._ahead_if_shared = rows, sharing.under_way(self._loader, rows)
+            rows = self._ahead.rows(step.indices)
             self._witness.steps[self._submitted] = step
             try:
                 backend.submit(self._submitted, work, step.worker, rows)
