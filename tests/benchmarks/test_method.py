@@ -184,6 +184,20 @@ def test_a_measurement_that_hangs_is_begun_again(method: ModuleType, monkeypatch
     assert method._measurement({}) == {"rate": 1}
 
 
+def test_a_rival_that_fails_is_begun_again_and_ours_is_not(
+    method: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rival, goes_on in {"torch": True, "stoker": False}.items():
+        answers = iter([(1, "", "lost sys.stderr"), (0, '{"rate": 1}', "")])
+        monkeypatch.setattr(method, "_run", lambda *_, answers=answers: next(answers))
+        if goes_on:
+            assert method._measurement({"rival": rival}) == {"rate": 1}
+            assert "lost sys.stderr" in capsys.readouterr().err
+        else:
+            with pytest.raises(SystemExit, match="status 1"):
+                method._measurement({"rival": rival})
+
+
 def test_a_rival_that_dies_when_it_has_its_figures_is_measured_all_the_same(
     method: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
