@@ -23,7 +23,7 @@ from stoker._machine.cgroups import own
 from tests.faults.matrix.cells import CELLS, HANGS, Cell, Outcome
 from tests.faults.matrix.phases import BATCH, LOADERS, Blow, N, Numbers, loader
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 LIMIT = 16
 """MiB of a cell's cgroup."""

@@ -132,6 +132,7 @@ def story(case: str, number: int, exception: Callable[[], None]) -> tuple[list[i
             again.load_state_dict(loader.state_dict())
             seen += [number for batch in again for number in numbers(batch)]
     iterator.close()
+    assert stoker.get_worker_info() is None
     return seen, at.where, loader.report().epoch.raised
 
 
@@ -139,9 +140,22 @@ def story(case: str, number: int, exception: Callable[[], None]) -> tuple[list[i
 @pytest.mark.parametrize("exception", [interrupted, signalled])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.usefixtures("watchdog")
-def test_at_every_line(case: str, exception: Callable[[], None]) -> None:
+def test_at_some_lines(case: str, exception: Callable[[], None]) -> None:
+    check(case, exception, step=14 if "process" in case else 3)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Stream cannot say where it stands")
+@pytest.mark.parametrize("exception", [interrupted, signalled])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("watchdog")
+def test_at_each_and_every_line(case: str, exception: Callable[[], None]) -> None:
+    check(case, exception, step=1)
+
+
+def check(case: str, exception: Callable[[], None], step: int) -> None:
+    """At each line, or of so many at one: another for each exception."""
     lines = []
-    step = 7 if "process" in case else 1  # of those that cost most not all lines, and others for each exception
     for number in range(1 + (exception is signalled) % step, 100_000, step):
         seen, where, raised = story(case, number, exception)
         if not where:
@@ -151,7 +165,7 @@ def test_at_every_line(case: str, exception: Callable[[], None]) -> None:
         assert len(seen) == len(set(seen)), (number, where, seen)
         # What a handler raises within a sample is the sample's error: so one bounds a sample's time
         assert not missing or (missing == [2, 3] and (where in RETURNS or raised == 2)), (number, where, seen)
-    assert len(lines) > 20
+    assert len(lines) * step > 50
 
 
 def test_a_batch_that_cannot_be_opened_is_raised_and_counted_so() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from stoker._engine import interruption
 from stoker._engine.base import Answer, Backend, Job, NothingLeft, Recipe, StreamEnd, located
+from stoker._worker_info import current
 
 
 class SerialBackend(Backend):
@@ -14,6 +15,7 @@ class SerialBackend(Backend):
 
     def __init__(self, recipe: Recipe) -> None:
         self._job = recipe(0)
+        self._outside = current.info  # a worker's, where this is a loader within a dataset
         self._waiting: deque[tuple[int, Any]] = deque()
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
@@ -29,6 +31,7 @@ class SerialBackend(Backend):
         except NothingLeft:
             kind, value = "empty", None
         except Exception as error:
+            current.info = self._outside  # a signal's handler may have raised before the job set it back
             if interruption.tears(error):
                 raise
             kind, value = "error", error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stoker import errors
 from stoker._engine import ending, interruption
 from stoker._engine.base import Answer, Backend, Failure
+from stoker._worker_info import current
 from stoker.device import pinning
 from stoker.loader import epoch
 from stoker.loader.accounts import Accounts
@@ -57,6 +58,7 @@ class LoaderIterator:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._owner = os.getpid()
+        self._outside = current.info  # a worker's, where this is a loader within a dataset
         self.workers = loader.num_workers
         self._follow(loader)
         self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device, loader.output)
@@ -200,6 +202,7 @@ class LoaderIterator:
 
     def _heed(self, error: BaseException, backend: Backend) -> None:
         """What is to be done before an exception reaches the user, who may call `next()` again."""
+        current.info = self._outside  # without workers it may be interrupted before it is set back
         if interruption.tears(error):
             self._why_closed = (
                 f"{type(error).__name__} interrupted next() in the middle, so this iterator was closed: to go on with "
