@@ -8,6 +8,7 @@ nothing where nobody interrupts.
 
 from __future__ import annotations
 
+import functools
 import signal
 import traceback
 from collections.abc import Callable
@@ -33,6 +34,12 @@ def tears(error: BaseException) -> bool:
 
 def _handlers() -> set[CodeType]:
     """The code of the functions that signals call."""
-    given = [signal.getsignal(number) for number in signal.valid_signals()]
-    called = [handler if hasattr(handler, "__code__") else getattr(handler, "__call__", None) for handler in given]  # noqa: B004
-    return {code for handler in called if isinstance(code := getattr(handler, "__code__", None), CodeType)}
+    codes = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        for called in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - a function or method; an object
+            if isinstance(code := getattr(called, "__code__", None), CodeType):
+                codes.add(code)
+    return codes

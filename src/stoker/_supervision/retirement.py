@@ -48,8 +48,7 @@ class Retirement:
         if self._most_bytes is not None and grown > self._most_bytes:
             return (
                 f"its private memory has grown by {grown / 2**20:,.0f} MiB, and {self._most_bytes / 2**20:,.0f} are "
-                "allowed for each worker (an equal part of half of memory_budget, or "
-                "without one of half of what was free). The dataset keeps something of "
-                "each sample: a cache without a bound, a list that grows?"
+                "allowed for each worker: its equal part of half of memory_budget, or, where there is none, of half of "
+                "what was free. The dataset keeps something of each sample: a cache without a bound, a list that grows?"
             )
         return None

@@ -42,12 +42,11 @@ class ShuffleDataset(Stream[T_co]):
     The order is a function of (seed, epoch): the same on every machine, and another in each epoch that `set_epoch`
     names. A sample is delivered up to about `buffer_size` places earlier or later, all distances equally likely (where
     its neighbours happen to make room, a little more); the first comes when a few more than `buffer_size` samples have
-    been read. About `buffer_size` samples are held (never more than twice as
-    many).
+    been read. About `buffer_size` samples are held (never more than twice as many).
 
     The state is the source's at an earlier sample, taken at every 8th part of `buffer_size` samples, and the place
-    reached. Resuming reads again from there: some
-    2.2 * buffer_size samples. A stream that is sharded is shuffled shard by shard.
+    reached. Resuming reads again from there: some 2.2 * buffer_size samples. A stream that is sharded
+    is shuffled shard by shard.
 
     Args:
         dataset: a stream. (A dataset by index is shuffled by the loader, wholly.)
