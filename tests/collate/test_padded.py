@@ -230,7 +230,9 @@ def test_bad_options_are_refused_when_built(arguments: Any) -> None:
         PadCollator(**arguments)
 
 
-@pytest.mark.parametrize("batch", [[[2**53 + 1, 2**63], [1]], [[2**63], [2**63 + 1]], [[1, 2**70], [3]]], ids=str)
+@pytest.mark.parametrize(
+    "batch", [[[2**53 + 1, 2**63], [1]], [[2**63], [2**63 + 1]], [[1, 2**70], [3]], [[True, 2**63]]], ids=str
+)
 def test_integers_of_more_than_64_bits_are_no_floats(batch: list[Any]) -> None:
     with pytest.raises(BatchError, match=r"Overflow when unpacking long long: \d+ in the list to be padded"):
         PadCollator()(batch)

@@ -98,7 +98,7 @@ def _row(sample: Any, batch: Sequence[Any]) -> Any:
         row = np.asarray(sample)
     except ValueError as cause:
         raise BatchError(f"a list that is no array cannot be padded: {cause}") from cause
-    if row.dtype.kind in "ufO" and isinstance(sample, (list, tuple)) and {*map(type, sample)} == {int}:
+    if row.dtype.kind in "ufO" and isinstance(sample, (list, tuple)) and {int} <= {*map(type, sample)} <= {int, bool}:
         raise mismatch.overflow(sample, "the list")
     if row.dtype.kind not in "biufc":
         raise mismatch.unequal_types(batch)
