@@ -111,6 +111,78 @@ def test_a_state_that_was_loaded_and_not_used_is_gone() -> None:
     assert list(resume(dataset, None)) == [0, 1, 2, 3, 4]
 
 
+class ItsOwnIterator(Plain):
+    """`iter()` gives the dataset itself, at its start."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = 0
+        self.step = 1
+        return self
+
+    def __next__(self) -> int:
+        if self.at >= self.n:
+            raise StopIteration
+        self.at += self.step
+        return self.at - 1
+
+    def state_dict(self) -> State:
+        return {"at": self.at, "step": self.step}
+
+    def load_state_dict(self, state: State) -> None:
+        assert self.step  # which is there once an iteration has begun
+        self.at = state["at"]
+
+
+class TakesUpItsState(ItsOwnIterator):
+    """It is loaded before an iteration begins."""
+
+    step = 1
+    loaded = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.loaded = self.loaded, 0
+        return self
+
+    def load_state_dict(self, state: State) -> None:
+        self.loaded = state["at"]
+
+
+@pytest.mark.parametrize("kind", [ItsOwnIterator, TakesUpItsState])
+def test_a_dataset_that_is_its_own_iterator_goes_on(kind: Any) -> None:
+    dataset = kind(5)
+    assert list(resume(dataset, after(kind(5), 3))) == [3, 4]
+    assert list(resume(dataset, None)) == [0, 1, 2, 3, 4]
+
+
+def test_a_dataset_and_its_iterator_may_both_keep_a_state() -> None:
+    class Scaled(IteratorKeepsState):
+        scale = 1
+
+        def state_dict(self) -> State:
+            return {"scale": self.scale}
+
+        def load_state_dict(self, state: State) -> None:
+            self.scale = state["scale"]
+
+    first, second = Scaled(5), Scaled(5)
+    first.scale = 10
+    state = after(first, 3)
+    assert list(resume(second, state)) == [3, 4]
+    assert second.scale == 10
+    with pytest.raises(ValueError, match="was expected"):
+        next(resume(second, {**state, "iterator": 3}))
+
+
+def test_a_state_with_tensors_is_loaded() -> None:
+    torch = pytest.importorskip("torch")
+
+    class WithTensors(ItsOwnIterator):
+        def state_dict(self) -> State:
+            return {**super().state_dict(), "table": torch.zeros(2)}
+
+    assert list(resume(WithTensors(5), after(WithTensors(5), 3))) == [3, 4]
+
+
 def test_states_of_others_are_copied() -> None:
     class Live(IterableDataset[int]):
         def __init__(self) -> None:

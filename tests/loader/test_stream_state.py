@@ -175,6 +175,24 @@ class _Kept:
         self.at = state["at"]
 
 
+class KeepsAStateBesideItsIterators(IteratorKeepsItsState):
+    """What its iterators do not know."""
+
+    def state_dict(self) -> Any:
+        return {"version": 2}
+
+    def load_state_dict(self, state: Any) -> None:
+        assert state == {"version": 2}
+
+
+class ItsOwnIterator(_Kept, Plain):
+    """Begins anew at `iter()`, where torchdata loads it afterwards."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at = 0
+        return self
+
+
 class Stumbling(Plain):
     """Raises, and goes on when it is asked again."""
 
@@ -218,7 +236,7 @@ def mapped() -> Any:
 SOURCES: list[Any] = [
     *(Plain, ShuffledFirst, Buffered, SharesItself, SharesItselfUnevenly, HasShards, KeepsItsState),
     *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, chain, mapped),
-    *(HasShardsAndSharesItself, shuffled_between),
+    *(HasShardsAndSharesItself, shuffled_between, KeepsAStateBesideItsIterators, ItsOwnIterator),
 ]
 WAYS: list[dict[str, Any]] = [{}, {"shard": "none"}, {"worker_init_fn": int}, {"batch_size": None}, {"drop_last": True}]
 THREADS: dict[str, Any] = {"num_workers": 3, "worker_method": "thread"}
@@ -542,6 +560,32 @@ class _FilesOfIterator:
         self.files.load_state_dict(state)
 
 
+class FilesOfBoth(Files):
+    """The same, but its iterator has a state as well, which says less."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Counting(super().__iter__())
+
+
+class _Counting:
+    def __init__(self, samples: Iterator[Any]) -> None:
+        self.samples = samples
+        self.given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self.given += 1
+        return next(self.samples)
+
+    def state_dict(self) -> Any:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.given = state["given"]
+
+
 def interleaved() -> Any:
     streams = [
         stoker.MapDataset(Numbers(length), lambda number, name=name: f"{name}{number + 1}")
@@ -550,7 +594,7 @@ def interleaved() -> Any:
     return InterleaveDataset(streams, open_at_once=2, seed=1, empty="skip")
 
 
-@pytest.mark.parametrize("source", [Files, FilesOfAll, FilesOfIterator, interleaved])
+@pytest.mark.parametrize("source", [Files, FilesOfAll, FilesOfIterator, FilesOfBoth, interleaved])
 @SOME
 @given(legs=LEGS, last=st.integers(0, 4), size=st.integers(1, 3))
 def test_a_stream_that_names_its_shards(source: Any, legs: Any, last: int, size: int) -> None:

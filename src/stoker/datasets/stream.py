@@ -7,10 +7,11 @@ where a loaded state says. What is below is asked in the same way, whatever it i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from stoker.datasets.base import IterableDataset, is_stream
 from stoker.errors import StateFormatError, StateMismatchError
@@ -19,6 +20,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 State = dict[str, Any]
 """Plain values only, as JSON has them: it must survive `json.dumps` unchanged."""
+
+
+class _KeepsState(Protocol):
+    """What torchdata calls stateful."""
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
 
 
 class StreamIterator(Iterator[T_co]):
@@ -100,7 +109,7 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
         return iter(dataset)
     if not is_stream(dataset) and hasattr(dataset, "__getitem__"):
         return _ByIndex(dataset, count(state, "index"))
-    if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
+    if _keeps_state(dataset):
         return _OfDataset(dataset, state)
     return Counted(iter(dataset), state)
 
@@ -157,6 +166,18 @@ def not_the_end(by: str) -> RuntimeError:
     )
 
 
+def _keeps_state(what: Any) -> TypeGuard[_KeepsState]:
+    return hasattr(what, "state_dict") and hasattr(what, "load_state_dict")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two states are known to be the same: with tensors in them they are not."""
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
 def _strange(state: State, expected: str) -> StateFormatError:
     keys = ", ".join(map(repr, state))
     return StateFormatError(f"a state with {expected} was expected, not one of {keys}: it is another dataset's")
@@ -192,26 +213,48 @@ class _ByIndex(StreamIterator[Any]):
 
 
 class _OfDataset(StreamIterator[Any]):
-    """A stream of somebody else's that keeps its own state."""
+    """A stream of somebody else's that keeps its own state. Its iterator may keep one as well, or be the dataset."""
 
     def __init__(self, dataset: Any, state: State | None) -> None:
+        part(state, "own")
         self._dataset = dataset
-        self._loaded = part(state, "own")
+        self._loaded = state
         self._iterator: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
         # Opened only now: an `__iter__` that is a generator looks at the loaded state at the first sample, and where
         # that is never asked for, the next iteration would begin there.
         if self._iterator is None:
-            if self._loaded is not None:
-                self._dataset.load_state_dict(self._loaded)
-            self._iterator = iter(self._dataset)
+            self._iterator = iter(self._dataset) if self._loaded is None else self._resumed(self._loaded)
         return next(self._iterator)
 
+    def _resumed(self, state: State) -> Iterator[Any]:
+        own = state["own"]
+        if hasattr(self._dataset, "__next__"):
+            return self._resumed_itself(own)
+        self._dataset.load_state_dict(own)
+        iterator: Iterator[Any] = iter(self._dataset)
+        if "iterator" in state and _keeps_state(iterator):
+            iterator.load_state_dict(part(state, "iterator"))
+        return iterator
+
+    def _resumed_itself(self, own: State) -> Iterator[Any]:
+        """A dataset that is its own iterator. Its `__iter__` may take up what was loaded, or go back to the start: then
+        it is loaded behind it, as torchdata does. Some can be loaded only there."""
+        with contextlib.suppress(Exception):
+            self._dataset.load_state_dict(copy.deepcopy(own))
+        iterator: Iterator[Any] = iter(self._dataset)
+        if not _equal(self._dataset.state_dict(), own):
+            self._dataset.load_state_dict(own)
+        return iterator
+
     def state_dict(self) -> State:
-        if self._iterator is not None:
-            return {"own": copy.deepcopy(self._dataset.state_dict())}
-        return {} if self._loaded is None else {"own": self._loaded}
+        if self._iterator is None:
+            return self._loaded or {}
+        state: State = {"own": copy.deepcopy(self._dataset.state_dict())}
+        if self._iterator is not self._dataset and _keeps_state(self._iterator):
+            state["iterator"] = copy.deepcopy(self._iterator.state_dict())
+        return state
 
 
 class Counted(StreamIterator[Any]):
@@ -246,7 +289,6 @@ class Counted(StreamIterator[Any]):
             raise
 
     def state_dict(self) -> State:
-        own = getattr(self._iterator, "state_dict", None)
-        if own is not None and hasattr(self._iterator, "load_state_dict"):
-            return {"iterator": copy.deepcopy(own())}
+        if _keeps_state(self._iterator):
+            return {"iterator": copy.deepcopy(self._iterator.state_dict())}
         return {"seen": self._seen}

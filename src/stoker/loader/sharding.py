@@ -333,7 +333,8 @@ def _merged(states: list[State]) -> State | None:
 def _shards(state: State) -> tuple[dict[str, Any] | None, str | None]:
     """The shards that a worker's state names, None if it names none; and under which name they are kept there."""
     stream = state.get("stream") or {}
-    wrap = next((name for name in ("own", "iterator") if stream.keys() == {name}), None)  # by whom it is kept
+    kept_by = [name for name in ("own", "iterator") if name in stream]
+    wrap = kept_by[0] if kept_by and len(kept_by) == len(stream) else None
     named = stream if wrap is None else stream[wrap]
     if not isinstance(named, dict) or named.keys() != {"shards"} or not isinstance(named["shards"], dict):
         return None, wrap
