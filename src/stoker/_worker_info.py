@@ -67,6 +67,7 @@ class Questions:
 
     told = called = False
     on_told: Callable[[], None] | None = None
+    on_resumed: Callable[[], None] | None = None
     on_part: Callable[[str, bool], None] | None = None
 
     @property
@@ -120,6 +121,15 @@ class _Current(threading.local):
         self._asking.on_told = call
 
     @property
+    def on_resumed(self) -> Callable[[], None] | None:
+        """Called where a stream of the user's has loaded its state, which may be that of global generators as well."""
+        return self._asking.on_resumed
+
+    @on_resumed.setter
+    def on_resumed(self, call: Callable[[], None] | None) -> None:
+        self._asking.on_resumed = call
+
+    @property
     def on_part(self) -> Callable[[str, bool], None] | None:
         """Where the loader shares a stream out: to be told of a stream that another one reads who reads it, and whether
         it has asked which worker it is in."""
@@ -149,6 +159,11 @@ class _Current(threading.local):
     def call(self) -> None:
         """`get_worker_info()` is called."""
         self._asking.called = True
+
+    def resumed(self) -> None:
+        """A stream of the user's has loaded its state."""
+        if self.on_resumed is not None:
+            self.on_resumed()
 
     def read(self, field: str) -> None:
         """A field of an answer is read."""

@@ -193,6 +193,18 @@ class ItsOwnIterator(_Kept, Plain):
         return self
 
 
+class KeepsTheGlobalGenerator(KeepsItsState):
+    """As it stood behind the last sample, beside its place."""
+
+    def state_dict(self) -> Any:
+        return through_json({"at": self.at, "drawn": rng().getstate()})
+
+    def load_state_dict(self, state: Any) -> None:
+        self.at = state["at"]
+        version, numbers, gauss = state["drawn"]
+        rng().setstate((version, tuple(numbers), gauss))
+
+
 class Stumbling(Plain):
     """Raises, and goes on when it is asked again."""
 
@@ -237,6 +249,7 @@ SOURCES: list[Any] = [
     *(Plain, ShuffledFirst, Buffered, SharesItself, SharesItselfUnevenly, HasShards, KeepsItsState),
     *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, chain, mapped),
     *(HasShardsAndSharesItself, shuffled_between, KeepsAStateBesideItsIterators, ItsOwnIterator),
+    KeepsTheGlobalGenerator,
 ]
 WAYS: list[dict[str, Any]] = [{}, {"shard": "none"}, {"worker_init_fn": int}, {"batch_size": None}, {"drop_last": True}]
 THREADS: dict[str, Any] = {"num_workers": 3, "worker_method": "thread"}

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeGuard, TypeVar
 
+from stoker._worker_info import current
 from stoker.datasets.base import IterableDataset, is_stream
 from stoker.errors import StateFormatError, StateMismatchError
 
@@ -226,6 +227,8 @@ class _OfDataset(StreamIterator[Any]):
         # that is never asked for, the next iteration would begin there.
         if self._iterator is None:
             self._iterator = iter(self._dataset) if self._loaded is None else self._resumed(self._loaded)
+            if self._loaded is not None:
+                current.resumed()
         return next(self._iterator)
 
     def _resumed(self, state: State) -> Iterator[Any]:

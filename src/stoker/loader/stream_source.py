@@ -6,6 +6,8 @@ import functools
 import inspect
 import pickle
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stoker._engine.base import NothingLeft, StreamEnd
@@ -94,12 +96,21 @@ class StreamSource:
             self._ended = self._never_opened = False
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
         self.first = self._position
-        with seeds.undisturbed(self.seed):
+        with seeds.undisturbed(self.seed), self._seeded_behind_a_state(seeds):
             samples, left_out = self._read(seeds, wanted)
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
             # What was met on the way to the end is to be counted; the end is then the next unit's
             raise NothingLeft if self._faults.has_met_any else StreamEnd
         return samples
+
+    @contextmanager
+    def _seeded_behind_a_state(self, seeds: SampleSeeding) -> Iterator[None]:
+        """Within it, a sample whose stream has first to be resumed draws what it would have drawn in its turn."""
+        current.on_resumed = lambda: seeds.again(self.seed, self._position)
+        try:
+            yield
+        finally:
+            current.on_resumed = None
 
     def _left_at_its_end(self, state: bytes) -> bool:
         """Whether the worker that this one replaces had come to the end of its stream."""
