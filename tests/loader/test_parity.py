@@ -634,6 +634,24 @@ def test_out_of_order_a_slow_batch_does_not_hold_the_others() -> None:
     assert sorted(int(batch) for batch in iterator) == [0, 2, 3]
 
 
+def test_out_of_order_a_slow_stream_does_not_hold_the_others() -> None:
+    released = threading.Event()
+
+    class Stream(stoker.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            info = stoker.get_worker_info()
+            assert info is not None
+            for index in range(10 * info.id, 10 * info.id + 10):
+                if index == 10:
+                    released.wait(10)
+                yield index
+
+    iterator = iter(stoker.DataLoader(Stream(), in_order=False, num_workers=2, worker_method="thread"))
+    assert [int(next(iterator)) for _ in range(10)] == list(range(10))
+    released.set()
+    assert sorted(int(batch) for batch in iterator) == list(range(10, 20))
+
+
 @pytest.mark.parametrize("workers", ALL, ids=str)
 def test_an_iterator_at_its_end_and_one_that_is_closed(workers: dict[str, Any]) -> None:
     loader = stoker.DataLoader(range(3), **workers)

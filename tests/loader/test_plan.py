@@ -120,11 +120,27 @@ def test_streams_take_turns_until_theirs_ends() -> None:
             turns.append(step.worker)
 
     take(4)
-    plan.ended(1)
+    plan.answered(1, ended=True)
     take(3)
-    plan.ended(2)
-    plan.ended(2)
+    plan.answered(2, ended=True)
+    plan.answered(2, ended=True)
     take(2)
     assert turns == [0, 1, 2, 0, 2, 0, 2, 0, 0]
-    plan.ended(0)
+    plan.answered(0, ended=True)
     assert plan.next() is None
+
+
+def test_a_stream_that_takes_long_is_passed_over_where_the_order_does_not_matter() -> None:
+    plan = TurnPlan(range(3), in_order=False)
+
+    def take(count: int) -> list[int | None]:
+        steps = [plan.next() for _ in range(count)]
+        return [step.worker for step in steps if step is not None]
+
+    assert take(6) == [0, 1, 2, 0, 1, 2]
+    for worker in (0, 2, 0, 2):
+        plan.answered(worker, ended=False)
+    assert take(4) == [0, 2, 0, 2]
+    plan.answered(2, ended=False)
+    plan.answered(0, ended=True)
+    assert take(3) == [2, 1, 2]

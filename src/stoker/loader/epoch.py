@@ -96,7 +96,7 @@ def begin(loader: DataLoader[Any], walk: Walk | None, number: int, place: Place)
     bound_to = loader.num_workers if loader.worker_init_fn is not None and loader.num_workers else None
     if loader._is_stream:
         active, turn, starts = place.streams(max(1, loader.num_workers))
-        return Epoch(number, seed, TurnPlan(active, turn, starts), place)
+        return Epoch(number, seed, TurnPlan(active, turn, starts, loader.in_order), place)
     if walk is not None:
         at = (0, 0) if place.mark is None else (place.batches, place.position)
         size = _size_of_batches(loader)

@@ -308,9 +308,8 @@ class LoaderIterator:
         answer = backend.receive(self._timeout)
         self._outstanding -= 1
         self._answers[answer.unit] = answer
-        if answer.kind == "end":
-            assert self._epoch is not None
-            self._epoch.plan.ended(answer.worker)
+        assert self._epoch is not None
+        self._epoch.plan.answered(answer.worker, answer.kind == "end")
         for note in answer.said.notes:  # last: a warning may be an error
             self._loader._tell_once(note)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -53,8 +54,8 @@ class Plan(Protocol):
     def next(self) -> Step | None:
         """The next step, or None at the end; raises what the user's sampler raises."""
 
-    def ended(self, worker: int) -> None:
-        """The worker's stream has ended."""
+    def answered(self, worker: int, ended: bool) -> None:
+        """The worker has done one of its steps, or has found that its stream has ended."""
 
     def mark(self) -> Any:
         """Where the user's sampler stands behind the latest step, for `Progress`; None where that need not be known."""
@@ -83,8 +84,8 @@ class _Numbered:
         self._next += step is not None
         return step
 
-    def ended(self, worker: int) -> None:
-        raise AssertionError("only streams end")
+    def answered(self, worker: int, ended: bool) -> None:
+        assert not ended, "only streams end"
 
     def mark(self) -> None:
         """Steps are known by their numbers."""
@@ -298,8 +299,8 @@ class StreamedPlan:
         self._is_over = True
         return None
 
-    def ended(self, worker: int) -> None:
-        raise AssertionError("only streams end")
+    def answered(self, worker: int, ended: bool) -> None:
+        assert not ended, "only streams end"
 
     def spares(self, step: Step, seed: int) -> list[Any]:
         """What the sampler gives later is not known yet."""
@@ -326,27 +327,42 @@ def _as_list(batch: Any) -> list[Any]:
 class TurnPlan:
     """Streams: workers make a batch each in turn, until theirs ends.
 
+    Where the order does not matter, it is whoever has least to do: nobody then waits for one whose samples take long.
+
     Args:
         active: the workers whose streams have not ended, in ascending order.
         turn: whose turn is first, as a place in `active`.
         starts: what each worker's first step carries, by worker: where its stream is resumed.
+        in_order: whether workers keep to their turns.
     """
 
-    def __init__(self, active: Iterable[int], turn: int = 0, starts: Mapping[int, Any] | None = None) -> None:
+    def __init__(
+        self, active: Iterable[int], turn: int = 0, starts: Mapping[int, Any] | None = None, in_order: bool = True
+    ) -> None:
         self._active = list(active)
         self._turn = turn
         self._starts = dict(starts or {})
+        self._in_order = in_order
+        self._to_do: Counter[int] = Counter()
 
     def next(self) -> Step | None:
         if not self._active:
             return None
         self._turn %= len(self._active)
-        worker = self._active[self._turn]
-        self._turn += 1
+        if not self._in_order:
+            turns = range(self._turn, self._turn + len(self._active))
+            self._turn = min(turns, key=lambda turn: self._to_do[self._at(turn)])
+        worker = self._at(self._turn)
+        self._turn = self._turn % len(self._active) + 1
+        self._to_do[worker] += 1
         return Step(self._starts.pop(worker, None), 0, worker)
 
-    def ended(self, worker: int) -> None:
-        if worker in self._active:
+    def _at(self, turn: int) -> int:
+        return self._active[turn % len(self._active)]
+
+    def answered(self, worker: int, ended: bool) -> None:
+        self._to_do[worker] -= 1
+        if ended and worker in self._active:
             place = self._active.index(worker)
             self._active.remove(worker)
             self._turn -= place < self._turn
