@@ -7,12 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stoker
 from stoker.loader.held_generators import held_generators
 
 
 class Holder:
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
+
+
+class Drawing:
+    rng = random.Random(1)  # all its objects share it
+
+    def __getitem__(self, index: int) -> float:
+        return self.rng.random()
+
+    def __len__(self) -> int:
+        return 12
 
 
 class Slotted:
@@ -111,3 +122,20 @@ def test_the_search_is_bounded() -> None:
     assert held_generators(wide) == []
     while hasattr(chain, "inner"):  # from the outside in, or the interpreter's stack overflows
         chain = chain.inner
+
+
+@pytest.mark.parametrize("kind", [Drawing, type("Inheriting", (Drawing,), {})])
+def test_one_that_a_class_holds_is_found(kind: Any) -> None:
+    assert held_generators([Holder(inner=kind()), kind(), Drawing()]) == [Drawing.rng]
+
+
+def test_workers_do_not_draw_the_same_from_one_that_a_class_holds() -> None:
+    def epochs(workers: int) -> list[float]:
+        loader = stoker.DataLoader(Drawing(), 2, seed=3, num_workers=workers)
+        return [number for _ in range(2) for batch in loader for number in batch.tolist()]
+
+    before = Drawing.rng.getstate()
+    alone = epochs(0)
+    assert epochs(2) == alone
+    assert len(set(alone)) == 2 * 12
+    assert Drawing.rng.getstate() == before

@@ -1,8 +1,12 @@
-"""Finds the random generators that a dataset holds: in its attributes, its transforms, and so on inwards."""
+"""Finds the random generators that a dataset holds: in its attributes, its transforms, and so on inwards.
+
+Also those that a class holds for all its objects, as MONAI's transforms have one: each worker would have the same copy.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import types
 from collections.abc import Iterator
@@ -26,8 +30,9 @@ def held_generators(holder: object) -> list[Any]:
     """The generators that `holder` can reach, the nearest first, each once.
 
     Looks into attributes (slots too), dictionaries, lists, tuples, sets, closures, partial functions and bound methods.
-    Data is left alone: containers of more than 256 items, arrays, modules and classes; so is what lies more than 16
-    steps or 10,000 objects away. Runs no properties and no `__getattr__`, `__iter__` or `__len__` of the user's.
+    The class of an object is asked only for generators that are attributes of its own or of a base. Data is left alone:
+    containers of more than 256 items, arrays, modules and classes; so is what lies more than 16 steps or 10,000 objects
+    away. Runs no properties and no `__getattr__`, `__iter__` or `__len__` of the user's.
     """
     generators: tuple[type, ...] = _GENERATORS
     closed: tuple[type, ...] = _CLOSED
@@ -35,11 +40,15 @@ def held_generators(holder: object) -> list[Any]:
         generators, closed = (*generators, torch.Generator), (*closed, torch.Tensor)
     found: list[Any] = []
     seen = {id(holder): holder}  # holds what it names, so that no id is used twice
+    classes: set[type] = set()
     ring = [holder]
     for _ in range(_MOST_STEPS):
         next_ring: list[Any] = []
         for parent in ring:
-            for child in _children(parent):
+            new = [kind for kind in type(parent).__mro__ if kind not in classes]
+            classes.update(new)
+            shared = [value for kind in new for value in vars(kind).values() if issubclass(type(value), generators)]
+            for child in itertools.chain(_children(parent), shared):
                 if id(child) in seen or issubclass(type(child), closed):
                     continue
                 if len(seen) == _MOST_OBJECTS:
