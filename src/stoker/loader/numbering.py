@@ -135,8 +135,8 @@ class _Told(int):
 
 
 def _epoch_of(holder: Any) -> int | None:
-    """The epoch that was set last, under the names that torch's samplers and Hugging Face's streams give it."""
-    for name in ("epoch", "_epoch"):
+    """The epoch that was set last, under the names that samplers of torch and streams of others give it."""
+    for name in ("epoch", "_epoch", "current_epoch"):
         value: Any = getattr(holder, name, None)
         if isinstance(value, int):
             return value
