@@ -215,6 +215,22 @@ def test_an_iterator_that_is_replaced_is_gone(kind: Any) -> None:
     assert sorted(epoch(loader)) == list(range(10))
 
 
+@BACKENDS
+def test_workers_are_ended_by_torchs_private_name(workers: dict[str, Any]) -> None:
+    """As scripts end persistent ones, whose loader they keep."""
+    loader = stoker.DataLoader(range(10), 4, persistent_workers=bool(workers), **workers)
+    iterator = iter(loader)
+    next(iterator)
+    iterator._shutdown_workers()
+    assert not iterator.is_open
+    assert epoch(loader) == list(range(10))
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+    assert epoch(loader) == list(range(10))
+    loader.close()
+
+
 def test_single_samples_for_ever() -> None:
     loader = MultiEpochsLoader(range(3), batch_size=None)
     assert [int(sample) for _ in range(2) for sample in loader] == [0, 1, 2, 0, 1, 2]

@@ -386,6 +386,8 @@ class LoaderIterator:
         """Ends the workers now, also persistent ones. Batches that were delivered stay. Idempotent."""
         self._release()
 
+    _shutdown_workers = close  # torch's name, private, and called by many scripts that have no other way there
+
     def _release(self) -> None:
         backend, self._backend = self._backend, None
         self._answers.clear()
