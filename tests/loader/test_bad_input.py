@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,6 +93,26 @@ def test_a_batch_of_other_than_its_samples(returned: Any, said: str, collate_fn:
 def test_a_collate_fn_may_be_given_anything(workers: dict[str, Any]) -> None:
     few = AtOnce(lambda samples: np.array(samples)[:3])
     assert epoch(few, workers, batch_size=4, collate_fn=np.sum) == [3, 15]
+
+
+class Rows(UserDict[str, Any]):
+    """A mapping of columns that is also a sequence of rows, as a TensorDict is."""
+
+    def __getitem__(self, key: str | int) -> Any:
+        return self.data[key] if isinstance(key, str) else {name: column[key] for name, column in self.data.items()}
+
+    def __len__(self) -> int:
+        return len(self.data["x"])
+
+    def __iter__(self) -> Any:
+        return map(self.__getitem__, range(len(self)))
+
+
+@ALL
+def test_a_mapping_may_be_a_sequence_of_samples(workers: dict[str, Any]) -> None:
+    dataset = AtOnce(lambda samples: Rows(x=samples))
+    batches = stoker.DataLoader(dataset, 4, **workers)
+    assert [batch["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @ALL

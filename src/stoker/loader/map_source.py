@@ -231,8 +231,10 @@ def _count(samples: Any) -> int | None:
     if type(samples) is list:
         return len(samples)
     try:
-        return len(samples) if hasattr(samples, "__getitem__") and not isinstance(samples, Mapping) else None
-    except TypeError:  # an array without dimensions
+        if isinstance(samples, Mapping):  # a table of columns may have rows as well, as those of tensordict do
+            samples[0]
+        return len(samples) if hasattr(samples, "__getitem__") else None
+    except (TypeError, LookupError):  # an array without dimensions, a dictionary
         return None
 
 
