@@ -215,6 +215,31 @@ def test_an_iterator_that_is_replaced_is_gone(kind: Any) -> None:
     assert sorted(epoch(loader)) == list(range(10))
 
 
+class Recovering(stoker.DataLoader[Any]):
+    """As SpeechBrain has it: keeps its iterator, saves how far it has come, and walks there again."""
+
+    skipped = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.kept = super().__iter__()
+        for _ in range(self.skipped):
+            next(self.kept)
+        self.skipped = 0
+        return self.kept
+
+
+@BACKENDS
+def test_an_iterator_counts_its_batches_under_torchs_name(workers: dict[str, Any]) -> None:
+    loader = Recovering(range(10), 4, persistent_workers=bool(workers), **workers)
+    for _ in range(2):
+        counts = [loader.kept._num_yielded for _ in loader]
+        assert counts == [1, 2, 3]
+        assert loader.kept._num_yielded == 3
+    loader.skipped = counts[0]
+    assert epoch(loader) == [4, 5, 6, 7, 8, 9]
+    loader.close()
+
+
 @BACKENDS
 def test_workers_are_ended_by_torchs_private_name(workers: dict[str, Any]) -> None:
     """As scripts end persistent ones, whose loader they keep."""

@@ -41,7 +41,7 @@ class Torment:
         self.end()
         self._zygote = iterator._backend.pids[0]
         acts = [self._kill, self._kill, self._stop, self._freeze, self._fork]
-        if iterator._yielded:  # the first zygote's death ends the run if it dies at its birth
+        if iterator._num_yielded:  # the first zygote's death ends the run if it dies at its birth
             acts.append(self._kill_zygote)
         self._act = self._chance.choice(acts)
         delay = self._chance.choice([0, 0, 0.0005, 0.003, 0.02])

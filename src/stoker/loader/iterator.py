@@ -86,7 +86,7 @@ class LoaderIterator:
         self._planned_all = False
         self._sampler_error: BaseException | None = None
         self._finished = False
-        self._yielded = 0
+        self._num_yielded = 0  # torch's name: some who save where they stand read it
         self._outstanding = 0
         self._run = self._due = self._submitted
         for answer in [*self._answers.values(), *([] if self._accounted is None else [self._accounted[0]])]:
@@ -169,7 +169,7 @@ class LoaderIterator:
             if due is not None:
                 self._accounted = None
                 if due[0].kind == "batch":
-                    self._yielded += 1
+                    self._num_yielded += 1
                     self._warn_of_length()
                 self._received(*due)  # last: who is interrupted before has not got it
                 if due[0].kind == "batch":
@@ -422,11 +422,11 @@ class LoaderIterator:
     def _warn_of_length(self) -> None:
         """An IterableDataset that gives more than its length said, as torch warns of it."""
         reported = self._length_told
-        if reported is None or self._yielded <= reported:
+        if reported is None or self._num_yielded <= reported:
             return
         message = (
             f"Length of IterableDataset {self._loader.dataset} was reported to be {reported}"
-            f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched. "
+            f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
         )
         if self._loader.num_workers > 0:
             message += (
