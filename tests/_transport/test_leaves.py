@@ -66,6 +66,16 @@ def test_a_tensor_that_a_batch_holds_twice_arrives_as_one() -> None:
     assert first is second
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_that_was_read_only_belongs_to_who_gets_it(order: Any) -> None:
+    sent = np.arange(6).reshape(2, 3).copy(order)
+    sent.flags.writeable = False
+    got = travelled([sent, sent])
+    assert got[0] is got[1] and got[0].strides == sent.strides
+    assert got[0].tolist() == sent.tolist()
+    assert got[0].flags.writeable and not sent.flags.writeable
+
+
 FLAT = {
     "list": lambda a, b: [a, b],
     "tuple": lambda a, b: (a, b),

@@ -189,6 +189,8 @@ class _Takes:
             small = _small_array(thing) if kind is self._tensor else None
             if small is not None:
                 return _small_tensor, small
+            if kind is np.ndarray and not thing.flags.writeable:
+                return thing.copy("K").__reduce_ex__(5)  # else it would arrive read-only, and the batch is the user's
         return self._otherwise(thing)
 
     def _otherwise(self, thing: Any) -> Any:
