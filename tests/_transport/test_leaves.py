@@ -30,6 +30,11 @@ TENSORS = {
     "bfloat16": lambda: torch.rand(3).bfloat16(),
     "a number in bfloat16": lambda: torch.tensor(1.5).bfloat16(),
     "uint16": lambda: torch.ones(3, dtype=torch.uint16),
+    "uint16, transposed": lambda: torch.ones(3, 4, dtype=torch.uint16).t(),
+    "uint16, spread": lambda: torch.ones(1, dtype=torch.uint16).expand(5),
+    "overlapping": lambda: torch.arange(9).unfold(0, 4, 1),
+    "negated": lambda: torch._neg_view(torch.rand(3)),
+    "an intermediate of autograd": lambda: torch.rand(3, requires_grad=True).t() * 2,
     "float8": lambda: torch.rand(3, 4).to(torch.float8_e4m3fn),
     "conjugated": lambda: torch.rand(3, dtype=torch.complex64).conj(),
     "a leaf of autograd": lambda: torch.rand(3, requires_grad=True),
@@ -50,13 +55,32 @@ def test_a_small_tensor_arrives_as_it_was(make: Any) -> None:
 
 def numbers(tensor: Any) -> Any:
     """The bits of a tensor, as integers that can be compared."""
-    return tensor.detach().resolve_conj().contiguous().flatten().view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
 
 
 def test_a_row_of_a_large_tensor_travels_alone() -> None:
     row = torch.rand(1000, 100)[3]
     assert len(leaves.dumps(row, lambda leaf: None)) < 1000
     assert travelled(row).untyped_storage().nbytes() == row.nbytes
+
+
+TABLE_PARTS = {
+    "a column": lambda table: table[:, 3],
+    "some columns": lambda table: table[:, :3],
+    "every second": lambda table: table[0, ::2],
+    "a column, spread": lambda table: table[:, 3].expand(2, -1),
+    "followed by autograd": lambda table: table[3].requires_grad_(),
+    "uint16": lambda table: table.to(torch.uint16)[:, 3],
+    "bfloat16": lambda table: table.bfloat16()[:, 3],
+}
+
+
+@pytest.mark.parametrize("part", TABLE_PARTS.values(), ids=TABLE_PARTS)
+def test_a_part_of_a_large_tensor_travels_alone(part: Any) -> None:
+    sent = part(torch.arange(100_000.0).reshape(500, 200))
+    assert len(leaves.dumps(sent, lambda leaf: None)) < 8_000
+    got = travelled(sent)
+    assert got.dtype == sent.dtype and torch.equal(got, sent) and got.requires_grad == sent.requires_grad
 
 
 def test_a_tensor_that_a_batch_holds_twice_arrives_as_one() -> None:

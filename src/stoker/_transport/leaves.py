@@ -56,26 +56,63 @@ def _leaf(index: int) -> Any:
     return _building.leaves[index]
 
 
-def _small_tensor(array: np.ndarray[Any, Any], dtype: str | None = None) -> Any:
+def _small_tensor(
+    array: np.ndarray[Any, Any],
+    dtype: str | None = None,
+    layout: tuple[Sequence[int], Sequence[int]] | None = None,
+    requires_grad: bool = False,
+) -> Any:
     """A small leaf. Torch's own pickling takes ten times as long, and a worker without torch has none."""
     import torch
 
     tensor = torch.from_numpy(array)
-    return tensor if dtype is None else tensor.view(getattr(torch, dtype))
+    if dtype is not None:
+        tensor = tensor.view(getattr(torch, dtype))
+    if layout is not None:
+        tensor = tensor.as_strided(*layout)
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def _small_array(tensor: Any) -> tuple[Any, ...] | None:
-    """What `_small_tensor` makes the tensor from; None where that would lose something, such as gradient or strides."""
-    dtype = None
+    """What `_small_tensor` makes the tensor from; None for one that is more, or other, than memory of the CPU's."""
     try:
-        try:
-            array = tensor.numpy()
-        except TypeError:  # NumPy has no bfloat16 and its like
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            array = tensor.view(getattr(sys.modules["torch"], f"int{8 * tensor.itemsize}")).numpy()
+        array, dtype = _numbers(tensor)
+        if array.flags.forc:
+            return array, dtype
+    except (AttributeError, RuntimeError, TypeError):
+        torch = sys.modules["torch"]
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized or tensor.is_nested:
+            return None
+    memory, strides = memory_of(tensor)
+    try:
+        return *_numbers(memory), (tuple(tensor.shape), strides), tensor.requires_grad
     except (AttributeError, RuntimeError, TypeError):
         return None
-    return (array, dtype) if array.flags.forc else None
+
+
+def _numbers(tensor: Any) -> tuple[np.ndarray[Any, Any], str | None]:
+    """The tensor's memory as an array, and its dtype where NumPy has no such."""
+    try:
+        return tensor.numpy(), None
+    except TypeError:  # bfloat16 and its like
+        whole = getattr(sys.modules["torch"], f"int{8 * tensor.itemsize}")
+        return tensor.view(whole).numpy(), str(tensor.dtype).removeprefix("torch.")
+
+
+def memory_of(tensor: Any) -> tuple[Any, tuple[int, ...]]:
+    """All that a tensor of the CPU shows, and nothing beside it: a tensor without gaps, and the strides to see it by.
+
+    A layout that fills its memory is kept (channels last, a transpose), and so is one that shows some of it again and
+    again (an expanded tensor). Where there are gaps, as in a column of a table, the values are brought together.
+    """
+    source = tensor.detach().resolve_conj().resolve_neg()
+    if source.is_contiguous():
+        return source, source.stride()
+    span = 1 + sum(stride * (side - 1) for stride, side in zip(source.stride(), source.shape, strict=True))
+    if span > source.numel():
+        source = source.contiguous()
+        return source, source.stride()
+    return source.as_strided((span,), (1,)), source.stride()
 
 
 Place = Callable[[Any], "int | None"]

@@ -221,39 +221,14 @@ def describe(thing: Any, smallest: int = SMALL) -> tuple[Any, int, Leaf] | None:
     size = thing.numel() * thing.element_size()
     if size < smallest or (thing.requires_grad and not thing.is_leaf):
         return None
-    source = thing.detach()
-    if source.is_conj() or source.is_neg():
-        source = source.resolve_conj().resolve_neg()
-    shape, layout = source.shape, source
-    if not _is_dense(shape, source.stride()):
-        if (span := _span(shape, source.stride())) < source.numel():
-            source = source.as_strided((span,), (1,))
-            size = span * source.element_size()
-        else:
-            layout = source = source.contiguous()
-    strides = None if layout.is_contiguous() else tuple(layout.stride())
+    source, strides = leaves.memory_of(thing)
     name = str(source.dtype).removeprefix("torch.")
-    leaf = Leaf(0, size, True, name, tuple(shape), strides, thing.requires_grad)
+    size = source.numel() * source.element_size()
+    kept = None if source.shape == thing.shape else strides
+    leaf = Leaf(0, size, True, name, tuple(thing.shape), kept, thing.requires_grad)
     return source, source.data_ptr(), leaf
 
 
 def _as_text(dtype: np.dtype[Any]) -> Any:
     """A type of NumPy's own as text, which is pickled in a tenth of the time; any other as it is."""
     return dtype.str if dtype.isbuiltin == 1 and dtype.metadata is None else dtype
-
-
-def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Elements from the first to the last in memory: fewer than there seem to be where some are shown again and again,
-    as in a tensor that was expanded, which is kept as well."""
-    return 1 + sum(stride * (side - 1) for stride, side in zip(strides, shape, strict=True))
-
-
-def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether some order of the axes is contiguous: such a layout (channels last, a transpose) is kept."""
-    expected = 1
-    for stride, side in sorted(zip(strides, shape, strict=True)):
-        if side != 1:
-            if stride != expected:
-                return False
-            expected *= side
-    return True
