@@ -53,6 +53,13 @@ def test_a_small_tensor_arrives_as_it_was(make: Any) -> None:
         assert torch.equal(numbers(got), numbers(sent))
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage is deprecated")  # torch's
+def test_a_quantized_tensor_keeps_its_scale() -> None:
+    sent = torch.quantize_per_tensor(torch.arange(6.0).reshape(2, 3), 0.5, 1, torch.quint8)
+    for part in (sent, sent.t()):
+        assert torch.equal(travelled(part).dequantize(), part.dequantize())
+
+
 def numbers(tensor: Any) -> Any:
     """The bits of a tensor, as integers that can be compared."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)

@@ -95,6 +95,8 @@ def _numbers(tensor: Any) -> tuple[np.ndarray[Any, Any], str | None]:
     try:
         return tensor.numpy(), None
     except TypeError:  # bfloat16 and its like
+        if tensor.is_quantized:  # it has a scale as well
+            raise
         whole = getattr(sys.modules["torch"], f"int{8 * tensor.itemsize}")
         return tensor.view(whole).numpy(), str(tensor.dtype).removeprefix("torch.")
 
