@@ -316,6 +316,12 @@ def test_a_timeout_without_workers_is_refused_where_torch_refuses_it() -> None:
         iter(ours)
 
 
+@pytest.mark.parametrize("method", ["process", "thread"])
+def test_a_timeout_may_be_a_number_of_numpys(method: Any) -> None:
+    seconds: Any = np.float32(30)
+    assert list(stoker.DataLoader(DATA, None, num_workers=1, timeout=seconds, worker_method=method)) == list(DATA)
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [(0, "prefetch_factor must be greater than 0"), (1.5, "prefetch_factor should be an integer or None, but got")],

@@ -62,7 +62,7 @@ class LoaderIterator:
         self.workers = loader.num_workers
         self._follow(loader)
         self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device, loader.output)
-        self._timeout = loader.timeout or None
+        self._timeout = float(loader.timeout) if loader.timeout else None
         self._ahead = Ahead(loader)
         self._in_order = loader.in_order or not loader.num_workers
         self._meanwhile = loader.num_workers > 0  # somebody works while the user has a batch
