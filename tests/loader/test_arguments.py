@@ -142,6 +142,17 @@ def test_len_is_torchs(arguments: dict[str, Any]) -> None:
     assert outcome(lambda: len(stoker.DataLoader(**arguments))) == outcome(lambda: len(TorchLoader(**arguments)))
 
 
+@pytest.mark.parametrize("kind", [stoker.DataLoader, TorchLoader])
+def test_samples_beyond_the_length_of_a_stream_are_told_where_it_is_read(kind: Any) -> None:
+    loader = kind(Stream(8), batch_size=None)
+    assert len(loader) == 8
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(list(loader)) == 10
+    assert [(warning.filename, warning.category) for warning in caught] == [(__file__, UserWarning)] * 2
+    assert "was reported to be 8" in str(caught[0].message)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_len_and_epoch_follow_a_dataset_that_grows(shuffle: bool) -> None:
     data = list(range(4))

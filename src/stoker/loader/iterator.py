@@ -24,7 +24,7 @@ from stoker.loader.progress import Progress
 from stoker.loader.sharding import reshared
 from stoker.loader.state import START
 from stoker.loader.walk import Walk
-from stoker.loader.witness import Witness
+from stoker.loader.witness import Witness, users_level
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -434,7 +434,7 @@ class LoaderIterator:
                 "IterableDataset replica at each worker. Please see "
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, stacklevel=users_level())
 
 
 def _raised(error: Any) -> BaseException:
