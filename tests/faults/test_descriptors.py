@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def test_many_batches_held_with_a_hundred_descriptors(start: Any, birth: str) -> None:
     program = start(
@@ -119,10 +121,13 @@ def test_a_program_without_standard_streams(start: Any, birth: str, tmp_path: Pa
     assert (tmp_path / "program.py.done").exists()
 
 
-def test_a_file_of_the_users_that_has_the_number_of_the_standard_input(start: Any) -> None:
+@pytest.mark.parametrize("closes", ["before", "itself"])
+def test_a_file_of_the_users_that_has_the_number_of_the_standard_input(start: Any, closes: str) -> None:
     program = start(
         "fork",
-        """
+        f"""
+        if {closes == "itself"}:
+            os.close(0)
         class Read(Data):
             file = os.open(sys.argv[0], os.O_RDONLY)
             def __getitem__(self, index):
@@ -130,6 +135,6 @@ def test_a_file_of_the_users_that_has_the_number_of_the_standard_input(start: An
         assert Read.file == 0
         assert (next(iter(loader(Read()))) == Read()[0]).all()
         """,
-        before=["sh", "-c", 'exec "$@" 0<&-', "sh"],
+        before=["sh", "-c", 'exec "$@" 0<&-', "sh"] if closes == "before" else [],
     )
     assert program.end() == (0, "")

@@ -78,9 +78,9 @@ def _as_a_child_of_multiprocessing(number: int) -> None:
     process._identity = (*process._identity, number + 1)
     multiprocessing.process._children = set()  # type: ignore[attr-defined]
     multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]
-    if sys.stdin is None:  # the program has none: its descriptor may be any file's
-        return
     with contextlib.suppress(OSError):
+        if sys.stdin is None or not os.get_inheritable(0):  # the program has none: its descriptor may be any file's
+            return
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
