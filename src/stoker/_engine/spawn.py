@@ -63,7 +63,6 @@ class _Child:
         self.process = process
         self.pid = process.pid or 0
         self.pipe = pipe
-        self.is_ready = False
         self.retires = False
         self.stall: Stall | None = None  # for which it was ended
 
@@ -317,7 +316,7 @@ class SpawnBackend(Backend):
         elif name == "ask":
             self._lending.asked(number, *message)
         elif name == "ready":
-            self._life.children[number].is_ready = self._was_ready = True
+            self._was_ready = True
             self._alone_since = None
             if number in self._streams:  # it goes on where another one stood
                 self._send(number, "resume", self._streams[number])

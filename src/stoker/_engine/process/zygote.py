@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from stoker._engine.base import Failure, Recipe, Said
 from stoker._engine.blame import Blame, Death
@@ -34,10 +34,6 @@ from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stall, Stalls
 from stoker._transport import leaves
 from stoker._transport.arena import Arena
-
-if TYPE_CHECKING:
-    pass
-
 
 TOLD = (4, 32, 256)
 """Answers after which the trainer is told what a row costs: the workers of the next epoch know it from the start."""
@@ -112,7 +108,6 @@ class Zygote:
         self._starved_for: int | None = None  # the unit of which the trainer was told that it waits for memory
         self._dropped_below = 0
         self._answered = 0
-        self._born = time.monotonic()
         self._sickness = Sickness()
         self._stacks = Stacks(workers)
         self._leaving: dict[int, tuple[_Child, float]] = {}  # who was told to leave → when it is to be gone
