@@ -140,9 +140,14 @@ class _Current(threading.local):
         self._asking.on_part = call
 
     @property
-    def is_one_of_several(self) -> bool:
-        """Whether this is one of several workers; to learn it is not to ask."""
-        return self.info is not None and vars(self.info)["num_workers"] > 1
+    def one_of_several(self) -> tuple[int, int] | None:
+        """Number and count where this is one of several workers, torch's own too; to learn it is not to ask."""
+        number, count = 0, 1
+        if self.info is not None:
+            number, count = vars(self.info)["id"], vars(self.info)["num_workers"]
+        elif (info := _told_by_torch()) is not None:
+            number, count = info.id, info.num_workers
+        return (number, count) if count > 1 else None
 
     @contextlib.contextmanager
     def listening(self, heard: Questions) -> Iterator[None]:
@@ -186,8 +191,11 @@ def get_worker_info() -> WorkerInfo | None:
     `get_worker_info().rng` works on every backend; torch's own `get_worker_info()` stays None there, as today.
     """
     current.call()
-    if current.info is not None:
-        return current.info
+    return current.info if current.info is not None else _told_by_torch()
+
+
+def _told_by_torch() -> WorkerInfo | None:
+    """In a worker of torch's own loader what that says: frameworks put theirs in the place of ours."""
     torchs: Any = sys.modules.get("torch.utils.data._utils.worker")
     own: WorkerInfo | None = getattr(torchs, "_worker_info", None)
-    return own  # in a worker of torch's own loader: frameworks put theirs in the place of ours
+    return own

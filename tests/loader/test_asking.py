@@ -196,6 +196,14 @@ def test_what_the_user_shares_out_is_kept_for_each_worker(tmp_path: Path, method
     assert loaded(_kept(Numbers(20), tmp_path / "twice"), method, shard="none") == sorted([*range(20)] * 2)
 
 
+def test_what_is_shared_out_in_torchs_own_loader_is_kept_for_each_worker(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    settings: Any = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "fork"}
+    for _ in range(2):
+        theirs = torch.utils.data.DataLoader(_kept(Asking(0, 20), tmp_path), **settings)
+        assert sorted(theirs) == [*range(20)]
+
+
 def test_shares_of_a_shared_cache_have_one_file(tmp_path: Path) -> None:
     assert loaded(_kept(from_iterable(range, 20), tmp_path)) == [*range(20)]
     assert len(os.listdir(tmp_path)) == 1
