@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import select
+import subprocess
 import sys
 import threading
 import warnings
@@ -141,6 +142,42 @@ def test_each_thread_knows_its_worker() -> None:
 def test_torchs_operators_run_in_one_thread_each() -> None:
     torch = pytest.importorskip("torch")
     assert set(epoch(lambda index: torch.get_num_threads(), workers=2)) == {1}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"threads_per_worker": 2}, {"worker_method": "thread", "num_workers": 2}], ids=repr
+)
+def test_a_sample_may_import_torch_beside_others(settings: dict[str, Any], tmp_path: Path) -> None:
+    """While a module is being imported other threads find it half made, with nothing in it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """if True:
+        import sys, threading
+        import numpy as np, stoker
+        sys.went_on = threading.Event()
+        class Data:
+            def __len__(self):
+                return 16
+            def __getitem__(self, index):
+                if index == 0:
+                    import torch
+                if index == 5:
+                    sys.went_on.set()
+                return {"array": np.array([index]), "number": index}
+        settings = {"num_workers": 1, "prefetch_factor": 8, **eval(sys.argv[1])}
+        loader = stoker.DataLoader(Data(), 2, output="numpy", **settings)
+        assert [batch["number"].tolist() for batch in loader] == [[n, n + 1] for n in range(0, 16, 2)]
+        """
+    )
+    half_made = tmp_path / "torch.py"
+    half_made.write_text(f"import sys\nassert sys.went_on.wait({LONGEST})\n")
+    said = subprocess.run(
+        [sys.executable, str(program), repr(settings)],
+        env={**os.environ, "STOKER_TORCH": "0"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert said.returncode == 0, said.stderr
 
 
 def test_a_batch_that_is_fetched_at_once_is_fetched_by_one_thread() -> None:

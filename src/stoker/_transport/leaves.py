@@ -167,8 +167,12 @@ def _frame(batch: Any, place: Place, numbers: dict[int, int]) -> bytes | None:
 
 
 def _is_plain(kind: type) -> bool:
-    torch = sys.modules.get("torch")
-    return kind is np.ndarray or (torch is not None and kind is torch.Tensor) or kind.__name__ == "TensorLeaf"
+    return kind is np.ndarray or kind is _tensor() or kind.__name__ == "TensorLeaf"
+
+
+def _tensor() -> type | None:
+    """Torch's class, if it is there: not where torch is not loaded, nor while another thread is importing it."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
 @functools.lru_cache(8)
@@ -182,9 +186,8 @@ def dumps_unit(unit: Any) -> bytes:
     third of the time: who gets it knows its names."""
     sink = io.BytesIO()
     pickler = pickle.Pickler(sink, 5)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        pickler.dispatch_table = _with_tensors(torch.Tensor)
+    if (tensor := _tensor()) is not None:
+        pickler.dispatch_table = _with_tensors(tensor)
     try:
         pickler.dump(tuple(unit) if isinstance(unit, tuple) else unit)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -209,10 +212,9 @@ class _Takes:
 
     def __init__(self, sink: io.BytesIO, place: Place, numbers: Mapping[int, int]) -> None:
         super().__init__(sink, protocol=5)  # type: ignore[call-arg] # beside a pickler
-        torch = sys.modules.get("torch")
         self._place = place
         self._numbers = numbers  # of leaves that are placed already, by their id
-        self._tensor = None if torch is None else torch.Tensor
+        self._tensor = _tensor()
 
     def reducer_override(self, thing: Any) -> Any:
         kind = type(thing)

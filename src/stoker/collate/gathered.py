@@ -272,8 +272,8 @@ def _is_collated_by(leaves: NumpyLeaves, fn_map: FnMap, layout: Any) -> bool:
 
 def _is_ours(leaves: NumpyLeaves, fn_map: FnMap, sample: Any) -> bool:
     """Whether one of our functions collates such samples; one of the user's for tensors gets arrays, too."""
-    fn, torch = registry.function_for(sample, fn_map), sys.modules.get("torch")
-    of_tensors = leaves.tensors if torch is None else fn_map.get(torch.Tensor, leaves.tensors)
+    fn, tensor = registry.function_for(sample, fn_map), getattr(sys.modules.get("torch"), "Tensor", None)
+    of_tensors = leaves.tensors if tensor is None else fn_map.get(tensor, leaves.tensors)
     return fn in (leaves.arrays, leaves.scalars, leaves.floats, leaves.ints, leaves.tensors) and (
         of_tensors == leaves.tensors
     )

@@ -291,7 +291,7 @@ def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool = Fal
 
 def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool) -> Node | None:
     """The node of a leaf that one of our functions collates, or None for one that is left to it."""
-    kind, torch = type(sample), sys.modules.get("torch")
+    kind, tensor = type(sample), getattr(sys.modules.get("torch"), "Tensor", None)  # none while it is being imported
     if fn == leaves.floats and kind is float:
         return Numbers(float, {int, bool}, _FLOAT64, leaves, first=True)
     if fn == leaves.ints and kind is int:
@@ -304,9 +304,9 @@ def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeave
         return Numbers(kind, set(), common_dtype({sample.dtype}, ()), leaves)
     if fn == leaves.arrays and kind in (np.ndarray, np.memmap) and sample.ndim and sample.dtype.kind in "biufc":
         # Where a function of the user's takes tensors, it takes arrays as well
-        theirs = torch is not None and fn_map.get(torch.Tensor, leaves.tensors) != leaves.tensors
+        theirs = tensor is not None and fn_map.get(tensor, leaves.tensors) != leaves.tensors
         native = sample.dtype.isnative  # other byte orders are not copied but converted
         return Arrays(sample.shape, common_dtype({sample.dtype}, ()), leaves) if native and not theirs else None
-    if fn == leaves.tensors and torch is not None and kind is torch.Tensor:
+    if fn == leaves.tensors and kind is tensor:
         return Tensors(sample, leaves) if is_plain(sample) else None
     return None

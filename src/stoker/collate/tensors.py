@@ -26,8 +26,8 @@ _REFUSED = (
 
 def is_tensor(value: object) -> bool:
     """Whether it is a torch tensor; torch is not imported to find out."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may be importing torch: it has none yet
+    return kind is not None and isinstance(value, kind)
 
 
 def stacked(batch: Sequence[Any]) -> torch.Tensor:

@@ -12,8 +12,8 @@ class _Pickler(pickle.Pickler):
     """Keeps of a tensor what it shows. Torch pickles all of the memory that it is a view of, such as the data set."""
 
     def reducer_override(self, value: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is None or type(value) is not torch.Tensor or value.layout is not torch.strided:
+        torch: Any = sys.modules.get("torch")
+        if type(value) is not getattr(torch, "Tensor", None) or value.layout is not torch.strided:
             return NotImplemented
         if value.untyped_storage().nbytes() <= value.nbytes:
             return NotImplemented

@@ -265,5 +265,5 @@ def _names(structure: Any) -> list[str]:
 
 def is_tensor(value: Any) -> bool:
     """Whether it is a tensor of torch's own class."""
-    torch = sys.modules.get("torch")
-    return torch is not None and type(value) is torch.Tensor
+    # Not `torch.Tensor`: another thread may be importing torch, which has none yet
+    return type(value) is getattr(sys.modules.get("torch"), "Tensor", None)

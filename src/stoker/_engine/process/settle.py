@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stoker._engine.process import kernel
 
@@ -61,8 +61,9 @@ STACKS_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 3)) - 3
 
 def one_thread() -> None:
     """Torch's operators run in the worker's own thread, as in torch's workers: the cores are taken by the others."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() != 1:
+    torch: Any = sys.modules.get("torch")
+    # Another thread may be importing it: then it has nothing yet, or the one function before the other
+    if hasattr(torch, "set_num_threads") and hasattr(torch, "get_num_threads") and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
 
 
