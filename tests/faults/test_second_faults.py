@@ -73,6 +73,22 @@ class TestASecondFault:
         assert indices(story(made)) == CALM and (tmp_path / "second").exists()
         assert made.report().event_counts == {"zygote_death": 1}
 
+    def test_the_zygote_fails_when_a_worker_dies(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """By a fault of ours: another takes its place, and the story has its traceback."""
+        bury, second = zygote.Zygote._bury, Once(tmp_path / "second", raises(ArithmeticError))
+
+        def fails(self: Any, number: int) -> None:
+            second(None)
+            bury(self, number)
+
+        monkeypatch.setattr(zygote.Zygote, "_bury", fails)
+        events: list[Any] = []
+        killed = {9: Once(tmp_path / "first", is_killed)}
+        made = loader(Samples(killed), on_event=events.append, **FORKED)
+        assert indices(story(made)) == CALM
+        [event] = events
+        assert event.kind == "zygote_death" and "It raised:" in event.message and "ArithmeticError" in event.message
+
     def test_the_new_zygote_dies_as_it_is_born(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         settled, second = settle.zygote, Once(tmp_path / "second", is_killed)
 
