@@ -58,7 +58,7 @@ class LeafTypeError(BatchError, TypeError):
 
 
 class MissingFieldError(BatchError, KeyError):
-    """A sample lacks a key that the first sample of the batch has."""
+    """A sample lacks a key, or a dataclass a field, that the first sample of the batch has."""
 
 
 class CannotSendError(StokerError, TypeError):

@@ -71,6 +71,22 @@ def test_keys() -> None:
         collate.default_collate([{"a": 1}, {}])
 
 
+def test_fields_that_are_not_set() -> None:
+    bare = object.__new__(Target)
+    message = said([[0, Target(1)], [0, Target(1)], [0, bare]], MissingFieldError)
+    assert message == (
+        "sample[1]: field 'boxes' is in sample 0 of the batch, but not in sample 2, where nothing has set it. Give "
+        "every sample the same fields, or give a collate_fn that fills in what is missing."
+    )
+    assert "<class 'int'> in sample 1 " in said([Target(1), 5, bare], LeafTypeError)
+
+
+def test_numbers_without_a_common_type() -> None:
+    message = said([1.5, 2 + 3j], LeafTypeError)
+    assert "<class 'float'> in sample 0 and <class 'complex'> in sample 1" in message
+    assert "<class 'int'> in sample 0 and <class 'numpy.ndarray'> in sample 1" in said([1, np.zeros(2)], LeafTypeError)
+
+
 @pytest.mark.parametrize("other", [5, [1], "ab"])
 def test_a_mapping_among_other_things(other: Any) -> None:
     message = said([({"a": 1}, 0), (other, 0)], LeafTypeError)

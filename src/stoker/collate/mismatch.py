@@ -64,6 +64,17 @@ def missing_key(batch: Sequence[Any], key: Hashable) -> BatchError:
     )
 
 
+def missing_field(batch: Sequence[Any], name: str) -> BatchError:
+    """A dataclass in which a field is not set that the first sample has, or something else than a dataclass."""
+    without = [place for place, sample in enumerate(batch) if not hasattr(sample, name)]
+    if not all(isinstance(batch[place], type(batch[0])) for place in without):
+        return unequal_types(batch)
+    return MissingFieldError(
+        f"field {name!r} is in sample 0 of the batch, but not in {_places(without)}, where nothing has set it. Give "
+        "every sample the same fields, or give a collate_fn that fills in what is missing."
+    )
+
+
 def unequal_dtypes(batch: Sequence[Any], cause: object) -> BatchError:
     """Dtypes without a common one."""
     return BatchError(f"{cause}: {_by([leaf.dtype for leaf in batch])} of the batch. Convert them in the dataset.")

@@ -72,7 +72,7 @@ def collated_dataclass(batch: Sequence[Any], field: Field) -> Any:
         try:
             values = [getattr(sample, name) for sample in batch]
         except AttributeError as cause:
-            raise mismatch.unequal_types(batch) from cause
+            raise mismatch.missing_field(batch, name) from cause
         object.__setattr__(clone, name, _at(f".{name}", field, values, name))  # frozen ones too
     return clone
 
