@@ -1,4 +1,4 @@
-"""Every wait of the process backend, in seconds. None is without an end."""
+"""Every wait for processes, in seconds. None is without an end. Where there is no zygote the trainer does its part."""
 
 LEAVE = 0.2
 """Zygote: how long busy workers may go on after their iterator was closed, before SIGKILL."""
@@ -26,10 +26,10 @@ LOOK = 0.1
 """Zygote: how often it looks at the memory of a worker that answers; after each unit that takes longer."""
 
 HELD_BACK = 0.5
-"""Zygote: until it tries again to start a worker that could not be started."""
+"""Zygote: until it tries again to start a worker that could not be started; trainer: another zygote."""
 
 PATIENCE = 30.0
-"""Zygote: how long it goes on trying when no worker is left."""
+"""Zygote: how long it goes on trying when no worker is left; trainer: when another zygote cannot be started."""
 
 FROZEN = 1.0
 """Trainer: who wakes so much later than asked was stopped, as the others will have been: a job that was suspended, a
