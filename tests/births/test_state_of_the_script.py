@@ -183,3 +183,25 @@ def test_the_workers_are_children_of_multiprocessing(run: Any, birth: str) -> No
         """,
     )
     assert seen.split("\n") == ["stoker-worker-0 (1,) True [] ''", "MainProcess True", "True None"]
+
+
+def test_torchs_worker_info_knows_the_worker_though_torch_is_imported_in_a_sample(run: Any, birth: str) -> None:
+    pytest.importorskip("torch")
+    seen = run(
+        birth,
+        """
+        import sys
+        from stoker import DataLoader
+        class Data:
+            def __len__(self):
+                return 2
+            def __getitem__(self, index):
+                from torch.utils.data import get_worker_info
+                info = get_worker_info()
+                return info.id, info.num_workers
+        if __name__ == '__main__':
+            loader = DataLoader(Data(), num_workers=2, collate_fn=list, multiprocessing_context=BIRTH)
+            print([batch for [batch] in loader])
+        """,
+    )
+    assert seen == "[(0, 2), (1, 2)]"

@@ -94,6 +94,17 @@ def test_no_tokens_make_no_window() -> None:
     assert len(TokenWindows([], 4)) == 0
 
 
+def test_a_file_that_is_mapped_travels_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.bin"
+    np.arange(10_000, dtype=np.uint16).tofile(path)
+    from_there = np.memmap(path, np.uint16, "r", offset=20)
+    for data, first in ((TokenWindows(path, 4), 0), (TokenWindows(from_there, 4), 10)):
+        pickled = pickle.dumps(data)
+        assert len(pickled) < 1000
+        assert pickle.loads(pickled)[-1][0].tolist() == data[-1][0].tolist()
+        assert pickle.loads(pickled)[0][0].tolist() == [*range(first, first + 4)]
+
+
 def test_a_file_without_a_name_travels_by_its_contents() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(TOKENS.tobytes())

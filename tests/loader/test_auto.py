@@ -391,12 +391,21 @@ def test_copies_are_shallow_or_none() -> None:
         def __reduce_ex__(self, protocol: Any) -> Any:
             raise TypeError
 
+    class Alone(Made):
+        def __copy__(self) -> Alone:
+            return self
+
     rows = [1, 2]
     assert detached(rows) is rows
     assert detached(array := np.zeros(2)) is array
     assert detached(Refuses()) is None
     assert detached(stoker.Subset(Refuses(), [1])) is None
     assert detached(Closing()) is None
+    assert detached(Alone()) is None
+    holder = Made()
+    holder.parts = {"one": Made(), "other": 2}  # type: ignore[attr-defined]
+    parts = detached(holder).parts
+    assert parts["one"] is not holder.parts["one"] and parts["other"] == 2  # type: ignore[attr-defined]
     subset = stoker.Subset(Made(), rows)
     twin = detached(subset)
     assert twin is not subset

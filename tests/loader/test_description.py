@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, collate
+from stoker import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, collate, from_iterable
 from tests.datasets.test_gather import NotYetOpen
 
 ROWS = np.zeros((20, 3), np.float32)
@@ -87,3 +87,17 @@ def test_the_users_layout_is_asked_for_in_the_workers() -> None:
     loader.describe()
     assert len(list(loader)) == 2
     assert not data.opened
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "one stream"),
+        ({"num_workers": 2}, "a stream for each worker; if it does not shard itself, the loader shares it out"),
+        ({"num_workers": 2, "shard": "none"}, "each worker reads all of its stream (shard='none')"),
+        ({"num_workers": 2, "worker_init_fn": print}, "a stream for each worker, shared out by worker_init_fn"),
+    ],
+)
+def test_how_streams_are_read(settings: dict[str, Any], said: str) -> None:
+    first = DataLoader(from_iterable(range, 20), batch_size=4, **settings).describe().splitlines()[0]
+    assert first.endswith(f"; {said}")
