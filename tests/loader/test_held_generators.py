@@ -113,6 +113,60 @@ def test_data_is_left_alone() -> None:
         assert held_generators(Holder(data=data)) == []
 
 
+RNG = np.random.default_rng(7)
+OTHER, UNUSED = random.Random(2), random.Random(3)
+
+
+class Flip:
+    """A transform, as an object of a module."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(4)
+
+    def __call__(self, sample: float) -> float:
+        return sample if self.rng.random() < 0.5 else -sample
+
+
+FLIP = Flip()
+
+
+def jittered(sample: float) -> float:
+    return sample + OTHER.random()
+
+
+class NamesThem:
+    """As scripts do: what it draws from lies in the module."""
+
+    def __getitem__(self, index: int) -> float:
+        return sum((lambda: FLIP(jittered(RNG.random())))() for _ in range(2))
+
+    def __len__(self) -> int:
+        return 12
+
+
+class NamesOne:
+    @staticmethod
+    def noise() -> float:
+        return OTHER.random()
+
+
+def test_those_that_a_module_holds_are_found_where_code_names_them() -> None:
+    assert set(map(id, held_generators(NamesThem()))) == set(map(id, [RNG, OTHER, FLIP.rng]))
+    assert held_generators(NamesOne()) == held_generators([jittered]) == [OTHER]
+    assert held_generators(Holder(index=3)) == []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_do_not_draw_the_same_from_those_of_a_module(method: str) -> None:
+    def epochs(workers: int, **how: Any) -> list[float]:
+        loader = stoker.DataLoader(NamesThem(), 2, seed=3, num_workers=workers, **how)
+        return [number for _ in range(2) for batch in loader for number in batch.tolist()]
+
+    alone = epochs(0)
+    assert epochs(2, multiprocessing_context=method) == alone
+    assert len(set(alone)) == 2 * 12
+
+
 def test_the_search_is_bounded() -> None:
     chain = Holder(rng=random.Random(1))
     for _ in range(100_000):

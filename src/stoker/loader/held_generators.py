@@ -1,6 +1,7 @@
 """Finds the random generators that a dataset holds: in its attributes, its transforms, and so on inwards.
 
-Also those that a class holds for all its objects, as MONAI's transforms have one: each worker would have the same copy.
+Also those that a class holds for all its objects, as MONAI's transforms have one, and those of a module that code of the
+dataset names, `rng = np.random.default_rng(7)` at the top of a script: each worker would have the same copy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _MOST_OBJECTS = 10_000
 _MOST_ITEMS = 256
 _MOST_STEPS = 16
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_WITHOUT_ANY = ("builtins", "stoker", "torch", "typing")
+"""Packages whose classes hold no generators of their own, and name none but the global ones."""
 _CLOSED = (
     *(str, bytes, bytearray, memoryview, int, float, complex, type(None), range),
     *(type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic),
@@ -30,9 +33,10 @@ def held_generators(holder: object) -> list[Any]:
     """The generators that `holder` can reach, the nearest first, each once.
 
     Looks into attributes (slots too), dictionaries, lists, tuples, sets, closures, partial functions and bound methods.
-    The class of an object is asked only for generators that are attributes of its own or of a base. Data is left alone:
-    containers of more than 256 items, arrays, modules and classes; so is what lies more than 16 steps or 10,000 objects
-    away. Runs no properties and no `__getattr__`, `__iter__` or `__len__` of the user's.
+    Of a class and its bases, generators and methods count; of what a function names in its module, generators,
+    functions of the same module, and other callable objects, as transforms are. Data is left alone: containers of more
+    than 256 items, arrays, modules and classes; so is what lies more than 16 steps or 10,000 objects away. Runs no
+    properties and no `__getattr__`, `__iter__` or `__len__` of the user's.
     """
     generators: tuple[type, ...] = _GENERATORS
     closed: tuple[type, ...] = _CLOSED
@@ -47,8 +51,7 @@ def held_generators(holder: object) -> list[Any]:
         for parent in ring:
             new = [kind for kind in type(parent).__mro__ if kind not in classes]
             classes.update(new)
-            shared = [value for kind in new for value in vars(kind).values() if issubclass(type(value), generators)]
-            for child in itertools.chain(_children(parent), shared):
+            for child in itertools.chain(_children(parent, generators), _of_classes(new, generators)):
                 if id(child) in seen or issubclass(type(child), closed):
                     continue
                 if len(seen) == _MOST_OBJECTS:
@@ -59,13 +62,39 @@ def held_generators(holder: object) -> list[Any]:
     return found
 
 
-def _children(parent: Any) -> Iterator[Any]:
+def _of_classes(kinds: list[type], generators: tuple[type, ...]) -> Iterator[Any]:
+    for kind in kinds:
+        if kind.__module__.partition(".")[0] in _WITHOUT_ANY:
+            continue
+        for value in list(vars(kind).values()):
+            if type(value) in (staticmethod, classmethod):
+                value = value.__func__
+            if type(value) is types.FunctionType or issubclass(type(value), generators):
+                yield value
+
+
+def _named(function: types.FunctionType, generators: tuple[type, ...]) -> Iterator[Any]:
+    """What the code of a function names in its module."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if type(constant) is types.CodeType]  # lambdas in it
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            if type(value) is types.FunctionType:
+                if value.__globals__ is function.__globals__:
+                    yield value
+            elif issubclass(type(value), generators) or hasattr(type(value), "__call__"):  # noqa: B004 - of the class
+                yield value
+
+
+def _children(parent: Any, generators: tuple[type, ...]) -> Iterator[Any]:
     for kind in (list, tuple, set, frozenset, dict):
         if issubclass(type(parent), kind) and kind.__len__(parent) <= _MOST_ITEMS:
             yield from list(dict.values(parent) if kind is dict else kind.__iter__(parent))
     if type(parent) is types.FunctionType:
         for cell in parent.__closure__ or ():
             yield from _read(cell, types.CellType.cell_contents)
+        yield from _named(parent, generators)
     elif type(parent) is types.MethodType:
         yield from (parent.__self__, parent.__func__)
     elif type(parent) is functools.partial:
