@@ -250,6 +250,21 @@ def test_pythons_memory_and_its_public_calls_give_the_same(monkeypatch: pytest.M
     assert story() == quick
 
 
+def test_a_setstate_of_the_users_is_called() -> None:
+    class Own(random.Random):
+        put_back = 0
+
+        def setstate(self, state: Any) -> None:
+            self.put_back += 1
+            super().setstate(state)
+
+    generator = Own(5)
+    stream = stream_of(generator)
+    state, first = stream.state(), generator.random()
+    stream.restore(state)
+    assert (generator.put_back, generator.random()) == (1, first)
+
+
 def test_torchs_initial_seed_stays() -> None:
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(2**40 + 1)

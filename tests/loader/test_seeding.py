@@ -160,20 +160,18 @@ def test_what_draws_from_the_start_or_never_is_fetched_once(source: str) -> None
         assert dataset.fetched == list(range(200))
 
 
-def test_only_the_batch_in_which_drawing_begins_is_fetched_twice() -> None:
+@pytest.mark.parametrize(("size", "twice"), [(1, range(100, 101)), (4, range(100, 104)), (32, range(96, 128))])
+def test_only_the_batch_in_which_drawing_begins_is_fetched_twice(size: int, twice: range) -> None:
     dataset = Noisy(lambda index: ("Python",) if index >= 100 else ())
-    run(dataset, cut(200, [32]))
-    assert sorted(dataset.fetched) == sorted([*range(200), *range(96, 128)])
+    run(dataset, cut(200, [size]))
+    assert sorted(dataset.fetched) == sorted([*range(200), *twice])
 
 
-def test_in_batches_of_four_nothing_is_fetched_twice() -> None:
-    dataset = Noisy(lambda index: ("Python",) if index >= 100 else ())
-    run(dataset, cut(200, [4]))
-    assert dataset.fetched == list(range(200))
-
-
+@pytest.mark.parametrize("size", [1, 32])
 @pytest.mark.parametrize("restore", [False, True])
-def test_generators_that_nobody_draws_from_are_not_seeded(restore: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generators_that_nobody_draws_from_are_not_seeded(
+    restore: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = Noisy(lambda index: ("modern",))
     worker_seeding = SampleSeeding("auto", dataset=dataset, restore=restore, rng=dataset.rng)
     worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
@@ -181,7 +179,9 @@ def test_generators_that_nobody_draws_from_are_not_seeded(restore: bool, monkeyp
     seeded = []
     for stream in worker_seeding._active + worker_seeding._idle:
         monkeypatch.setattr(stream, "seed", lambda key, stream=stream: seeded.append(stream))
-    worker_seeding.samples(SEED, range(40, 72), dataset.__getitem__, range(40, 72))
+    for start in range(40, 72, size):
+        positions = range(start, start + size)
+        worker_seeding.samples(SEED, positions, dataset.__getitem__, positions)
     assert len(seeded) == 32 and len(set(seeded)) == 1
     assert random.getstate() == python
 

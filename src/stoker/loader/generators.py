@@ -64,8 +64,9 @@ def salt_of(state: object) -> int:
 class PythonStream:
     """A `random.Random`, the module's own one included.
 
-    `getstate` makes 625 integers (14 us). Where CPython keeps the words in the object, as it always has, they are read
-    there; whether it does is tried out on a generator of our own. A state is then good in this process alone.
+    `getstate` makes 625 integers (14 us), and `setstate` takes as many (20). Where CPython keeps the words in the
+    object, as it always has, they are read and written there; whether it does is tried out on a generator of our own.
+    A state is then good in this process alone.
 
     Args:
         generator: the generator.
@@ -78,7 +79,8 @@ class PythonStream:
         self._seed = generator.seed
         self._salt = salt_of(generator.getstate()) if salt is None else salt
         kind = type(generator)
-        self._is_twister = (kind.seed, kind.getstate) == (random.Random.seed, random.Random.getstate)
+        own = random.Random
+        self._is_twister = (kind.seed, kind.getstate, kind.setstate) == (own.seed, own.getstate, own.setstate)
         self._memory = _words_in(generator) if self._is_twister and not lasting else None
         self._seeded: Any = None  # the state, of others
 
@@ -88,13 +90,11 @@ class PythonStream:
         return self._memory.tobytes(), self._generator.gauss_next  # type: ignore[attr-defined]
 
     def restore(self, state: Any) -> None:
-        if self._memory is not None:
-            words, held_back = state
-            if self.state() == state:
-                return
-            used, *words = np.frombuffer(words, np.uint32).tolist()
-            state = (random.Random.VERSION, (*words, used), held_back)
-        self._generator.setstate(state)
+        if self._memory is None:
+            self._generator.setstate(state)
+        else:
+            self._memory[:] = np.frombuffer(state[0], np.uint32)
+            self._generator.gauss_next = state[1]  # type: ignore[attr-defined]
 
     def seed(self, key: int) -> None:
         self._seed(key ^ self._salt)
@@ -131,7 +131,9 @@ def _lie_in_objects() -> bool:
         _, words, _ = trial.getstate()
         if memory.tolist() != [words[-1], *words[:-1]]:
             return False
-    return True
+    written, memory[:] = memory.copy(), 0
+    memory[:] = written
+    return bool(trial.getstate()[1] == words)
 
 
 _FRESH = 2**31
@@ -166,7 +168,8 @@ class LegacyStream:
         return seen, self._held_back
 
     def restore(self, state: tuple[bytes, float | None]) -> None:
-        self._generator.seed(0)  # the one cheap call that drops what is held back
+        if self._read() != self._seeded:
+            self._generator.seed(0)  # the one cheap call that drops what is held back; only a draw leaves anything
         self._memory[:] = np.frombuffer(state[0], np.uint32)
         self._seen, self._held_back = state
         if self._held_back is not None or not self._direct:

@@ -33,7 +33,6 @@ from stoker.loader.sample_rng import SampleRNG
 
 Seeding = Literal["auto", "sample", "worker"]
 
-_FEW = 4  # to seed so many samples costs about as much as to compare states
 _PROBES = 8  # 25 us each, before the first batch
 _PROOFS = 8  # samples in a row
 _SAMPLE, _WHOLE, _COLLATE = range(3)
@@ -119,7 +118,7 @@ class SampleSeeding:
         """
         key = self._begin(seed, _SAMPLE)
         many = len(indices)
-        alone = many if many <= _FEW else min(many, self._probes)
+        alone = min(many, self._probes)
         done: list[T] = []
         try:
             if alone:
