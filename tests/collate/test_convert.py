@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,12 @@ def test_arrays_are_converted_wherever_they_are_and_nothing_else_is() -> None:
         assert out["p"].y is None and out["t"] == [1, "s", b"b"] and out["r"] == [0, 1]
         assert out["i"] is item and type(item.image) is np.ndarray
     assert data["a"] is sample
+
+
+def test_a_conversion_leaves_nothing_to_the_garbage_collector() -> None:  # which rests in workers
+    gc.collect()
+    collate.default_convert({"a": [np.ones(1), (1, {"b": None})]})
+    assert gc.collect() == 0
 
 
 @pytest.mark.parametrize("convert", [collate.default_convert, collate.numpy_convert, collate.deferred_convert])

@@ -61,3 +61,13 @@ def test_tensors_lie_in_lent_memory(slot: Any) -> None:
     assert memory.empty_tensor((0, 7), torch.float32).shape == (0, 7)
     assert memory.empty_tensor((), torch.float32).shape == ()
     assert len(slot.given) == 5
+
+
+def test_who_has_a_quicker_way_than_given_memory_is_told_that_there_is_none(new_slot: Any) -> None:
+    torch = pytest.importorskip("torch")
+    assert memory.lent_tensor((2, 3), torch.float32) is None
+    slot = new_slot(size=16)
+    with memory.lent_by(slot):
+        assert memory.lent_tensor((0, 7), torch.float32) is None
+        assert slot.holds(memory.lent_tensor((2, 2), torch.float32))
+        assert memory.lent_tensor((2, 2), torch.float32) is None

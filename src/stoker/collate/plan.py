@@ -188,8 +188,12 @@ class Tensors:
         return column
 
     def make(self, checked: Sequence[Any]) -> Any:
-        out = memory.empty_tensor((len(checked), *self._shape), self._dtype)
-        return self._leaf(self._stack(checked, 0, out=out))
+        out = memory.lent_tensor((len(checked), *self._shape), self._dtype)
+        if out is not None:
+            return self._leaf(self._stack(checked, 0, out=out))
+        made = self._stack(checked, 0)
+        _fit(not made.requires_grad)  # with `out`, `stack` sees to it
+        return self._leaf(made)
 
 
 class _Fields:

@@ -33,8 +33,8 @@ def is_tensor(value: object) -> bool:
 def stacked(batch: Sequence[Any]) -> torch.Tensor:
     """Tensors of one shape: one tensor, shape (batch, *shape).
 
-    Plain CPU tensors are written in place. Those that autograd follows, that live on a device or are of a subclass
-    are stacked as torch stacks them.
+    Plain CPU tensors are written in lent memory, where there is some. Those that autograd follows, that live on a
+    device or are of a subclass are stacked as torch stacks them.
     """
     import torch
 
@@ -43,8 +43,8 @@ def stacked(batch: Sequence[Any]) -> torch.Tensor:
         raise BatchError(_REFUSED.format("nested"))
     if elem.layout is not torch.strided and "sparse" in str(elem.layout):
         raise BatchError(_REFUSED.format("sparse"))
-    if _is_plain(batch):
-        out = memory.empty_tensor((len(batch), *elem.shape), elem.dtype)
+    out = memory.lent_tensor((len(batch), *elem.shape), elem.dtype) if _is_plain(batch) else None
+    if out is not None:
         # Another sample may be followed by autograd, be on a device or have another shape: see below.
         with suppress(RuntimeError):
             return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
