@@ -11,6 +11,7 @@ import ctypes
 import functools
 import random
 import sys
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -76,12 +77,14 @@ class PythonStream:
 
     def __init__(self, generator: random.Random, salt: int | None = None, lasting: bool = False) -> None:
         self._generator = generator
-        self._seed = generator.seed
+        self._seed: Callable[[int], object] = generator.seed
         self._salt = salt_of(generator.getstate()) if salt is None else salt
         kind = type(generator)
         own = random.Random
         self._is_twister = (kind.seed, kind.getstate, kind.setstate) == (own.seed, own.getstate, own.setstate)
         self._memory = _words_in(generator) if self._is_twister and not lasting else None
+        if self._is_twister:
+            self._seed = super(own, generator).seed  # Python's own part of it asks what kind of seed it is
         self._seeded: Any = None  # the state, of others
 
     def state(self) -> Any:
@@ -98,7 +101,9 @@ class PythonStream:
 
     def seed(self, key: int) -> None:
         self._seed(key ^ self._salt)
-        if not self._is_twister:
+        if self._is_twister:
+            self._generator.gauss_next = None  # type: ignore[attr-defined]
+        else:
             self._seeded = self.state()
 
     def drawn(self) -> bool:

@@ -170,10 +170,16 @@ class SampleSeeding:
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
+        if not (self._restore or self._bystanders):  # what each sample of a stream comes to
+            return self._seeded_once(key, position, call)
         with self._bystanders_watched(), self._borrowed(self._all()):
-            self._seed_all(key, position)
-            self._probes = max(0, self._probes - 1)
-            return call()
+            return self._seeded_once(key, position, call)
+
+    def _seeded_once(self, key: int, position: int, call: Callable[[], T]) -> T:
+        self._seed_all(key, position)
+        if self._probes:
+            self._probes -= 1
+        return call()
 
     def _begin(self, seed: int, purpose: int) -> int:
         self.failed_at = None
