@@ -1,7 +1,7 @@
 """Finds the random generators that a dataset holds: in its attributes, its transforms, and so on inwards.
 
-Also those that a class holds for all its objects, as MONAI's transforms have one, and those of a module that code of the
-dataset names, `rng = np.random.default_rng(7)` at the top of a script: each worker would have the same copy.
+Also those that a class holds for all its objects, as MONAI's transforms have one, and those of a module that the
+dataset's code names, `rng = np.random.default_rng(7)` at the top of a script: each worker would have the same copy.
 """
 
 from __future__ import annotations
