@@ -23,6 +23,8 @@ _MOST_STEPS = 16
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _WITHOUT_ANY = ("builtins", "stoker", "torch", "typing")
 """Packages whose classes hold no generators of their own, and name none but the global ones."""
+_PLAIN = ("builtins", "functools", "numpy", "types", "typing", "typing_extensions")
+"""Packages whose callable objects lead to no generator: aliases of types, ufuncs."""
 _CLOSED = (
     *(str, bytes, bytearray, memoryview, int, float, complex, type(None), range),
     *(type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic),
@@ -38,68 +40,88 @@ def held_generators(holder: object) -> list[Any]:
     than 256 items, arrays, modules and classes; so is what lies more than 16 steps or 10,000 objects away. Runs no
     properties and no `__getattr__`, `__iter__` or `__len__` of the user's.
     """
-    generators: tuple[type, ...] = _GENERATORS
-    closed: tuple[type, ...] = _CLOSED
-    if (torch := loaded_torch()) is not None:
-        generators, closed = (*generators, torch.Generator), (*closed, torch.Tensor)
+    search = _Search()
     found: list[Any] = []
     seen = {id(holder): holder}  # holds what it names, so that no id is used twice
-    classes: set[type] = set()
     ring = [holder]
     for _ in range(_MOST_STEPS):
         next_ring: list[Any] = []
         for parent in ring:
-            new = [kind for kind in type(parent).__mro__ if kind not in classes]
-            classes.update(new)
-            for child in itertools.chain(_children(parent, generators), _of_classes(new, generators)):
-                if id(child) in seen or issubclass(type(child), closed):
+            for child in itertools.chain(search.children(parent), search.of_class(type(parent))):
+                if id(child) in seen or issubclass(type(child), search.closed):
                     continue
                 if len(seen) == _MOST_OBJECTS:
                     return found
                 seen[id(child)] = child
-                (found if issubclass(type(child), generators) else next_ring).append(child)
+                (found if issubclass(type(child), search.generators) else next_ring).append(child)
         ring = next_ring
     return found
 
 
-def _of_classes(kinds: list[type], generators: tuple[type, ...]) -> Iterator[Any]:
-    for kind in kinds:
-        if kind.__module__.partition(".")[0] in _WITHOUT_ANY:
-            continue
-        for value in list(vars(kind).values()):
-            if type(value) in (staticmethod, classmethod):
-                value = value.__func__
-            if type(value) is types.FunctionType or issubclass(type(value), generators):
-                yield value
+class _Search:
+    """What an object leads to, in one search."""
 
+    def __init__(self) -> None:
+        self.generators: tuple[type, ...] = _GENERATORS
+        self.closed: tuple[type, ...] = _CLOSED
+        if (torch := loaded_torch()) is not None:
+            self.generators, self.closed = (*_GENERATORS, torch.Generator), (*_CLOSED, torch.Tensor)
+        self._classes: set[type] = set()
+        self._modules: dict[int, dict[str, Any]] = {}
 
-def _named(function: types.FunctionType, generators: tuple[type, ...]) -> Iterator[Any]:
-    """What the code of a function names in its module."""
-    codes = [function.__code__]
-    for code in codes:
-        codes += [constant for constant in code.co_consts if type(constant) is types.CodeType]  # lambdas in it
-        for name in code.co_names:
-            value = function.__globals__.get(name)
-            if type(value) is types.FunctionType:
-                if value.__globals__ is function.__globals__:
+    def children(self, parent: Any) -> Iterator[Any]:
+        """What it holds, as an object."""
+        for kind in (list, tuple, set, frozenset, dict):
+            if issubclass(type(parent), kind) and kind.__len__(parent) <= _MOST_ITEMS:
+                yield from list(dict.values(parent) if kind is dict else kind.__iter__(parent))
+        if type(parent) is types.FunctionType:
+            for cell in parent.__closure__ or ():
+                yield from _read(cell, types.CellType.cell_contents)
+            yield from self._named(parent)
+        elif type(parent) is types.MethodType:
+            yield from (parent.__self__, parent.__func__)
+        elif type(parent) is functools.partial:
+            yield from (parent.func, parent.args, parent.keywords)
+        yield from _attributes(parent)
+
+    def of_class(self, kind: type) -> Iterator[Any]:
+        """Generators of a class that is new, and its methods that may lead to some of their module."""
+        for base in kind.__mro__:
+            if base in self._classes or base.__module__.partition(".")[0] in _WITHOUT_ANY:
+                continue
+            self._classes.add(base)
+            for value in list(vars(base).values()):
+                if type(value) in (staticmethod, classmethod):
+                    value = value.__func__
+                is_method = type(value) is types.FunctionType
+                if issubclass(type(value), self.generators) or (is_method and self._of_module(value.__globals__)):
                     yield value
-            elif issubclass(type(value), generators) or hasattr(type(value), "__call__"):  # noqa: B004 - of the class
-                yield value
 
+    def _named(self, function: types.FunctionType) -> Iterator[Any]:
+        """What the code of a function names in its module, if there is any use in that."""
+        there = self._of_module(function.__globals__)
+        codes = [function.__code__] if there else []
+        for code in codes:
+            codes += [constant for constant in code.co_consts if type(constant) is types.CodeType]  # lambdas in it
+            for name in code.co_names:
+                value = function.__globals__.get(name)
+                if name in there or (type(value) is types.FunctionType and value.__globals__ is function.__globals__):
+                    yield value
 
-def _children(parent: Any, generators: tuple[type, ...]) -> Iterator[Any]:
-    for kind in (list, tuple, set, frozenset, dict):
-        if issubclass(type(parent), kind) and kind.__len__(parent) <= _MOST_ITEMS:
-            yield from list(dict.values(parent) if kind is dict else kind.__iter__(parent))
-    if type(parent) is types.FunctionType:
-        for cell in parent.__closure__ or ():
-            yield from _read(cell, types.CellType.cell_contents)
-        yield from _named(parent, generators)
-    elif type(parent) is types.MethodType:
-        yield from (parent.__self__, parent.__func__)
-    elif type(parent) is functools.partial:
-        yield from (parent.func, parent.args, parent.keywords)
-    yield from _attributes(parent)
+    def _of_module(self, names: dict[str, Any]) -> dict[str, Any]:
+        """The generators and the callable objects among what a module holds: most hold none."""
+        if id(names) not in self._modules:
+            self._modules[id(names)] = {
+                name: value
+                for name, value in list(names.items())
+                if issubclass(kind := type(value), self.generators)
+                or (
+                    callable(value)
+                    and not issubclass(kind, (types.FunctionType, *self.closed))
+                    and (kind is functools.partial or kind.__module__.partition(".")[0] not in _PLAIN)
+                )
+            }
+        return self._modules[id(names)]
 
 
 def _attributes(parent: Any) -> Iterator[Any]:
