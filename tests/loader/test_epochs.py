@@ -6,6 +6,7 @@ import itertools
 import json
 import pickle
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,27 @@ class Current(Silent):
         self.current_epoch = self.told = epoch
 
 
-ALL_TOLD: list[Any] = [Told, ToldStream, Silent, Shared, Current]
+class Wrapper(Silent):
+    """Passes it on to what it reads, which keeps it as a `Value` of multiprocessing's would."""
+
+    class Reader:
+        def __init__(self) -> None:
+            self.epoch = SimpleNamespace(value=0)
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch.value = epoch
+
+    def __init__(self) -> None:
+        self.reader = self.Reader()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.reader.set_epoch(epoch)
+
+    def __getitem__(self, index: int) -> int:
+        return self.reader.epoch.value
+
+
+ALL_TOLD: list[Any] = [Told, ToldStream, Silent, Shared, Current, Wrapper]
 
 
 def epochs_of(some: Any, count: int) -> list[int]:
@@ -129,7 +150,7 @@ def epochs_of(some: Any, count: int) -> list[int]:
 
 @EVERYWHERE
 @pytest.mark.parametrize("kind", ALL_TOLD)
-@pytest.mark.filterwarnings("ignore:ToldStream does not share")
+@pytest.mark.filterwarnings("ignore:ToldStream does not share", "ignore:Silent has set_epoch")
 def test_the_dataset_is_told_wherever_it_is(kind: Any, workers: dict[str, Any]) -> None:
     with loader(kind(), batch_size=2, **workers) as some:
         assert epochs_of(some, 3) == [0, 1, 2]
@@ -140,7 +161,16 @@ def test_the_dataset_is_told_wherever_it_is(kind: Any, workers: dict[str, Any]) 
         assert epochs_of(some, 1) == [3 if kind is Silent else 13]
 
 
+def test_a_dataset_that_does_not_say_its_epoch_is_named_once() -> None:
+    some = loader(Silent(), batch_size=2)
+    with pytest.warns(stoker.StokerWarning, match=r"^Silent has set_epoch\(\), but does not say"):
+        iter(some)
+    some.set_epoch(7)
+    assert epochs_of(some, 2) == [7, 8]
+
+
 @pytest.mark.parametrize("kind", ALL_TOLD)
+@pytest.mark.filterwarnings("ignore:Silent has set_epoch")
 def test_what_is_said_before_the_first_epoch_holds(kind: Any) -> None:
     dataset = kind()
     dataset.set_epoch(4)

@@ -92,6 +92,8 @@ class Epochs:
             value = _Told(self.begun + self._ahead.get(name, 0))
             holder.set_epoch(value)
             self._left = {**self._left, name: _epoch_of(holder)}
+            if self._left[name] is None:
+                loader._tell_once(_SILENT.format(type(holder).__name__))
         return value if callable(getattr(type(loader.dataset), "set_epoch", None)) else None
 
     @property
@@ -111,6 +113,13 @@ class Epochs:
     def _find(self, loader: DataLoader[Any]) -> None:
         """Our number was given: what others were told before is past, also by a loader that had them earlier."""
         self._left = {name: _epoch_of(holder) for name, holder in _holders(loader)}
+
+
+_SILENT = (
+    "{} has set_epoch(), but does not say which epoch was set (as its attribute epoch), so the loader cannot know of "
+    "calls of yours: it calls set_epoch() itself, with a count of its own. To have another epoch, after a checkpoint "
+    "say, call loader.set_epoch(number)."
+)
 
 
 def _holders(loader: DataLoader[Any]) -> list[tuple[str, Any]]:
@@ -134,12 +143,18 @@ class _Told(int):
         return int, (int(self),)
 
 
-def _epoch_of(holder: Any) -> int | None:
-    """The epoch that was set last, under the names that samplers of torch and streams of others give it."""
+def _epoch_of(holder: Any, depth: int = 8) -> int | None:
+    """The epoch that was set last, under the names that samplers of torch and streams of others give it.
+
+    Who has none of these may pass `set_epoch` on, to a dataset or a reader that it wraps.
+    """
     for name in ("epoch", "_epoch", "current_epoch"):
         value: Any = getattr(holder, name, None)
         if isinstance(value, int):
             return value
         if hasattr(value, "__index__"):  # a tensor that workers share
             return operator.index(value)
-    return None
+        if isinstance(told := getattr(value, "value", None), int):  # a Value of multiprocessing's, or one like it
+            return told
+    inner = [value for value in getattr(holder, "__dict__", {}).values() if depth and _is_to_be_told(value)]
+    return next((epoch for value in inner if (epoch := _epoch_of(value, depth - 1)) is not None), None)
