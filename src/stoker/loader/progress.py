@@ -133,6 +133,8 @@ class Progress:
         if "failed" in state:
             raise StateError(
                 f"the stream of worker {worker} cannot say where it stands: {state['failed']}. Mend its state_dict(), "
-                "or remove it: a stream without one is resumed by reading again what came before."
+                "or remove it, or read a dataset that is not yours through a generator, which has none: "
+                "stoker.from_iterable(lambda: (sample for sample in dataset)). A stream without one is resumed by "
+                "reading again what came before."
             )
         return since(before, {"ended": ended, **state})
