@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections import UserDict
+from collections import UserDict, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,6 +113,12 @@ def test_a_mapping_may_be_a_sequence_of_samples(workers: dict[str, Any]) -> None
     dataset = AtOnce(lambda samples: Rows(x=samples))
     batches = stoker.DataLoader(dataset, 4, **workers)
     assert [batch["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_dictionary_that_makes_what_it_lacks_has_no_rows() -> None:
+    columns = AtOnce(lambda samples: defaultdict(list, x=samples))  # with a row asked for it would have two keys
+    with pytest.raises(BatchError, match="is no list of samples"):
+        next(iter(stoker.DataLoader(columns, 2)))
 
 
 @ALL

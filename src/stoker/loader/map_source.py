@@ -231,10 +231,12 @@ def _count(samples: Any) -> int | None:
     if type(samples) is list:
         return len(samples)
     try:
+        if isinstance(samples, dict):
+            return None
         if isinstance(samples, Mapping):  # a table of columns may have rows as well, as those of tensordict do
             samples[0]
         return len(samples) if hasattr(samples, "__getitem__") else None
-    except (TypeError, LookupError):  # an array without dimensions, a dictionary
+    except (TypeError, LookupError):  # an array without dimensions, a mapping without rows
         return None
 
 
