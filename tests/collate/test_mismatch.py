@@ -24,6 +24,11 @@ class Target:
     boxes: Any
 
 
+@dataclasses.dataclass
+class Labelled(Target):
+    label: int = 0
+
+
 def said(batch: list[Any], kind: type[BatchError] = BatchError) -> str:
     """The message, which is the same for every output."""
     messages = set()
@@ -49,6 +54,12 @@ def test_the_padding_collator_that_is_advised_takes_the_samples() -> None:
         advice = re.search(r"PadCollator\(.*?\)(?=\.)", said(batch))
         assert advice is not None
         assert eval(advice[0], {"PadCollator": collate.PadCollator})(batch).values.shape[0] == len(batch)
+
+
+def test_dataclasses_of_two_classes() -> None:
+    """The second one's label has no place in the first one's class."""
+    message = said([Target(1), Labelled(2, 3)], LeafTypeError)
+    assert "Target'> in sample 0" in message and "Labelled'> in sample 1" in message
 
 
 def test_dimensions() -> None:

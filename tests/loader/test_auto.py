@@ -402,10 +402,12 @@ def test_copies_are_shallow_or_none() -> None:
     assert detached(stoker.Subset(Refuses(), [1])) is None
     assert detached(Closing()) is None
     assert detached(Alone()) is None
-    holder = Made()
-    holder.parts = {"one": Made(), "other": 2}  # type: ignore[attr-defined]
-    parts = detached(holder).parts
-    assert parts["one"] is not holder.parts["one"] and parts["other"] == 2  # type: ignore[attr-defined]
+    holder: Any = Made()
+    holder.parts = {"one": Made(), "other": 2}
+    holder.row = [None, Made()]
+    twin = detached(holder)
+    assert twin.parts["one"] is not holder.parts["one"] and twin.parts["other"] == 2
+    assert twin.row[0] is None and twin.row[1] is not holder.row[1]
     subset = stoker.Subset(Made(), rows)
     twin = detached(subset)
     assert twin is not subset

@@ -67,6 +67,8 @@ def collated_dataclass(batch: Sequence[Any], field: Field) -> Any:
     elem = batch[0]
     if not dataclasses.is_dataclass(elem) or isinstance(elem, type):
         return NOT_A_STRUCTURE
+    if any(type(sample) is not type(elem) for sample in batch):  # a subclass may have fields that would be dropped
+        raise mismatch.unequal_types(batch)
     clone = copy.copy(elem)
     for name in (f.name for f in dataclasses.fields(elem) if hasattr(elem, f.name)):
         try:

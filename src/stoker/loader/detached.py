@@ -12,6 +12,9 @@ from typing import Any
 
 from stoker.datasets import Dataset
 
+_FIRST = 16
+"""So many items of a list are asked whether they are datasets: one of paths may be long."""
+
 _PLAIN = ("builtins", "numpy", "torch")
 """What comes from there and is no dataset opens nothing: lists, arrays, tensors."""
 
@@ -28,7 +31,7 @@ def detached(dataset: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple) and any(map(_is_dataset, value[:1])):
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple) and any(map(_is_dataset, value[:_FIRST])):
         return type(value)(_copied(item) for item in value)
     if isinstance(value, dict) and type(value) is dict and any(map(_is_dataset, value.values())):
         return {name: _copied(item) for name, item in value.items()}
