@@ -150,7 +150,7 @@ def epochs_of(some: Any, count: int) -> list[int]:
 
 @EVERYWHERE
 @pytest.mark.parametrize("kind", ALL_TOLD)
-@pytest.mark.filterwarnings("ignore:ToldStream does not share", "ignore:Silent has set_epoch")
+@pytest.mark.filterwarnings("ignore:ToldStream does not share")
 def test_the_dataset_is_told_wherever_it_is(kind: Any, workers: dict[str, Any]) -> None:
     with loader(kind(), batch_size=2, **workers) as some:
         assert epochs_of(some, 3) == [0, 1, 2]
@@ -161,16 +161,7 @@ def test_the_dataset_is_told_wherever_it_is(kind: Any, workers: dict[str, Any]) 
         assert epochs_of(some, 1) == [3 if kind is Silent else 13]
 
 
-def test_a_dataset_that_does_not_say_its_epoch_is_named_once() -> None:
-    some = loader(Silent(), batch_size=2)
-    with pytest.warns(stoker.StokerWarning, match=r"^Silent has set_epoch\(\), but does not say"):
-        iter(some)
-    some.set_epoch(7)
-    assert epochs_of(some, 2) == [7, 8]
-
-
 @pytest.mark.parametrize("kind", ALL_TOLD)
-@pytest.mark.filterwarnings("ignore:Silent has set_epoch")
 def test_what_is_said_before_the_first_epoch_holds(kind: Any) -> None:
     dataset = kind()
     dataset.set_epoch(4)

@@ -92,8 +92,6 @@ class Epochs:
             value = _Told(self.begun + self._ahead.get(name, 0))
             holder.set_epoch(value)
             self._left = {**self._left, name: _epoch_of(holder)}
-            if self._left[name] is None:
-                loader._tell_once(_SILENT.format(type(holder).__name__))
         return value if callable(getattr(type(loader.dataset), "set_epoch", None)) else None
 
     @property
@@ -113,13 +111,6 @@ class Epochs:
     def _find(self, loader: DataLoader[Any]) -> None:
         """Our number was given: what others were told before is past, also by a loader that had them earlier."""
         self._left = {name: _epoch_of(holder) for name, holder in _holders(loader)}
-
-
-_SILENT = (
-    "{} has set_epoch(), but does not say which epoch was set (as its attribute epoch), so the loader cannot know of "
-    "calls of yours: it calls set_epoch() itself, with a count of its own. To have another epoch, after a checkpoint "
-    "say, call loader.set_epoch(number)."
-)
 
 
 def _holders(loader: DataLoader[Any]) -> list[tuple[str, Any]]:
