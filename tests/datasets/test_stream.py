@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stoker.datasets.base import IterableDataset
@@ -181,6 +183,22 @@ def test_a_state_with_tensors_is_loaded() -> None:
             return {**super().state_dict(), "table": torch.zeros(2)}
 
     assert list(resume(WithTensors(5), after(WithTensors(5), 3))) == [3, 4]
+
+
+@pytest.mark.parametrize("kept", [np.arange(3), (1, [2, 3])], ids=["an array", "what JSON makes a list of"])
+def test_what_iter_has_taken_up_is_not_loaded_once_more(kept: Any) -> None:
+    """It would be taken up by the next iteration, which would begin there."""
+
+    class More(TakesUpItsState):
+        def state_dict(self) -> State:
+            return {**super().state_dict(), "kept": kept}
+
+    state = after(More(5), 3)
+    if isinstance(kept, tuple):
+        state = json.loads(json.dumps(state))
+    dataset = More(5)
+    assert list(resume(dataset, state)) == [3, 4]
+    assert list(resume(dataset, None)) == [0, 1, 2, 3, 4]
 
 
 def test_states_of_others_are_copied() -> None:
