@@ -156,6 +156,12 @@ def test_those_that_a_module_holds_are_found_where_code_names_them() -> None:
     assert held_generators(Holder(index=3)) == []
 
 
+def test_a_class_may_be_of_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type("Made", (NamesThem,), {"__module__": None, "__call__": lambda self: 0})
+    monkeypatch.setitem(globals(), "MADE", kind())
+    assert RNG in held_generators(kind())
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_do_not_draw_the_same_from_those_of_a_module(method: str) -> None:
     def epochs(workers: int, **how: Any) -> list[float]:

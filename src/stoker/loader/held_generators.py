@@ -87,7 +87,7 @@ class _Search:
     def of_class(self, kind: type) -> Iterator[Any]:
         """Generators of a class that is new, and its methods that may lead to some of their module."""
         for base in kind.__mro__:
-            if base in self._classes or base.__module__.partition(".")[0] in _WITHOUT_ANY:
+            if base in self._classes or _package(base) in _WITHOUT_ANY:
                 continue
             self._classes.add(base)
             for value in list(vars(base).values()):
@@ -118,10 +118,14 @@ class _Search:
                 or (
                     callable(value)
                     and not issubclass(kind, (types.FunctionType, *self.closed))
-                    and (kind is functools.partial or kind.__module__.partition(".")[0] not in _PLAIN)
+                    and (kind is functools.partial or _package(kind) not in _PLAIN)
                 )
             }
         return self._modules[id(names)]
+
+
+def _package(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]  # which may be None, of classes that are made at run time
 
 
 def _attributes(parent: Any) -> Iterator[Any]:
