@@ -41,7 +41,7 @@ bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
 	@echo 'make test    the quick tests'
-	@echo 'make test-slow   the examples, benchmarks and pages, run as programs, and the fault matrix'
+	@echo 'make test-slow   the examples, benchmarks and pages, run as programs, the fault matrix, and faults that take long'
 	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets and Ignite on our loader'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
@@ -57,7 +57,7 @@ test: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.demo $(VENV)/.test
-	$(BIN)/python -m pytest -m slow $(TOGETHER) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'slow and not long' $(TOGETHER) $(PYTEST_ARGS)
 
 test-frameworks: $(VENV)/.test $(VENV)/.frameworks
 	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS) \

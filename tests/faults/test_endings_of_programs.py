@@ -552,6 +552,8 @@ WORK = """
 import numpy as np
 from stoker import DataLoader
 
+pytestmark = pytest.mark.slow
+
 class Data:
     def __len__(self):
         return 40

@@ -15,7 +15,7 @@ import stoker
 from stoker import ErrorPolicyError, SkipSample, StokerWarning
 from tests.faults.runs import BACKENDS, BAD, CALM, N, Samples, fates, faults_in, indices, loader, plain, raises, story
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 EVERYWHERE = [None, "two workers", "three threads", "clean workers"]
 

@@ -15,6 +15,8 @@ import pytest
 LINES = """
 import resource
 
+pytestmark = pytest.mark.slow
+
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 4096), limit))
 

@@ -13,7 +13,7 @@ import stoker
 from stoker import ErrorBudgetError, SkipSample, StreamLostError, WorkerDiedError
 from tests.faults.runs import BACKENDS, crashes, fates, faults_in, loader, plain, raises, story
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 LENGTH = 40
 BACKENDS_HERE = [None, "one thread", "three threads", "one worker", "two workers", "clean workers"]

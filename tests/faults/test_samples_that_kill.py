@@ -30,7 +30,7 @@ from tests.faults.runs import (
     story,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 PROCESSES = ["one worker", "two workers", "five workers", "clean workers"]
 

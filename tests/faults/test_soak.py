@@ -19,6 +19,8 @@ PLANTED = f"""
 import os, runpy, subprocess, sys
 sys.path.insert(0, {str(SOAK)!r})
 import run
+
+pytestmark = pytest.mark.slow
 real = run.run
 
 def broken(*arguments):

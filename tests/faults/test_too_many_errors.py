@@ -14,7 +14,7 @@ import stoker
 from stoker import ErrorBudgetError, SkipSample, WorkerDiedError
 from tests.faults.runs import BACKENDS, N, Samples, crashes, fates, loader, raises, story
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 EVERY_THIRD = dict.fromkeys(range(1, N, 3), raises(OSError))
 

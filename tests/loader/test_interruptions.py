@@ -136,6 +136,7 @@ def story(case: str, number: int, exception: Callable[[], None]) -> tuple[list[i
     return seen, at.where, loader.report().epoch.raised
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Stream cannot say where it stands")
 @pytest.mark.parametrize("exception", [interrupted, signalled])
 @pytest.mark.parametrize("case", CASES)

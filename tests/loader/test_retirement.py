@@ -19,7 +19,7 @@ from stoker._events import Event
 N = 60
 MIB = 1 << 20
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 
 @pytest.fixture(params=["fork", "forkserver"])

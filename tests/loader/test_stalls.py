@@ -25,7 +25,7 @@ N = 24
 AFTER = 0.3
 """Seconds after which a batch stalls here."""
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 
 @pytest.fixture(params=["fork", "forkserver"])
