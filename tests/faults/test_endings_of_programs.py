@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 QUICK = 2.0
 """Seconds after the program's end when nothing of it is left."""
 
@@ -551,8 +553,6 @@ def test_a_child_that_outlives_the_trainer(begin: Begin) -> None:
 WORK = """
 import numpy as np
 from stoker import DataLoader
-
-pytestmark = pytest.mark.slow
 
 class Data:
     def __len__(self):

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 LINES = """
 import resource
-
-pytestmark = pytest.mark.slow
 
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 4096), limit))

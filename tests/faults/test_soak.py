@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 if sys.platform != "linux":
     pytest.skip("the soak looks into /proc", allow_module_level=True)
 
@@ -19,8 +21,6 @@ PLANTED = f"""
 import os, runpy, subprocess, sys
 sys.path.insert(0, {str(SOAK)!r})
 import run
-
-pytestmark = pytest.mark.slow
 real = run.run
 
 def broken(*arguments):
