@@ -16,12 +16,13 @@ class Retirement:
 
     Attributes:
         counts: whether it has to be told of every unit; else only from time to time.
+        most_bytes: may also be set when it is known.
     """
 
     def __init__(self, most_samples: int | None, most_bytes: int | None) -> None:
         self.counts = most_samples is not None
+        self.most_bytes = most_bytes
         self._most_samples = most_samples
-        self._most_bytes = most_bytes
         self._samples: dict[int, int] = {}
         self._at_first: dict[int, int] = {}
         self._grown: dict[int, int] = {}
@@ -45,9 +46,9 @@ class Retirement:
         samples, grown = self._samples[worker], self._grown.get(worker, 0)
         if self._most_samples is not None and samples >= self._most_samples:
             return f"it has made {samples:,} samples (max_samples_per_worker={self._most_samples:,})"
-        if self._most_bytes is not None and grown > self._most_bytes:
+        if self.most_bytes is not None and grown > self.most_bytes:
             return (
-                f"its private memory has grown by {grown / 2**20:,.0f} MiB, and {self._most_bytes / 2**20:,.0f} are "
+                f"its private memory has grown by {grown / 2**20:,.0f} MiB, and {self.most_bytes / 2**20:,.0f} are "
                 "allowed for each worker: its equal part of half of memory_budget, or, where there is none, of half of "
                 "what was free. The dataset keeps something of each sample: a cache without a bound, a list that grows?"
             )

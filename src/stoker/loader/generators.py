@@ -115,6 +115,12 @@ class PythonStream:
         return words[0] != _FRESH or words[-1] != _TWISTER_WORDS or held_back is not None
 
 
+def _memory(address: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """All words of a Mersenne twister, and how many of them are used up: NumPy has that last, Python first."""
+    words = (ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address)
+    return np.frombuffer(memoryview(words), np.uint32)
+
+
 def _words_in(generator: random.Random) -> np.ndarray[Any, np.dtype[np.uint32]] | None:
     """Python's Mersenne twister: how many of its words are used up, then the words; None where they lie elsewhere.
 
@@ -140,6 +146,8 @@ def _lie_in_objects() -> bool:
     memory[:] = written
     return bool(trial.getstate()[1] == words)
 
+
+_lie_in_objects()  # found out now, and not by each worker
 
 _FRESH = 2**31
 """The first word of a twister that was just seeded. All its words then count as used up, so any draw makes new ones."""
@@ -208,12 +216,6 @@ class LegacyStream:
         inner = {"key": self._words.copy(), "pos": int(self._memory[_TWISTER_WORDS])}
         held_back = {"has_gauss": int(self._held_back is not None), "gauss": self._held_back or 0.0}
         self._generator.set_state({"bit_generator": "MT19937", "state": inner, **held_back})
-
-
-def _memory(address: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """All words of a Mersenne twister, and how many of them are used up: NumPy has that last, Python first."""
-    words = (ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address)
-    return np.frombuffer(memoryview(words), np.uint32)
 
 
 class NumpyStream:

@@ -33,7 +33,6 @@ class Life:
             standard.occupy()
             self.arena = segments.create()
             undo.callback(os.close, self.arena)
-            self.reader = Reader(self.arena, held_bytes(rules))
             self.hold = ForkHold()
             undo.callback(self.hold.release)
             ours, theirs = pair()
@@ -60,6 +59,7 @@ class Life:
             undo.callback(kernel.end, self.pid)
             self.descriptor = kernel.process_descriptor(self.pid)
             self.channel = Channel(ours)
+            self.reader = Reader(self.arena, held_bytes(rules))  # how much that is takes a while, and nobody waits now
             self.status: int | None = None
             self.unopened = 0  # batches that have arrived, and wait in the arena
             self.ended = False

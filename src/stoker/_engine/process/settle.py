@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
@@ -24,7 +25,6 @@ def zygote() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(STACKS_SIGNAL, signal.SIG_IGN)  # inherited by workers, until they can answer it
-    kernel.name_process("stoker-zygote")
 
 
 def born_of(trainer: str, sentinel: int) -> None:
@@ -42,8 +42,6 @@ def born_of(trainer: str, sentinel: int) -> None:
 
 def worker(number: int, zygote_pid: int, stacks: int, collecting: bool) -> None:
     """After a worker's birth."""
-    import faulthandler
-
     kernel.die_with_parent(zygote_pid)
     kernel.name_process(f"stoker-{number}")
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)

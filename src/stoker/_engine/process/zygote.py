@@ -97,8 +97,7 @@ class Zygote:
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)
         self._blame = Blame(rules, self._stalls)
-        growth = memory.available().bytes * retirement.SHARE if budget is None else budget // 2
-        self._retirement = Retirement(rules.max_samples_per_worker, int(growth / max(1, workers)))
+        self._retirement = Retirement(rules.max_samples_per_worker, None)
         self._marks = Marks(workers)
         self._due: dict[int, float] = {}  # number of a dead worker → when it is replaced
         self._held_back: set[int] = set()  # numbers of those of which the trainer knows that they cannot be
@@ -109,6 +108,7 @@ class Zygote:
         self._dropped_below = 0
         self._answered = 0
         self._sickness = Sickness()
+        self._looks_for_sickness_at = time.monotonic() + SICK_AFTER / 5
         self._stacks = Stacks(workers)
         self._leaving: dict[int, tuple[_Child, float]] = {}  # who was told to leave → when it is to be gone
         self._looks_at = 0.0  # when it is looked for stalls next
@@ -138,6 +138,8 @@ class Zygote:
             except OSError as error:
                 self._refuse(number, error)
             self._from_trainer()  # the first unit does not wait for the last worker
+        kernel.name_process("stoker-zygote")  # what takes long and can wait is done while the workers begin
+        self._retirement.most_bytes = self._most_growth()
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
             if self._is_due:  # also before the first wait: units may be there already
@@ -147,6 +149,12 @@ class Zygote:
                 key.data()
             if self._alarm.descriptor is None:
                 self._ring()
+
+    def _most_growth(self) -> int:
+        """Bytes of private memory by which each worker may grow."""
+        budget = self._rules.memory_budget
+        growth = memory.available().bytes * retirement.SHARE if budget is None else budget // 2
+        return int(growth / max(1, self._workers))
 
     def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)
@@ -502,8 +510,9 @@ class Zygote:
         due = [*self._due.values(), *(until for _, until in self._leaving.values())]
         if self._work:  # else nobody is late with it
             if not self._answered:
-                self._look_for_sickness(now)
-                due.append(now + SICK_AFTER / 5)
+                if now >= self._looks_for_sickness_at:
+                    self._look_for_sickness(now)
+                due.append(self._looks_for_sickness_at)
             if tick is not None:
                 if now >= self._looks_at:
                     self._look_for_stalls(now, tick)
@@ -532,6 +541,7 @@ class Zygote:
                 kernel.kill(child.pid)
 
     def _look_for_sickness(self, now: float) -> None:
+        self._looks_for_sickness_at = now + SICK_AFTER / 5
         busy = [child.pid for number, child in self._children.items() if self._dispatch.held(number)]
         if self._sickness.shows(busy, now):
             self._trainer.send("sick", self._stacks_of(*self._children))
