@@ -17,7 +17,7 @@ from stoker.errors import MemoryLimitError
 @pytest.fixture
 def arena() -> Iterator[Arena]:
     descriptor = segments.create()
-    yield Arena(descriptor)
+    yield Arena(descriptor, clock=lambda: 0.0)
     os.close(descriptor)
 
 
@@ -131,6 +131,22 @@ def test_what_lies_idle_for_a_while_is_given_back(arena: Arena) -> None:
         for slot in used:
             arena.put_back(slot.number)
     assert arena.reserved_bytes == blocks(arena) == 2 * three[0].capacity
+
+
+def test_a_while_is_shorter_where_batches_take_long() -> None:
+    now = [0.0]
+    descriptor = segments.create()
+    arena = Arena(descriptor, clock=lambda: now[0])
+    try:
+        three = [arena.take(4 << 20) for _ in range(3)]  # reserved anew in 0.8 ms
+        for slot in three:
+            arena.put_back(slot.number)
+        for now[0] in (0.4, 0.5, 0.6, 0.7, 0.8):  # from the first of these on, one is in use at a time
+            assert 3 * three[0].capacity == arena.reserved_bytes
+            arena.put_back(arena.take(4 << 20).number)
+        assert arena.reserved_bytes == blocks(arena) == three[0].capacity
+    finally:
+        os.close(descriptor)
 
 
 def test_what_is_needed_now_and_then_stays(arena: Arena) -> None:

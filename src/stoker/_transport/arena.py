@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stoker._machine import reserve
@@ -10,8 +12,17 @@ from stoker._transport import segments
 from stoker.errors import MemoryLimitError
 
 WHILE = 16
-"""Returns of slots after which those that were not needed meanwhile are given back: to reserve one anew costs 0.75 us a
-page, for a need that comes less often than this."""
+"""Returns of slots after which those that were not needed meanwhile are given back."""
+
+RESERVING = 0.75e-6
+"""Seconds that it takes to reserve a page anew."""
+
+OFTEN = 400
+"""So many times what it takes to reserve the latest slot is a while too, however few slots came back: where batches
+take long, memory for them is not kept for a need that is rare, and to reserve it anew costs at most 0.25 %."""
+
+SHORTEST = 0.1
+"""Seconds that a while takes at the least, unless it is one of returns."""
 
 
 class Slot(NamedTuple):
@@ -37,17 +48,20 @@ class Arena:
     Args:
         descriptor: the file's.
         limit: bytes that all slots together may take; None for what the memory gives.
+        clock: seconds since some moment.
     """
 
-    def __init__(self, descriptor: int, limit: int | None = None) -> None:
+    def __init__(self, descriptor: int, limit: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.descriptor = descriptor
         self._limit = limit
+        self._clock = clock
         self._slots: list[Slot] = []
         self._free: set[int] = set()  # reserved, and nobody's
         self._holes: set[int] = set()  # given back to the system, and nobody's
         self._end = 0
-        self._returns = 0  # since idle slots were last looked at
-        self._least_idle = 0  # how many lay idle all the time since then
+        self._looked_at = clock()  # when idle slots were looked at last
+        self._returns = 0  # since then
+        self._least_idle = 0  # how many lay idle all the time
         self._largest = 0  # batch that lay in a slot, in bytes of whole pages
         self._is_even = True  # whether none was larger than the first
 
@@ -126,9 +140,10 @@ class Arena:
         assert number not in self._free and number not in self._holes, "a slot was put back twice"
         self._free.add(number)
         self._returns += 1
-        if self._returns == WHILE:
+        now, pages = self._clock(), self._slots[number].capacity // segments.PAGE
+        if self._returns == WHILE or now - self._looked_at > max(SHORTEST, OFTEN * RESERVING * pages):
             self.trim(len(self._free) - self._least_idle)
-            self._returns, self._least_idle = 0, len(self._free)
+            self._looked_at, self._returns, self._least_idle = now, 0, len(self._free)
 
     def trim(self, keep: int) -> None:
         """Gives memory back to the system until at most `keep` slots lie idle, the largest first."""

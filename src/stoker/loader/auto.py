@@ -8,9 +8,10 @@ loop takes for a batch, its own work included, because workers slow that down wh
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 NEAR = 0.010
 """Seconds: a batch that may take longer is never tried in the trainer, whose loop would stand still for it."""
@@ -155,9 +156,9 @@ class Trial:
 
     def _finish(self) -> None:
         # Medians: between two batches a loop may also validate or save, and the machine may do something else
-        own, burst = statistics.median(self._own), self._burst
+        own, burst = _median(self._own), self._burst
         bursts = [self._waited[k : k + burst] for k in range(0, len(self._waited) - burst + 1, burst)]
-        waited = statistics.median(map(statistics.fmean, bursts))
+        waited = _median([sum(burst) / len(burst) for burst in bursts])
         seconds, before = own + waited, self._seconds.get(self.most, [])[-1:]
         if self._cold and (not before or seconds < FASTER * before[0]):
             self._cold -= 1
@@ -225,11 +226,15 @@ class Trial:
 
     def _within(self, factor: float, numbers: list[int]) -> list[int]:
         """Those of them that take at most so many times as long as the best."""
-        seconds = {number: statistics.median(self._seconds[number]) for number in numbers}
+        seconds = {number: _median(self._seconds[number]) for number in numbers}
         return [number for number in seconds if seconds[number] <= factor * min(seconds.values())]
 
     def _settle(self, number: int) -> None:
-        seconds = {tried: statistics.median(took) for tried, took in self._seconds.items()}
-        waiting = statistics.median(self._waiting.get(number) or self._waiting[self.most])
+        seconds = {tried: _median(took) for tried, took in self._seconds.items()}
+        waiting = _median(self._waiting.get(number) or self._waiting[self.most])
         self.choice = Choice(number, self.most, seconds, waiting, self._not_near)
         self.workers = number
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))  # `statistics` would be loaded for this alone, and brings decimal numbers with it

@@ -18,7 +18,6 @@ from stoker._engine.base import Backend
 from stoker._engine.process.birth import choose
 from stoker._engine.process.trainer import ProcessBackend
 from stoker._engine.serial import SerialBackend
-from stoker._engine.spawn import SpawnBackend
 from stoker._engine.thread import ThreadBackend
 from stoker._events import Listener
 from stoker._machine import cpus
@@ -596,6 +595,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             return ThreadBackend(assemble(parts), self.num_workers, self._rules, witness)
         birth = choose(self.multiprocessing_context)
         if not birth.zygote:
+            from stoker._engine.spawn import SpawnBackend  # where there is no fork, and only there
+
             return SpawnBackend(parts, assemble, self.num_workers, self._rules, witness)
         backend = ProcessBackend(parts, assemble, self.num_workers, birth, self._rules, witness)
         heap.tell(self)  # while it is born
