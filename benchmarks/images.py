@@ -15,9 +15,9 @@ Once more with a decoder made for speed (simplejpeg: libjpeg-turbo alone), a ran
 uint8: crops.py. Such a decoder releases the interpreter's lock, so ours is first with threads, as its guide says.
 Beside it is torch's loader with the same dataset, where Pillow decodes. All of them decode the whole photograph.
 
-The memory is that of all processes together (PSS, and batches on their way), the largest at five batches after the
-counting. The trainer's allocator gives back what is free before each look: how much of a training step it still holds
-is chance, and more than the loaders differ by.
+The memory is that of all processes together (PSS, and batches on their way) when the trainer pauses after the counting,
+and all that may be made ahead is there. The trainer's allocator gives back what is free before: how much of a training
+step it still holds is chance, and more than the loaders differ by.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ WORKERS = 2
 BATCH = 64
 SIDE = 128  # of the images, for tf.data, which runs where the example does not
 WARM_UP = 4  # batches
-SAMPLES = 5  # batches at which the memory is looked at
 RATE, FIRST, CPU, MEMORY = "images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"
 PILLOW = "torch, Pillow"
 LIMITS = ("bare threads", "bare processes")
@@ -90,7 +89,7 @@ def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False
         return dict.fromkeys((RATE, FIRST, CPU, MEMORY), "needs a GPU")
     try:
         step = Step(Path(data)) if train else Look()
-        loader = tf_data(Path(data)) if rival == "tf.data" else loaded(rival, Path(data), 1 + batches + SAMPLES, fast)
+        loader = tf_data(Path(data)) if rival == "tf.data" else loaded(rival, Path(data), 1 + batches, fast)
         began = time.perf_counter()
         iterator = iter(loader)
         batch = next(iterator)
@@ -103,11 +102,8 @@ def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False
         step(batch)
         batch = next(iterator)
     seconds, used = time.perf_counter() - began, method.cpu_seconds() - used
-    memory = 0
-    for _ in range(SAMPLES):
-        ctypes.CDLL(None).malloc_trim(0)
-        memory = max(memory, method.memory_of_all())
-        next(iterator)
+    ctypes.CDLL(None).malloc_trim(0)
+    memory = method.memory_when_full()
     if hasattr(iterator, "close"):
         iterator.close()
     del iterator

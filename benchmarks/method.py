@@ -41,6 +41,8 @@ LONGEST = 180.0
 """Seconds after which a measurement is given up."""
 IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
 """How the paths of files begin that lie in memory alone: anonymous ones, unlinked ones, shared mappings without one."""
+STILL, FULL = 1.0, 10.0
+"""Seconds without growth after which memory is said to grow no more, and after which it is taken as it is."""
 TRIES = 3
 """How often one is begun that was given up: among the rivals are some that hang now and then, or fail as they end."""
 
@@ -240,28 +242,9 @@ def memory_of_all() -> int:
 
     Batches on their way lie in anonymous or unlinked files in memory. Each of these is counted once, by what it holds:
     a batch that nobody has mapped at this moment is there too, and so is one whose descriptor is closed.
-
-    The descendants stand still meanwhile: a look takes a tenth of a second, in which workers would go on until all
-    that they may make ahead is there.
     """
-    family = _family()
-    others = family - {os.getpid()}
-    try:
-        _signal(others, signal.SIGSTOP)
-        return _memory_of(family)
-    finally:
-        _signal(others, signal.SIGCONT)
-
-
-def _signal(pids: set[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _memory_of(pids: set[int]) -> int:
     private, files = 0, {}
-    for pid in pids:
+    for pid in _family():
         totals = dict.fromkeys(("Pss:", "Pss_Shmem:"), 0)
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
             name, *numbers = line.split()
@@ -271,6 +254,22 @@ def _memory_of(pids: set[int]) -> int:
         for file, size in (*_mapped_in_memory(pid), *_files_in_memory(pid)):
             files[file] = max(size, files.get(file, 0))
     return private + sum(files.values())
+
+
+def memory_when_full() -> int:
+    """The same when all that may be made ahead is there: the trainer pauses until nothing grows any more.
+
+    A look takes a tenth of a second, in which workers go on; threads in the trainer's process do so too. So what a
+    look finds in between would depend on how far each rival came meanwhile.
+    """
+    most, since = 0, time.perf_counter()
+    began = since
+    while time.perf_counter() - since < STILL and time.perf_counter() - began < FULL:
+        memory = memory_of_all()
+        if memory > 1.005 * most:
+            since = time.perf_counter()
+        most = max(most, memory)
+    return most
 
 
 def _family() -> set[int]:

@@ -107,7 +107,7 @@ def make(dataset: str, quick: bool) -> Any:
         return Rows(np.ones(((1 << 24 if quick else 1 << 28) // 1024, 1024), np.float32))
     if dataset == "paths":
         return Paths([f"train/{i % 1000:03d}/{i:08d}.jpg" for i in range(60_000 if quick else 1_200_000)])
-    rows = np.ones((20 * 64, 16), np.float32)
+    rows = np.ones((20 * 64, 8), np.float32)  # above 64 kB its pipes would make torch start one worker after the other
     if dataset == "tensors":
         import torch
 
