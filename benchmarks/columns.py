@@ -12,6 +12,7 @@ import ctypes
 import gc
 import random
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,9 +51,9 @@ def measure(kind: str, rival: str, rows: int) -> Figures:
     somewhere = random.Random(0).choices(range(rows), k=count)
     return {
         MEMORY: grown / 1e6,
-        IN_ORDER: _best(lambda: _one_by_one(made, range(count)), count),
-        AT_RANDOM: _best(lambda: _one_by_one(made, somewhere), count),
-        AT_ONCE: _best(lambda: _at_once(made, somewhere), count),
+        IN_ORDER: _usual(lambda: _one_by_one(made, range(count)), count),
+        AT_RANDOM: _usual(lambda: _one_by_one(made, somewhere), count),
+        AT_ONCE: _usual(lambda: _at_once(made, somewhere), count),
     }
 
 
@@ -78,14 +79,14 @@ def _at_once(rows: Any, indices: list[int]) -> None:
         fetch(indices[start : start + 64])
 
 
-def _best(read: Callable[[], None], count: int) -> float:
-    """Microseconds of the best of some tries: what else the machine does is not in it."""
+def _usual(read: Callable[[], None], count: int) -> float:
+    """Microseconds, the median of some tries."""
     took = []
     for _ in range(TRIES):
         began = time.thread_time()
         read()
         took.append(time.thread_time() - began)
-    return 1e6 * min(took) / count
+    return 1e6 * statistics.median(took) / count
 
 
 def _private() -> int:

@@ -135,9 +135,9 @@ def collation(name: str) -> Any:
 def orders(samples: int) -> Any:
     import numpy as np
 
+    batches = np.random.default_rng(0).permutation(samples).reshape(-1, BATCH).tolist()
     while True:
-        for indices in np.random.default_rng(0).permutation(samples).reshape(-1, BATCH):
-            yield indices.tolist()
+        yield from batches
 
 
 if __name__ == "__main__":

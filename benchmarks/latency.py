@@ -1,7 +1,8 @@
 """How well is waiting hidden, where samples wait for a disk or a network?
 
 A sample sleeps, and is 1,000 float32 then: nothing is computed, so what a loader gives is the number of samples that it
-has under way, unless it lets some of these places stand empty. The ideal rate follows from places and seconds alone.
+has under way, unless it lets some of these places stand empty. The ideal is that none ever does: then the seconds that
+the delivered samples have slept are those that passed, times the places.
 Batches come in order; the trainer only counts them. Counting begins when some batches have come, so that the start is
 left out; it is told apart as the time to the first batch.
 
@@ -87,11 +88,6 @@ class Waits:
         scattered = (index * 2654435761 % 2**32) >> 8
         return EVEN if not self._uneven else LONG if scattered % RARE == 0 else SHORT
 
-    @property
-    def mean(self) -> float:
-        """How long one takes."""
-        return sum(map(self.seconds, range(100_000))) / 100_000
-
 
 def measure(rival: str, batch: int, uneven: bool, workers: int, threads: int, seconds: float) -> Figures:
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs: that is what they are
@@ -106,15 +102,18 @@ def measure(rival: str, batch: int, uneven: bool, workers: int, threads: int, se
     before = len(next(batches))
     first = time.perf_counter() - began
     before += sum(len(next(batches)) for _ in range(WARM_UP * workers))
-    since, count = time.perf_counter(), 0
+    since, count, slept = time.perf_counter(), 0, 0.0
     while time.perf_counter() - since < seconds:
-        count += sum(len(next(batches)) for _ in range(workers))
-    rate = count / (time.perf_counter() - since)
+        for _ in range(workers):
+            indices = [int(sample[0]) for sample in next(batches)]
+            count += len(indices)
+            slept += sum(map(dataset.seconds, indices))
+    passed = time.perf_counter() - since
     memory = method.memory_of_all()
     batches.close()
     return {
-        RATE: rate,
-        SHARE: rate * dataset.mean / (workers * threads),
+        RATE: count / passed,
+        SHARE: slept / passed / (workers * threads),
         FIRST: first,
         CPU: 1e3 * (method.cpu_seconds() - used) / (before + count),
         MEMORY: memory / 1e6,

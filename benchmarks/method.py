@@ -37,6 +37,9 @@ Figures = dict[str, Any]
 RIVALS = ("torchdata", "grain", "spdl", "simplejpeg")
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
+OTHERS = ("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI")
+"""How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""
+
 LONGEST = 180.0
 """Seconds after which a measurement is given up."""
 IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
@@ -51,7 +54,7 @@ TRIES = 3
 class Goal:
     """What a figure of the first rival has to reach: itself, or its ratio to that of the rival `against`.
 
-    One that is no headline is on the page of all figures, and counts for nothing in the README.
+    One that is no headline has no bar in the picture; all are counted.
     """
 
     figure: str
@@ -65,12 +68,14 @@ class Goal:
 class Case:
     """One situation: for each rival the arguments of its measurement.
 
-    An argument named `python` is not handed on: it is the interpreter that runs the measurement.
+    An argument named `python` is not handed on: it is the interpreter that runs the measurement. `derived` are figures
+    that follow from those of one round: the best of several rivals.
     """
 
     name: str
     rivals: dict[str, dict[str, Any]]
     goals: list[Goal] = field(default_factory=list)
+    derived: dict[str, Callable[[dict[str, Figures]], Figures]] = field(default_factory=dict)
 
 
 def parser(about: str | None, rounds: int) -> argparse.ArgumentParser:
@@ -134,7 +139,7 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
     command = [arguments.pop("python", sys.executable), sys.argv[0], "--measure", json.dumps(arguments)]
     # Else every process would compile Stoker's modules anew, which lie compiled where it is installed as torch is
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    is_ours = str(arguments.get("rival")).startswith("stoker")
+    is_ours = not str(arguments.get("rival")).startswith(OTHERS)
     for tries_left in reversed(range(TRIES)):
         status, told, errors = _run(command, kept)
         if status is None:
@@ -185,9 +190,11 @@ def summary(case: Case, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
 
     That a rival was not measured, and said so by a text in the place of its figure, is neither met nor missed.
     """
-    first, *others = case.rivals
+    rounds = [{**a_round, **{name: of(a_round) for name, of in case.derived.items()}} for a_round in rounds]
+    rivals = [*case.rivals, *case.derived]
+    first, *others = rivals
     names = list(dict.fromkeys(name for a_round in rounds for figures in a_round.values() for name in figures))
-    figures = {name: {rival: _spread([r[rival].get(name) for r in rounds]) for rival in case.rivals} for name in names}
+    figures = {name: {rival: _spread([r[rival].get(name) for r in rounds]) for rival in rivals} for name in names}
     ratios = {
         name: {other: _spread([_ratio(r[first].get(name), r[other].get(name)) for r in rounds]) for other in others}
         for name in names
@@ -199,7 +206,7 @@ def summary(case: Case, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
         unknown = theirs is not None and isinstance(theirs["median"], str)
         met = None if unknown else spread is not None and _met(goal, spread["median"])
         goals.append({**asdict(goal), "met": met})
-    return {"name": case.name, "rivals": list(case.rivals), "figures": figures, "ratios": ratios, "goals": goals}
+    return {"name": case.name, "rivals": rivals, "figures": figures, "ratios": ratios, "goals": goals}
 
 
 def _met(goal: Goal, value: float) -> bool:
@@ -334,8 +341,19 @@ def environment() -> dict[str, Any]:
         **{
             package: _version(package) for package in ("torchdata", "grain", "spdl", "simplejpeg") if find_spec(package)
         },
+        "commit": _commit(),
+        "on": time.strftime("%Y-%m-%d"),
         "load average before": load_average(),
     }
+
+
+def _commit() -> str:
+    """Of these scripts, and of the product where it is installed from here."""
+    command = ["git", "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError):
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+        return found.stdout.strip() or "unknown"
+    return "unknown"
 
 
 def load_average() -> str:

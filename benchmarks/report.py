@@ -52,8 +52,9 @@ FRONT = {
 BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
 INTRODUCTION = """# Performance
 
-The scripts in `benchmarks/` measured every figure on this page, against torch's loader in the same run, and the page is
-generated from their results. To measure on your machine:
+The scripts in `benchmarks/` measured every figure on this page, each beside its rivals and limits in the same run, and
+the page is generated from their results. The scripts were run on several days, on machines whose memory differs in
+speed by a factor of two: compare within a table. To measure on your machine:
 
 ```bash
 make bench          # everything; rewrites this page
@@ -62,7 +63,8 @@ make bench-quick    # smaller and shorter, shown on the terminal only
 
 Figures are medians, with the smallest and the largest in brackets. A ratio compares two measurements of the same round,
 so the median of the ratios can differ from the ratio of the medians. A goal was set before measuring; a goal that is
-missed says so. "Bare" is the same work in a loop of threads or processes without a loader.
+missed says so. One that some rounds met and some did not says that it lies within the spread. "Bare" is the same work
+in a loop of threads or processes without a loader.
 
 ![Stoker and the others, in each case that has a goal](performance.svg)
 """
@@ -116,9 +118,11 @@ def readme(results: list[dict[str, Any]]) -> str:
     """
     rows = [["", "Stoker", "compared with", "ratio", "goal"]]
     goals = []
+    level = 0
     for result in results:
         there = {(case["name"], goal["figure"], goal["against"]): (case, goal) for case, goal in _goals(result)}
         goals += [goal for _, goal in there.values() if goal["met"] is not None]
+        level += sum(table.is_level(goal, case) for case, goal in there.values())
         for chosen in FRONT.get(result["name"], ()):
             if chosen not in there:
                 raise SystemExit(f"{result['name']}: no goal {chosen}, which FRONT names")
@@ -128,17 +132,18 @@ def readme(results: list[dict[str, Any]]) -> str:
     computers = dict.fromkeys(result["environment"]["CPUs"].replace(" x ", " cores of ", 1) for result in results)
     met = sum(goal["met"] for goal in goals)
     return (
-        f"Measured on {' and '.join(computers)} by `make bench`. Of {len(goals)} goals, {met} are met; [by how much "
-        "the others are missed, and why](docs/design/12-missed-goals.md). The table shows some of both; [all figures, "
+        f"Measured on {' and '.join(computers)} by the scripts of `make bench`, on several days. Of {len(goals)} "
+        f"goals, {met} are met (of all, {level} lie within the spread of the rounds); [by how much the others are "
+        "missed, and why](docs/design/12-missed-goals.md). The table shows some of both; [all figures, "
         "with their spread](docs/performance.md). A ratio is the median of the ratios within each round, so it can "
         f"differ from the ratio of the two medians in its row.\n\n{table.markdown(rows)}\n"
     )
 
 
 def _goals(result: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The goals of a script's cases: those that its own page counts."""
+    """The goals of a script's cases."""
     for case in result["cases"]:
-        yield from ((case, goal) for goal in case["goals"] if goal.get("headline", True))
+        yield from ((case, goal) for goal in case["goals"])
 
 
 def _row(case: dict[str, Any], goal: dict[str, Any]) -> list[str]:
@@ -148,7 +153,7 @@ def _row(case: dict[str, Any], goal: dict[str, Any]) -> list[str]:
     theirs = _median(by_rival.get(other))
     whom = f"{other}: {theirs}" if theirs else ""
     shown = [_median(by_rival[first]), whom, _median(ratios.get(other))]
-    return [f"{_sentence(case['name'])}: {goal['figure']}", *shown, table.goal_text(goal, 1)]
+    return [f"{_sentence(case['name'])}: {goal['figure']}", *shown, table.goal_text(goal, case, 1)]
 
 
 def _median(spread: dict[str, Any] | None) -> str:

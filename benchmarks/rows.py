@@ -107,7 +107,7 @@ def gathered(data: Any) -> Any:
     dataset = stoker.TensorDataset(data)
     batches = collate.gathering(collate.default_collate, dataset, gatherer(dataset))  # type: ignore[arg-type]
     for indices in orders(len(data)):
-        yield batches(indices.tolist())
+        yield batches(indices.numpy())
 
 
 def bare(data: Any) -> Any:
@@ -122,8 +122,9 @@ def bare(data: Any) -> Any:
 def orders(rows: int) -> Any:
     import torch
 
-    while True:
-        yield from torch.randperm(rows)[: rows // BATCH * BATCH].view(-1, BATCH)
+    batches = torch.randperm(rows)[: rows // BATCH * BATCH].view(-1, BATCH)
+    while True:  # the same: they are to lie ready, and no row is still in a cache when it comes again
+        yield from batches
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def rows_of(case: dict[str, Any]) -> Rows:
     for figure, by_rival in case["figures"].items():
         cells = [spread(by_rival[rival]) for rival in case["rivals"]]
         cells += [spread(case["ratios"][figure][other]) for other in others]
-        goals = [goal_text(goal, len(others)) for goal in case["goals"] if goal["figure"] == figure]
+        goals = [goal_text(goal, case, len(others)) for goal in case["goals"] if goal["figure"] == figure]
         rows.append([figure, *cells, "; ".join(goals)])
     return _filled(rows)
 
@@ -59,7 +59,7 @@ def _standing(case: dict[str, Any]) -> Rows:
             goals = [goal for goal in case["goals"] if goal["figure"] == figure and (goal["against"] or first) == rival]
             cells = [spread(by_rival[rival]), spread(case["ratios"][figure].get(rival))]
             place = 0 if rival == first else 1
-            cells[place] = ", ".join(filter(None, [cells[place], *(goal_text(goal, 1) for goal in goals)]))
+            cells[place] = ", ".join(filter(None, [cells[place], *(goal_text(goal, case, 1) for goal in goals)]))
             row += cells
         rows.append(row)
     return _filled(rows)
@@ -71,12 +71,20 @@ def _filled(rows: Rows) -> Rows:
     return [[row[place] for place in used] for row in rows]
 
 
-def goal_text(goal: dict[str, Any], others: int) -> str:
+def goal_text(goal: dict[str, Any], case: dict[str, Any], others: int) -> str:
     """The goal, and whether it is met; against whom, where there are several others."""
     bound = f">= {number(goal['at_least'])}" if goal["at_least"] is not None else f"<= {number(goal['at_most'])}"
     against = f" x {goal['against']}" if goal["against"] and others > 1 else ""
     came = "not measured" if goal["met"] is None else "met" if goal["met"] else "MISSED"
-    return f"{bound}{against}: {came}"
+    return f"{bound}{against}: {came}{', within the spread' if is_level(goal, case) else ''}"
+
+
+def is_level(goal: dict[str, Any], case: dict[str, Any]) -> bool:
+    """Whether some rounds met the goal, and some did not."""
+    by_other = case["ratios"] if goal["against"] else case["figures"]
+    found = by_other[goal["figure"]].get(goal["against"] or case["rivals"][0])
+    bound = goal["at_most"] if goal["at_least"] is None else goal["at_least"]
+    return goal["met"] is not None and found is not None and bool(found["min"] < bound < found["max"])
 
 
 def spread(value: dict[str, Any] | None) -> str:

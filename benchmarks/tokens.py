@@ -125,7 +125,7 @@ def gathered(path: Path) -> Any:
     dataset = TokenWindows(path, LENGTH)
     batches = collate.gathering(collate.default_collate, dataset, gatherer(dataset))  # type: ignore[arg-type]
     for indices in orders(len(dataset)):
-        yield batches(indices.tolist())
+        yield batches(indices)
 
 
 def bare(path: Path) -> Any:
@@ -144,8 +144,9 @@ def bare(path: Path) -> Any:
 def orders(windows: int) -> Any:
     import numpy as np
 
-    while True:
-        yield from np.random.default_rng(0).permutation(windows)[: windows // BATCH * BATCH].reshape(-1, BATCH)
+    batches = np.random.default_rng(0).permutation(windows)[: windows // BATCH * BATCH].reshape(-1, BATCH)
+    while True:  # the same: they are to lie ready
+        yield from batches
 
 
 if __name__ == "__main__":

@@ -73,9 +73,9 @@ def bare(dataset: Tensors, read: Callable[[Any], None], seconds: float) -> Figur
 
     torch.set_num_threads(1)
     counts = []
+    buffers = [torch.empty(BATCH, *dataset[0].shape) for _ in range(WORKERS)]
 
-    def work() -> None:
-        kept = torch.empty(BATCH, *dataset[0].shape)
+    def work(kept: Any) -> None:
         for count in itertools.count():
             if time.perf_counter() > began + seconds:
                 return counts.append(count)
@@ -83,7 +83,7 @@ def bare(dataset: Tensors, read: Callable[[Any], None], seconds: float) -> Figur
             torch.stack([dataset[index] for index in range(first, first + BATCH)], out=kept)
             read(kept)
 
-    threads = [threading.Thread(target=work) for _ in range(WORKERS)]
+    threads = [threading.Thread(target=work, args=[kept]) for kept in buffers]
     used, began = method.cpu_seconds(), time.perf_counter()
     for thread in threads:
         thread.start()

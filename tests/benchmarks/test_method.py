@@ -162,7 +162,24 @@ def test_a_goal_against_a_rival_that_was_not_measured_is_neither(method: ModuleT
         [{"ours": {"rate": 4}, "theirs": {"rate": "not installed"}}],
     )
     assert found["goals"][0]["met"] is None
-    assert table.goal_text(found["goals"][0], 1) == ">= 2: not measured"
+    assert table.goal_text(found["goals"][0], found, 1) == ">= 2: not measured"
+
+
+def test_what_some_rounds_met_and_some_did_not_lies_within_the_spread(method: ModuleType, table: ModuleType) -> None:
+    goals = [method.Goal("rate", "theirs", at_least=2), method.Goal("rate", at_least=3)]
+    rounds = [{"ours": {"rate": ours}, "theirs": {"rate": 2}} for ours in (3.5, 4.5, 5)]
+    found = method.summary(method.Case("c", {"ours": {}, "theirs": {}}, goals), rounds)
+    assert table.goal_text(found["goals"][0], found, 1) == ">= 2: met, within the spread"
+    assert table.goal_text(found["goals"][1], found, 1) == ">= 3: met"
+
+
+def test_the_best_of_each_round_is_no_rival_that_runs(method: ModuleType) -> None:
+    derived = {"the best": lambda found: {"rate": max(found["a"]["rate"], found["b"]["rate"])}}
+    case = method.Case("c", {"ours": {}, "a": {}, "b": {}}, [method.Goal("rate", "the best", at_least=1)], derived)
+    rates = [(10, 9, 11), (10, 11, 9)]
+    found = method.summary(case, [{"ours": {"rate": o}, "a": {"rate": a}, "b": {"rate": b}} for o, a, b in rates])
+    assert found["rivals"] == ["ours", "a", "b", "the best"]
+    assert found["figures"]["rate"]["the best"]["all"] == [11, 11] and not found["goals"][0]["met"]
 
 
 def test_many_rivals_have_a_row_each(method: ModuleType, table: ModuleType) -> None:
