@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,18 @@ class Record:
     label: Any
 
 
+@dataclass
+class Derived:
+    """Its fields are first, third, second; pickled it is in the order in which they are set."""
+
+    first: Any
+    third: Any = field(init=False)
+    second: Any = 0.0
+
+    def __post_init__(self) -> None:
+        self.third = -self.first
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two batches are of the same structure, types and bytes."""
     if type(one) is not type(other):
@@ -162,6 +174,12 @@ def test_a_known_layout_is_written_where_it_lies(hall: Hall, monkeypatch: pytest
     assert hall.write(samples, 2, 4, layout).layout == layout
     written = layout.written(hall.slot.number, 4, {})
     assert same(hall.reader.read(hall.slot, written), collate.numpy_collate(samples))
+
+
+def test_memory_that_is_lent_in_another_order_than_the_leaves_are_pickled_in(hall: Hall) -> None:
+    samples = [Derived(np.full(3, i), np.full(3, 10 * i)) for i in range(6)]
+    made, wanted = hall.made(samples, [2, 4]), collate.numpy_collate(samples)
+    assert same(vars(made), vars(wanted))
 
 
 def test_labels_that_are_kept_keep_no_images(hall: Hall) -> None:

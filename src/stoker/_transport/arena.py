@@ -149,6 +149,7 @@ class Arena:
         """Gives memory back to the system until at most `keep` slots lie idle, the largest first."""
         while len(self._free) > keep:
             self._give_back(max(self._free, key=lambda number: self._slots[number].capacity))
+        self._least_idle = min(self._least_idle, len(self._free))
 
     def _best(self, numbers: set[int], size: int) -> Slot | None:
         """The smallest that holds `size` without wasting more than half of itself."""

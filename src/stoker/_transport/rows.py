@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from stoker._transport import leaves
 from stoker._transport.leaves import Leaf
 from stoker._transport.segments import Mapping
-from stoker._transport.writer import IN_MESSAGE, Lent, Written, aligned, copy_to, describe
+from stoker._transport.writer import IN_MESSAGE, Lent, Written, aligned, copied, copy_to, describe
 
 
 class MisfitError(Exception):
@@ -138,11 +138,19 @@ class RowWriter:
             raise MisfitError("other leaves than those of the samples before")
         if len(frame) + sum(map(len, texts.values())) >= IN_MESSAGE:
             raise MisfitError("texts that are too long for a message")
-        for number, what, address in written:
-            target = self._place(layout, number)
+        targets = [self._place(layout, number) for number, _, _ in written]
+        elsewhere = []
+        for target, (number, what, address) in zip(targets, written, strict=True):
             if ctypes.addressof(target) != address:
-                copy_to(target, what, layout.rows[number].size * self._rows)
+                # What was lent in another order than it is pickled in lies where another leaf is written
+                what = copied(what) if self._has_lent(address) else what
+                elsewhere.append((target, what, layout.rows[number].size * self._rows))
+        for target, what, size in elsewhere:
+            copy_to(target, what, size)
         return Run(layout, texts)
+
+    def _has_lent(self, address: int) -> bool:
+        return self._mapping is not None and 0 <= address - self._mapping.address < self._offsets[-1]
 
     def _place(self, layout: Layout, number: int) -> ctypes.Array[ctypes.c_char]:
         """The memory of this worker's rows of a leaf."""

@@ -200,6 +200,11 @@ def copy_to(target: ctypes.Array[ctypes.c_char], source: Any, size: int) -> None
         flat.as_strided(source.shape, source.stride()).copy_(source)
 
 
+def copied(source: Any) -> Any:
+    """An array or tensor, as `describe` gave it, in memory of its own."""
+    return source.copy() if isinstance(source, np.ndarray) else source.clone()
+
+
 def describe(thing: Any, smallest: int = SMALL) -> tuple[Any, int, Leaf] | None:
     """(what to copy from, its address, what it is), or None for what stays in the pickle, as all that is smaller."""
     if isinstance(thing, np.ndarray):
