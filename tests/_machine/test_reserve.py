@@ -224,6 +224,26 @@ def test_a_process_with_threads_does_not_fork(script):
     )
 
 
+@pytest.mark.parametrize("what", ["pipe", "fork"])
+def test_where_there_can_be_no_other_process_it_is_reserved_here(script, what):
+    script(
+        LYING
+        + f"""
+        import errno
+
+        def refuses():
+            raise OSError(errno.EAGAIN, "there are too many")
+
+        left(100)
+        os.{what} = refuses
+        before = os.listdir("/proc/self/fd")
+        reserving.reserve(memory, 0, 30 << 20)
+        assert os.fstat(memory).st_blocks * 512 == 30 << 20
+        assert os.listdir("/proc/self/fd") == before
+        """
+    )
+
+
 def test_beyond_the_limit_of_a_cgroup_nothing_is_killed(cgroup_of_200_mb: Path, script):
     script(
         LYING

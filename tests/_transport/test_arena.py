@@ -149,6 +149,22 @@ def test_a_while_is_shorter_where_batches_take_long() -> None:
         os.close(descriptor)
 
 
+def test_what_is_given_back_in_between_is_not_given_back_again() -> None:
+    now = [0.0]
+    descriptor = segments.create()
+    arena = Arena(descriptor, clock=lambda: now[0])
+    try:
+        slots = [arena.take(4096) for _ in range(24)]
+        for slot in slots[:20]:
+            arena.put_back(slot.number)
+        arena.trim(3)
+        now[0] = 0.2
+        arena.put_back(slots[20].number)
+        assert arena.reserved_bytes == 4 * slots[0].capacity  # three that are in use, and one
+    finally:
+        os.close(descriptor)
+
+
 def test_what_is_needed_now_and_then_stays(arena: Arena) -> None:
     several = [arena.take(1 << 20) for _ in range(3)]
     for _ in range(3 * arena_module.WHILE):

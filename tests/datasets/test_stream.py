@@ -201,6 +201,32 @@ def test_what_iter_has_taken_up_is_not_loaded_once_more(kept: Any) -> None:
     assert list(resume(dataset, None)) == [0, 1, 2, 3, 4]
 
 
+def test_a_state_that_iter_has_reset_is_loaded_again() -> None:
+    """Element by element, an empty array is equal to one with a single element."""
+
+    class Queue(ItsOwnIterator):
+        """Where it stands is the last number of an array."""
+
+        def __iter__(self) -> Iterator[int]:
+            self.queue = np.array([], int)
+            return self
+
+        def __next__(self) -> int:
+            at = int(self.queue[-1]) if len(self.queue) else 0
+            if at >= self.n:
+                raise StopIteration
+            self.queue = np.array([at + 1])
+            return at
+
+        def state_dict(self) -> State:
+            return {"queue": self.queue}
+
+        def load_state_dict(self, state: State) -> None:
+            self.queue = state["queue"]
+
+    assert list(resume(Queue(3), after(Queue(3), 1))) == [1, 2]
+
+
 def test_states_of_others_are_copied() -> None:
     class Live(IterableDataset[int]):
         def __init__(self) -> None:

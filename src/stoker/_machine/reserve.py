@@ -40,7 +40,8 @@ def reserve(fd: int, offset: int, size: int) -> None:
     quarter (`kept_free`).
 
     Forks where the reservation takes more than a quarter of what is available, if the process has one thread; with
-    more threads the first fence stands alone. Systems without `posix_fallocate` have the file lengthened by zeros.
+    more threads, or where there can be no other process, the first fence stands alone. Systems without
+    `posix_fallocate` have the file lengthened by zeros.
 
     Raises:
         MemoryLimitError: there is not enough; nothing new is reserved then.
@@ -116,8 +117,16 @@ def _lengthen(fd: int, end: int) -> None:
 
 def _reserve_in_child(fd: int, offset: int, size: int) -> int:
     """Returns 0, the child's errno, or EINTR where it was killed or took too long; nothing is reserved by it then."""
-    hear, say = os.pipe()
-    pid = os.fork()
+    try:
+        hear, say = os.pipe()
+    except OSError:  # no descriptor is left
+        return _reserve_here(fd, offset, size)
+    try:
+        pid = os.fork()
+    except OSError:  # nor a process
+        os.close(hear)
+        os.close(say)
+        return _reserve_here(fd, offset, size)
     if not pid:
         _be_the_first_to_die(fd, offset, size, say)
     os.close(say)

@@ -13,6 +13,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeGuard, TypeVar
 
+import numpy as np
+
 from stoker._worker_info import current
 from stoker.datasets.base import IterableDataset, is_stream
 from stoker.errors import StateFormatError, StateMismatchError
@@ -178,10 +180,16 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_equal, one, other))
     try:
+        if _shape(one) != _shape(other):
+            return False  # element by element, an empty array is equal to one with a single element
         same: Any = one == other
         return bool(same.all() if hasattr(same, "all") else same)
     except Exception:  # tensors of other shapes, say
         return False
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
 
 
 def _strange(state: State, expected: str) -> StateFormatError:

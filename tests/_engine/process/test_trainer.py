@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker._engine.process import immortal, trainer
+from stoker._engine.process import immortal, life, trainer
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.life import Life
 from stoker._engine.process.trainer import LARGE
@@ -113,6 +113,18 @@ def test_another_zygote_that_cannot_be_had_is_an_error_each_time(
     with pytest.raises(stoker.WorkerStartError, match="no other was started") as caught:
         next(iterator)
     assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("what", ["process_descriptor", "held_bytes"])
+def test_what_fails_after_the_birth_leaves_nothing(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The fixture looks for the zygote, and for what was open for it."""
+    if what == "held_bytes":
+        monkeypatch.setattr(life, what, first_fails(KeyboardInterrupt(), life.held_bytes))
+    else:
+        asked = iter([life.kernel.process_descriptor, first_fails(KeyboardInterrupt(), life.kernel.process_descriptor)])
+        monkeypatch.setattr(life.kernel, what, lambda pid: next(asked)(pid))
+    with pytest.raises(KeyboardInterrupt):
+        forked(NUMBERS)
 
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")

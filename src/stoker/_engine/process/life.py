@@ -58,6 +58,8 @@ class Life:
                 self.pid = birth.clean(ends, workers, rules, parts, assemble)
             undo.callback(kernel.end, self.pid)
             self.descriptor = kernel.process_descriptor(self.pid)
+            if self.descriptor is not None:
+                undo.callback(os.close, self.descriptor)
             self.channel = Channel(ours)
             self.reader = Reader(self.arena, held_bytes(rules))  # how much that is takes a while, and nobody waits now
             self.status: int | None = None

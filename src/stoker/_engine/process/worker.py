@@ -122,7 +122,7 @@ class Worker(ABC):
         """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
         asked = time.perf_counter()
         self.send("ask", self._unit, size)
-        _, given = self._next("slot")
+        given = self._given()
         self._waited += time.perf_counter() - asked
         if isinstance(given, str):
             raise errors.MemoryLimitError(given)
@@ -131,10 +131,24 @@ class Worker(ABC):
     def _ask_for_rows(self, size: int) -> Mapping:
         """The slot in which several workers write this unit."""
         self.send("ask_for_rows", self._unit, size)
-        _, given = self._next("slot")
+        given = self._given()
         if given is None:
             raise MisfitError("there is no memory for it now")
         return self._writer.map(Slot(*given))
+
+    def _given(self) -> Any:
+        """What was asked for. If an exception of the user's ends the wait, as a signal's handler may raise one, it is
+        waited for all the same: else it would pass for the answer to the next question."""
+        interrupted: BaseException | None = None
+        while True:
+            try:
+                _, given = self._next("slot")
+                break
+            except BaseException as error:
+                interrupted = interrupted or error
+        if interrupted is not None:
+            raise interrupted
+        return given
 
     def _next(self, name: str) -> Message:
         """The next message of this name; units that arrive meanwhile wait."""
