@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import pickle
 from collections import OrderedDict
@@ -206,3 +207,12 @@ def test_a_tensor_in_a_unit_travels_without_what_it_is_a_view_of() -> None:
     followed = torch.ones(2, requires_grad=True)
     (_, arrived) = pickle.loads(leaves.dumps_unit(Unit(3, followed)))
     assert arrived.requires_grad
+
+
+@pytest.mark.parametrize("name", ["Texts", "TensorLeaf"])
+def test_classes_of_the_users_may_have_the_names_of_ours(name: str) -> None:
+    kind = collections.namedtuple(name, ["ids", "n"])
+    batch = {"q": kind(np.zeros(3), 1)}
+    placed: list[Any] = []
+    leaves.dumps(batch, lambda leaf: placed.append(leaf))
+    assert [type(leaf) for leaf in placed] == [np.ndarray]

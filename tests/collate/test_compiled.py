@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import pytest
 
 from stoker import collate
 from stoker.collate import default, memory, registry
-from stoker.errors import BatchError, MemoryLimitError
+from stoker.errors import BatchError, LeafTypeError, MemoryLimitError
 
 
 class Point(NamedTuple):
@@ -218,3 +219,69 @@ def test_odd_tensors(assert_same: Any) -> None:
             assert type(got) is type(expected) and str(got) == str(expected)
             if not isinstance(expected, Exception):
                 assert got.dtype == expected.dtype and got.requires_grad == expected.requires_grad
+
+
+@dataclasses.dataclass
+class Corners:
+    """Has an array beside its fields, which is no rows of the batch."""
+
+    x: Any
+
+    def __post_init__(self) -> None:
+        self.corners = np.full((4, 3), np.sum(self.x))
+
+    @functools.cached_property
+    def total(self) -> float:
+        return float(np.sum(self.x))
+
+
+def test_what_is_no_field_is_not_joined_as_rows() -> None:
+    compiled = collate.compiling(collate.numpy_collate)
+    assert isinstance(compiled, collate.Compiled)
+    samples = [Corners(float(i)) for i in range(8)]
+    assert compiled.rows(samples[:4]) is None
+    assert compiled(samples).corners.tolist() == np.full((4, 3), 0.0).tolist()
+
+
+def test_what_the_first_has_computed_is_not_the_batchs() -> None:
+    compiled = collate.compiling(collate.numpy_collate)
+    samples = [Corners(np.full(2, i)) for i in (1, 2)]
+    assert samples[0].total == 2
+    for _ in range(2):
+        batch = compiled(samples)
+        assert batch.total == 6
+    assert samples[0].total == 2
+
+
+def test_functions_that_are_registered_between_runs_and_batches_are_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    compiled = collate.compiling(collate.default_collate)
+    assert isinstance(compiled, collate.Compiled)
+    assert compiled.rows([1.0, 2.0]).tolist() == [1, 2]
+    theirs = torch.utils.data._utils.collate.default_collate_fn_map
+    monkeypatch.setitem(theirs, float, lambda batch, *, collate_fn_map: "the user's")
+    assert compiled([1.0, 2.0]) == "the user's"
+    assert compiled.rows([1.0, 2.0]) is None
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [np.float64(1.5), np.str_("a")],
+        [np.ones(2), np.array(["a", "b"])],
+        [np.int64(1), np.bytes_(b"a")],
+        [np.timedelta64(1, "s"), np.int64(5)],
+    ],
+    ids=str,
+)
+def test_numbers_do_not_become_texts(samples: Any) -> None:
+    with pytest.raises(BatchError, match="of different kinds"):
+        collate.numpy_collate(samples)
+
+
+@pytest.mark.parametrize("value", [np.longdouble(1), np.ones(2, np.longdouble)], ids=["a number", "an array"])
+def test_what_is_no_tensor_is_refused_in_runs_too(value: Any) -> None:
+    compiled = collate.compiling(collate.for_output(collate.default_collate, "deferred"))  # type: ignore[arg-type]
+    assert isinstance(compiled, collate.Compiled)
+    with pytest.raises(LeafTypeError):
+        compiled.rows([{"a": value}] * 2)

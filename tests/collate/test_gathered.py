@@ -266,3 +266,21 @@ def test_functions_registered_with_torch_are_obeyed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(theirs, torch.Tensor, lambda batch, *, collate_fn_map: batch)
     assert gathering(Rows(), collate.default_collate)([1, 2]) is collate.NOT_GATHERED
     assert gathering(Rows(), collate.numpy_collate)([1, 2]) is collate.NOT_GATHERED
+
+
+def test_what_torch_copies_is_copied_when_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a default device, `torch.as_tensor` copies."""
+    torch = pytest.importorskip("torch")
+    from stoker.datasets import TensorDataset
+
+    class Elsewhere(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = function(*args, **(kwargs or {}))
+            return made.clone() if function is torch.as_tensor else made
+
+    rows = np.arange(20.0)
+    data = TensorDataset(rows)
+    gathered = collate.gathering(collate.default_collate, data, data)  # type: ignore[arg-type]
+    gathered([0, 1])
+    with Elsewhere():
+        assert gathered([3, 4])[0].tolist() == [3, 4]

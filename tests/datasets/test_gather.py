@@ -10,6 +10,7 @@ import pytest
 from stoker import collate
 from stoker.datasets import ConcatDataset, Dataset, MapDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
 from stoker.datasets.gather import UNKNOWN, foreseen, gatherer, inside, layout_of
+from stoker.errors import BatchError
 from stoker.testing.gather import differences, out_for
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -281,3 +282,46 @@ def test_a_gathered_batch_is_the_collated_one(data: Any, draws: Any) -> None:
             if batch is not collate.NOT_GATHERED:
                 expected = collate_fn([data[index] for index in indices])
                 assert not list(differences(batch, expected))
+
+
+class Careless(TensorDataset):
+    """Gathers full batches as it should; of smaller ones it returns rows, or puts them in the place of a leaf."""
+
+    def __init__(self, returns: bool) -> None:
+        super().__init__(ROWS)
+        self.returns = returns
+
+    def gather(self, indices: Any, out: Any) -> Any:
+        if len(indices) >= 8:
+            return super().gather(indices, out)
+        rows = self.tensors[0][indices]
+        if self.returns:
+            return rows
+        out[0] = rows
+        return None
+
+
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize("combine", [StackDataset, ZipDataset, lambda *both: ConcatDataset(both)])
+def test_what_is_not_written_below_is_never_a_batch(combine: Any, returns: bool) -> None:
+    data = combine(Careless(returns), Careless(returns))
+    gathered = collate.gathering(collate.numpy_collate, data, gatherer(data))
+    assert gathered is not None
+    gathered(list(range(8)))
+    if returns:
+        with pytest.raises(BatchError, match=r"Careless.gather\(\) returned a ndarray"):
+            gathered(list(range(5)))
+    else:
+        assert gathered(list(range(5))) is collate.NOT_GATHERED
+
+
+def test_indices_beyond_64_bits_do_not_come_from_the_end() -> None:
+    places = np.array([0, 2**64 - 1], np.uint64)
+    data = TensorDataset(ROWS)
+    gathered = collate.gathering(collate.numpy_collate, data, gatherer(data))
+    assert gathered is not None and gathered(places) is collate.NOT_GATHERED
+    within = Subset(data, places)
+    gathered = collate.gathering(collate.numpy_collate, within, gatherer(within))
+    assert gathered is not None and gathered([0, 1]) is collate.NOT_GATHERED
+    with pytest.raises(IndexError):
+        columns([10, 11, 12]).__getitems__(places)

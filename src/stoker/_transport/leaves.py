@@ -167,7 +167,15 @@ def _frame(batch: Any, place: Place, numbers: dict[int, int]) -> bytes | None:
 
 
 def _is_plain(kind: type) -> bool:
-    return kind is np.ndarray or kind is _tensor() or kind.__name__ == "TensorLeaf"
+    return kind is np.ndarray or kind is _tensor() or _name(kind) == DEFERRED
+
+
+DEFERRED, TEXTS = "stoker.collate.leaves.TensorLeaf", "stoker.collate.plan.Texts"
+"""Classes of the data side that are leaves, by name: it is not known here. The user's may be called so too."""
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _tensor() -> type | None:
@@ -218,8 +226,9 @@ class _Takes:
 
     def reducer_override(self, thing: Any) -> Any:
         kind = type(thing)
-        deferred = kind.__name__ == "TensorLeaf"
-        if deferred or kind is np.ndarray or kind is self._tensor or kind.__name__ == "Texts":
+        name = _name(kind)
+        deferred = name == DEFERRED
+        if deferred or kind is np.ndarray or kind is self._tensor or name == TEXTS:
             number = self._numbers.get(id(thing))
             if number is None:
                 number = self._place(thing)

@@ -36,7 +36,9 @@ class Compiled:
         """Collates samples into a batch."""
         leaves = registry.leaves_for(self._output)
         fn_map = registry.functions(leaves)
-        if self._plan is not None and fn_map is self._fn_map:
+        if fn_map is not self._fn_map:
+            self._plan = self._runs = None
+        if self._plan is not None:
             try:
                 made = self._plan.make(self._plan.check(batch))
                 self._fitted += 1
@@ -47,8 +49,9 @@ class Compiled:
                 self._plan = None
                 self._deviated += 1
         whole = default.collated_by(batch, fn_map)
+        self._fn_map = fn_map
         if self._deviated < _PATIENCE or self._deviated < self._fitted:
-            self._plan, self._fn_map = plan_of(batch[0], fn_map, leaves), fn_map
+            self._plan = plan_of(batch[0], fn_map, leaves)
         return whole
 
     def rows(self, run: Sequence[Any]) -> Any:

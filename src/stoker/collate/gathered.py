@@ -105,11 +105,9 @@ class Gathered:
         if self._flat is not None:  # by far the most frequent, and as quick as it can be
             count = len(places)
             made = [empty((count, *shape), dtype) for empty, shape, dtype, _ in self._flat]
-            out, batch = [*made], [finish(leaf) for leaf, (_, _, _, finish) in zip(made, self._flat, strict=True)]
+            out = [*made]
         else:
             out = _over(self._layout, lambda leaf: _allocated(_maker(leaf, leaves), len(places), made))
-            rest = iter(made)
-            batch = _over(self._layout, lambda leaf: _maker(leaf, leaves).finish(next(rest)))
         with memory.lent_by(None):
             answer = self._source.gather(places, out) if self._checked else self._watched(places, out, made)
         if answer is NotImplemented:
@@ -122,6 +120,11 @@ class Gathered:
             )
         if not (self._flat and all(map(operator.is_, out, made))) and not _is_in_place(out, made):
             raise self._replaced()
+        if self._flat is not None:  # only now: torch may copy, where a default device is set
+            batch = [finish(leaf) for leaf, (_, _, _, finish) in zip(made, self._flat, strict=True)]
+        else:
+            rest = iter(made)
+            batch = _over(self._layout, lambda leaf: _maker(leaf, leaves).finish(next(rest)))
         self._gathered += 1
         if not self._checked:
             with memory.lent_by(None):
@@ -198,7 +201,9 @@ def _as_integers(indices: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         return None
     integers = places.ndim == 1 and len(places) > 0 and places.dtype.kind in "iu"
-    return places.astype(np.int64, copy=False) if integers else None
+    if not integers or (places.dtype == np.uint64 and int(places.max()) >= 2**63):  # it would become negative
+        return None
+    return places.astype(np.int64, copy=False)
 
 
 def _over(layout: Any, change: Callable[[Any], Any]) -> Any:

@@ -11,7 +11,6 @@ which is collated as ever.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -20,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker.collate import default, memory, registry
+from stoker.collate import default, memory, registry, structure
 from stoker.collate.leaves import NumpyLeaves
 from stoker.collate.promotion import common_dtype
 from stoker.collate.tensors import is_plain
@@ -247,20 +246,28 @@ class Sequences(_Fields):
 
 
 class Records(_Fields):
-    """Dataclasses of one exact type, whose constructor is not called."""
+    """Dataclasses of one exact type, whose constructor is not called.
 
-    def __init__(self, kind: type, names: Sequence[str], nodes: Sequence[Node]) -> None:
+    What the first has beside its fields comes along: runs of rows cannot tell it from rows, so there must be nothing.
+    """
+
+    def __init__(self, kind: type, names: Sequence[str], nodes: Sequence[Node], in_runs: bool) -> None:
         super().__init__(kind, nodes, map(attrgetter, names))
         self._all = [field.name for field in dataclasses.fields(kind)]
         self._names = list(names)
+        self._in_runs = in_runs
+
+    def has_only_fields(self, sample: Any) -> bool:
+        return getattr(sample, "__dict__", {}).keys() <= set(self._names)
 
     def check(self, column: Sequence[Any]) -> tuple[Any, list[Any]]:
         first = column[0]
+        _fit(not self._in_runs or self.has_only_fields(first))
         _fit(set(map(type, column)) == self._kinds and [n for n in self._all if hasattr(first, n)] == self._names)
         return first, self._checked(column)
 
     def make(self, checked: tuple[Any, list[Any]]) -> Any:
-        clone = copy.copy(checked[0])
+        clone = structure.copied(checked[0])
         for name, value in zip(self._names, self._made(checked[1]), strict=True):
             object.__setattr__(clone, name, value)
         return clone
@@ -289,7 +296,9 @@ def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool = Fal
     if dataclasses.is_dataclass(kind) and not isinstance(sample, (Mapping, Sequence)):
         names = [field.name for field in dataclasses.fields(kind) if hasattr(sample, field.name)]
         if names:
-            return Records(kind, names, below([getattr(sample, name) for name in names]))
+            record = Records(kind, names, below([getattr(sample, name) for name in names]), in_runs)
+            record.by_rows = record.by_rows and record.has_only_fields(sample)
+            return record
     return General(fn_map)
 
 
@@ -305,10 +314,12 @@ def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeave
     if fn == leaves.strings and kind in (str, bytes):
         return Strings(kind, in_runs)
     if fn == leaves.scalars and isinstance(sample, np.generic) and sample.dtype.kind in "biufc":
+        leaves.accept(sample.dtype)
         return Numbers(kind, set(), common_dtype({sample.dtype}, ()), leaves)
     if fn == leaves.arrays and kind in (np.ndarray, np.memmap) and sample.ndim and sample.dtype.kind in "biufc":
         # Where a function of the user's takes tensors, it takes arrays as well
         theirs = tensor is not None and fn_map.get(tensor, leaves.tensors) != leaves.tensors
+        leaves.accept(sample.dtype)
         native = sample.dtype.isnative  # other byte orders are not copied but converted
         return Arrays(sample.shape, common_dtype({sample.dtype}, ()), leaves) if native and not theirs else None
     if fn == leaves.tensors and kind is tensor:

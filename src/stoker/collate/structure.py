@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from typing import Any
 
@@ -59,6 +60,15 @@ def rebuilt_mapping(elem: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
         return fields
 
 
+def copied(elem: Any) -> Any:
+    """A copy of a dataclass to put collated fields into, without what was computed from this one's and kept."""
+    clone = copy.copy(elem)
+    kept = getattr(clone, "__dict__", {})
+    for name in [name for name in kept if isinstance(getattr(type(clone), name, None), functools.cached_property)]:
+        del kept[name]
+    return clone
+
+
 def collated_dataclass(batch: Sequence[Any], field: Field) -> Any:
     """The same dataclass with collated fields, or `NOT_A_STRUCTURE`.
 
@@ -69,7 +79,7 @@ def collated_dataclass(batch: Sequence[Any], field: Field) -> Any:
         return NOT_A_STRUCTURE
     if any(type(sample) is not type(elem) for sample in batch):  # a subclass may have fields that would be dropped
         raise mismatch.unequal_types(batch)
-    clone = copy.copy(elem)
+    clone = copied(elem)
     for name in (f.name for f in dataclasses.fields(elem) if hasattr(elem, f.name)):
         try:
             values = [getattr(sample, name) for sample in batch]

@@ -111,10 +111,10 @@ class Columns(Sequence[Row], Generic[Row]):
             return []
         if places.dtype.kind not in "iu":
             raise TypeError(f"indices must be integers, not {places.dtype}")
-        places = places.astype(np.int64)
         outside = np.flatnonzero((places < -len(self)) | (places >= len(self)))
         if outside.size:
             raise IndexError(f"row {places[outside[0]]} is out of range for {len(self)} rows")
+        places = places.astype(np.int64)
         places = np.where(places < 0, places + len(self), places)
         return self._fetch(self._rows.start + places * self._rows.step)
 

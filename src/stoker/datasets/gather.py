@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stoker.datasets.nesting import held_by
+from stoker.errors import BatchError
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -254,9 +256,33 @@ def foreseen(dataset: Any) -> Any:
 
 
 def gather_from(dataset: Any, indices: Indices, out: Any) -> Any:
-    """Hands on to a dataset that could gather when it was asked for its layout."""
+    """Hands on to a dataset that could gather when it was asked for its layout.
+
+    Raises:
+        BatchError: it has not written into `out`, of which the rest of the batch is a part.
+    """
     gathers = gatherer(dataset)
-    return NotImplemented if gathers is None else gathers.gather(indices, out)
+    if gathers is None:
+        return NotImplemented
+    before = leaves_of(out)
+    answer = gathers.gather(indices, out)
+    if answer is NotImplemented:
+        return answer
+    if answer is not None:
+        raise BatchError(
+            f"{type(dataset).__name__}.gather() returned a {type(answer).__name__}: it has to write into `out`, and to "
+            "return None. Write out[...] = value, not out = value."
+        )
+    return None if _still_there(out, before) else NotImplemented
+
+
+def _still_there(out: Any, leaves: Sequence[Any]) -> bool:
+    """Whether these are still the leaves of `out`: what was put in their place is nowhere in the batch."""
+    try:
+        now = leaves_of(out)
+    except TypeError:  # it is no leaf
+        return False
+    return len(now) == len(leaves) and all(map(operator.is_, now, leaves))
 
 
 def _names(structure: Any) -> list[str]:

@@ -90,4 +90,6 @@ def _chosen(indices: Any, places: Indices) -> Indices | None:
         at = places.tolist()
         chosen = np.array([indices[at[0]]] if len(at) == 1 else itemgetter(*at)(indices))
     integers = chosen.ndim == 1 and chosen.dtype.kind in "iu"
-    return chosen.astype(np.int64, copy=False) if integers else None
+    if not integers or (chosen.dtype == np.uint64 and chosen.size and int(chosen.max()) >= 2**63):
+        return None  # it would become negative
+    return chosen.astype(np.int64, copy=False)
