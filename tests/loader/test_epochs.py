@@ -522,3 +522,55 @@ def test_a_batch_sampler_may_count_positions_in_numpys_integers() -> None:
         return samples
 
     assert list(DataLoader(range(4), batch_sampler=Known(), collate_fn=collated)) == [[0, 1], [2, 3]]
+
+
+class InEpochs:
+    """A sampler that is walked; its indices say the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[int]:
+        for place in range(12):
+            yield 100 * self.epoch + place
+
+
+class Indices(stoker.Dataset[int]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("settings", [{"sampler": InEpochs}, {"shuffle": True, "seed": 3}], ids=["walked", "computed"])
+def test_set_epoch_behind_iter_leaves_the_place_that_was_loaded(settings: Any) -> None:
+    def new() -> Any:
+        return loader(
+            Indices(), batch_size=2, **{name: kind() if kind is InEpochs else kind for name, kind in settings.items()}
+        )
+
+    first = new()
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    state = first.state_dict()
+    undisturbed = new()
+    undisturbed.set_epoch(1)
+    wanted = list(undisturbed)
+    for when in ("before", "behind"):
+        resumed = new()
+        resumed.load_state_dict(state)
+        if when == "before":
+            resumed.set_epoch(1)
+        iterator = iter(resumed)
+        if when == "behind":
+            resumed.set_epoch(1)
+        again = new()
+        again.load_state_dict(through_json(resumed.state_dict()))
+        assert list(iterator) == wanted
+        assert list(again) == wanted

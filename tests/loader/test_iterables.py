@@ -8,6 +8,7 @@ import random
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -505,3 +506,95 @@ def test_a_generator_of_the_collators_is_seeded_for_each_batch() -> None:
     assert sorted(number for number, _ in flat(stoker.DataLoader(stream, collate_fn=Noise(stream), num_workers=2))) == (
         list(range(40))
     )
+
+
+class Failing(stoker.IterableDataset[int]):
+    """Some samples raise; those behind them come."""
+
+    def __init__(self, bad: set[int], length: int = 12, shares: bool = False) -> None:
+        self.bad, self.length, self.shares = bad, length, shares
+
+    def __iter__(self) -> Iterator[int]:
+        info = stoker.get_worker_info() if self.shares else None
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        self.next, self.step = first, step
+        return copy.copy(self)
+
+    def __next__(self) -> int:
+        number, self.next = self.next, self.next + self.step
+        if number >= self.length:
+            raise StopIteration
+        if number in self.bad:
+            raise OSError(number)
+        return number
+
+
+def drawn_by_the_collator(samples: list[Any]) -> list[Any]:
+    return [*samples, random.random()]
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_a_collator_draws_other_numbers_for_each_batch_of_a_shared_stream() -> None:
+    def loader(workers: int) -> Any:
+        return stoker.DataLoader(
+            Plain(), batch_size=2, num_workers=workers, collate_fn=drawn_by_the_collator, seed=3, output="numpy"
+        )
+
+    drawn = [batch[-1] for batch in loader(3)]
+    assert len({*drawn}) == len(drawn) >= 3
+    first = loader(3)
+    iterator = iter(first)
+    before = [next(iterator)[-1] for _ in range(2)]
+    second = loader(2)
+    second.load_state_dict(first.state_dict())
+    drawn = [*before, *(batch[-1] for batch in second)]
+    assert len({*drawn}) == len(drawn)
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("shares", [False, True])
+@BOTH
+def test_a_sample_that_fails_is_named_by_its_place_in_the_stream(workers: Any, shares: bool, tmp_path: Path) -> None:
+    """Of a stream that shares itself out each worker counts its own."""
+    path = tmp_path / "bad.jsonl"
+    loader = stoker.DataLoader(
+        Failing({0, 1, 5}, shares=shares),
+        batch_size=2,
+        on_error="skip",
+        max_error_rate=None,
+        quarantine=path,
+        collate_fn=list,
+        **workers,
+    )
+    seen = sorted(number for batch in loader for number in batch)
+    assert seen == [2, 3, 4, 6, 7, 8, 9, 10, 11]
+    records = stoker.quarantine(path)
+    assert sorted(record.position for record in records) == ([0, 0, 2] if shares else [0, 1, 5])
+    assert len(records) == loader.report().epoch.quarantined == 3
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize(
+    ("size", "length", "bad"),
+    [(1, 8, {1, 2, 3}), (2, 8, {3, 4, 5, 6, 7}), (2, 5, {0, 1, 2, 3, 4})],
+    ids=["in a row", "at the end", "all"],
+)
+def test_what_stands_in_is_counted_once(size: int, length: int, bad: set[int], tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    loader = stoker.DataLoader(
+        Failing(bad, length),
+        batch_size=size,
+        on_error="replace",
+        max_errors=None,
+        max_error_rate=None,
+        quarantine=path,
+        collate_fn=list,
+    )
+    seen = [number for batch in loader for number in batch]
+    assert seen == [number for number in range(length) if number not in bad]
+    counts = loader.report().epoch
+    assert min(counts.delivered, counts.replaced, counts.quarantined) >= 0
+    assert counts.delivered + counts.replaced == len(seen)
+    assert counts.replaced + counts.quarantined == len(bad)
+    outcomes = [record.outcome for record in stoker.quarantine(path)]
+    assert outcomes.count("replaced") == counts.replaced and len(outcomes) == len(bad)

@@ -174,6 +174,11 @@ class Faults:
             self._met[place]["outcome"] = "skipped"
         return len(latest[:most])
 
+    def replaced_by(self, samples: int) -> None:
+        """So many came: of a stream's samples that failed one after the other, only one has another in its place."""
+        for place in [place for place in sorted(self._met) if self._met[place]["outcome"] == "replaced"][samples:]:
+            self._met[place]["outcome"] = "skipped"
+
     def _wish(self) -> Decision:
         """A dataset's own: it is never an error."""
         return "replace" if self._policy == "replace" else "skip"

@@ -222,12 +222,17 @@ class LoaderIterator:
         epochs = self._loader._epochs
         if epochs.moved:  # by a `set_epoch` since `iter()`, as Lightning calls it
             self._set_epoch = epochs.announce(self._loader)
-            self._place = self._place if self._walk is not None else START
+            if self._walk is None:
+                self._place = START
+            elif self._place.batches:  # of another epoch
+                self._walk = Walk(self._loader._index_sampler, self._loader.dataset, START)
+                self._place = self._walk.place
         begun = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
         self._accounts.begin(begun, self._loader, asked)  # may raise: then the epoch has not begun
         self._epoch = begun
         epochs.begun += 1
-        self._progress.begin(begun, max(1, self._loader.num_workers) if self._loader._is_stream else 0)
+        streams = max(1, self._loader.num_workers) if self._loader._is_stream else 0
+        self._progress.begin(begun, self._walk, streams)
 
     def _leave(self) -> NoReturn:
         """The workers were ended while somebody waited for them: by another thread, or at the interpreter's end."""

@@ -44,14 +44,20 @@ class Progress:
         self._planned = place.batches
         self._over = place.batches if place.over else None  # that many batches, where the sampler has ended
 
-    def begin(self, epoch: Epoch, streams: int = 0) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Whether the epoch is decided."""
+        return self._epoch is not None
+
+    def begin(self, epoch: Epoch, walk: Walk | None, streams: int = 0) -> None:
         """The epoch is decided, and may begin elsewhere than was thought (`set_epoch`).
 
         Args:
             epoch: what was decided.
+            walk: the pass over the user's sampler, where that is walked.
             streams: how many there are; 0 where the dataset has indices.
         """
-        self._epoch = epoch
+        self._epoch, self._walk = epoch, walk
         self._of = streams
         self._stand(epoch.place)
 

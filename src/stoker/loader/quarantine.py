@@ -176,7 +176,8 @@ def quarantine(path: str | os.PathLike[str]) -> Quarantine:
             continue
         # The index too: what stood in for a sample may fail in its place, and another run write to the same file
         what = (record.rank, record.epoch, record.batch, record.position, record.index, record.kind)
-        records.setdefault(what, record)
+        worker = record.worker if record.index is None else None  # each counts the samples of a stream for itself
+        records.setdefault((*what, worker), record)
     return Quarantine(os.fspath(path), tuple(records.values()), damaged)
 
 

@@ -73,7 +73,8 @@ class StreamSource:
         self._ended = False
         self._never_opened = False
         self._raised: Exception | None = None  # by a generator, just now
-        self._position = 0
+        self._position = 0  # where it goes on to look for its samples
+        self._at = 0  # of its latest sample, given or raised
         self.seed = 0
         self.first = 0
         self.read = 0
@@ -95,7 +96,6 @@ class StreamSource:
             self._open(work, seeds)
             self._ended = self._never_opened = False
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
-        self.first = self._position
         with seeds.undisturbed(self.seed), self._seeded_behind_a_state(seeds):
             samples, left_out = self._read(seeds, wanted)
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
@@ -125,11 +125,11 @@ class StreamSource:
             self._mark[0] = read
             self.read = read + 1
             self._raise_known(read)
-            position = self._position
             try:
                 sample = self._next_sample(seeds)
             except Exception as error:
-                decision = self._faults.decide(read, None, position, error)
+                self.first = self.first if read else self._at
+                decision = self._faults.decide(read, None, self._at, error)
                 if decision == "raise":
                     raise
                 left_out += decision == "skip"
@@ -144,6 +144,7 @@ class StreamSource:
             else:
                 if sample is _END:
                     break
+                self.first = self.first if read else self._at
                 samples.append(sample)
                 self._raised, in_a_row = None, 0
             read += 1
@@ -153,7 +154,9 @@ class StreamSource:
             if self._faults.has_met(read - 1):
                 self._faults.gave_up(read - 1)
             raise _end_of_generator(raised)
-        return samples, left_out + self._faults.not_replaced(wanted - len(samples) - left_out)
+        left_out += self._faults.not_replaced(wanted - len(samples) - left_out)
+        self._faults.replaced_by(len(samples))
+        return samples, left_out
 
     def _raise_known(self, place: int) -> None:
         """A sample that ends its workers: the stream cannot be asked for those behind it, so it is over."""
@@ -246,6 +249,7 @@ class StreamSource:
     def _next_sample(self, seeds: SampleSeeding) -> Any:
         """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
         while not self._ended:
+            self._at = self._position
             item = self._next_item(seeds)
             if item is None:
                 self._ended = True
