@@ -571,3 +571,28 @@ def test_a_source_that_could_not_be_opened_is_opened_again(
         assert list(samples) == [1, 2, 3]
     away = False
     assert list(make()) == [0, 1, 2, 3]
+
+
+def test_a_pass_that_was_interrupted_is_not_kept(tmp_path: Path) -> None:
+    class Interrupted:
+        """Ctrl-C comes once, at the sample 3, which is lost."""
+
+        def __init__(self, at: int | None) -> None:
+            self.at, self.numbers = at, iter(range(6))
+
+        def __iter__(self) -> Interrupted:
+            return self
+
+        def __next__(self) -> int:
+            number = next(self.numbers)
+            if number == self.at:
+                raise KeyboardInterrupt
+            return number
+
+    stream = iter(CacheDataset(from_iterable(lambda: Interrupted(3)), folder=tmp_path, key="k"))
+    seen = []
+    for _ in range(7):
+        with contextlib.suppress(KeyboardInterrupt, StopIteration):
+            seen.append(next(stream))
+    assert seen == [0, 1, 2, 4, 5]
+    assert list(CacheDataset(from_iterable(lambda: Interrupted(None)), folder=tmp_path, key="k")) == [0, 1, 2, 3, 4, 5]

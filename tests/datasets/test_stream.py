@@ -11,6 +11,7 @@ import pytest
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.filter import FilterDataset
+from stoker.datasets.iterable import from_iterable
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, StreamIterator, count, part, parts, resume
 from stoker.testing.streams import IteratorKeepsState, KeepsState, Numbers, Plain, StreamSuite
@@ -321,3 +322,49 @@ def test_parts_of_states() -> None:
 )
 class TestStreamsWithAnIterOfTheirOwn(StreamSuite):
     pass
+
+
+def test_where_it_could_not_be_opened_the_next_one_goes_on_there() -> None:
+    fails = [False]
+
+    def samples() -> Iterator[int]:
+        if fails[0]:
+            raise ConnectionError("away")
+        return iter(range(6))
+
+    first = from_iterable(samples)
+    iterator = iter(first)
+    for _ in range(4):
+        next(iterator)
+    state = first.state_dict()
+    second = from_iterable(samples)
+    second.load_state_dict(state)
+    fails[0] = True
+    with pytest.raises(ConnectionError):
+        list(second)
+    fails[0] = False
+    assert second.state_dict() == state
+    assert list(second) == [4, 5]
+
+
+def test_a_state_can_be_loaded_twice() -> None:
+    class Counts(IterableDataset[int]):
+        """Counts in what it was given."""
+
+        def __init__(self) -> None:
+            self.state = {"at": 0}
+
+        def __iter__(self) -> Iterator[int]:
+            while self.state["at"] < 5:
+                self.state["at"] += 1
+                yield self.state["at"]
+
+        def state_dict(self) -> State:
+            return self.state
+
+        def load_state_dict(self, state: State) -> None:
+            self.state = state
+
+    state: State = {"own": {"at": 2}}
+    assert [list(resume(Counts(), state)) for _ in range(2)] == [[3, 4, 5]] * 2
+    assert state == {"own": {"at": 2}}

@@ -63,3 +63,11 @@ class OnlyAsked:
 def test_what_has_a_length_and_places_is_a_sequence(given: Any) -> None:
     order = SubsetRandomSampler(given).order(5)
     assert sorted(map(str, order.take(np.arange(len(given))))) == sorted(str(given[k]) for k in range(len(given)))
+
+
+def test_a_range_may_be_of_any_length() -> None:
+    first, step = 7, 3
+    few, many = range(first, first + 1000 * step, step), range(first, first + 10**12, step)
+    assert sorted(SubsetRandomSampler(few).order(5).take(np.arange(1000))) == list(few)
+    taken = SubsetRandomSampler(many).order(5).take(np.arange(4))
+    assert all(int(place) in many for place in taken) and len(set(taken.tolist())) == 4

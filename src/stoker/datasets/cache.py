@@ -265,7 +265,7 @@ class _Cached(StreamIterator[T]):
         except StopIteration:
             self._finish(ended=True)
             raise
-        except Exception:
+        except BaseException:  # Ctrl-C too
             self._sound = False  # what is missing now may be there the next time, and move all that follows
             raise
         self._samples.append(data)

@@ -68,8 +68,8 @@ class Stream(IterableDataset[T_co]):
         Raises:
             StateError: the state that was loaded is no state of this stream's.
         """
-        state, self._loaded = self._loaded, None
-        self._latest = self._begin(state)
+        self._latest = self._begin(self._loaded)
+        self._loaded = None  # not before: where it cannot be opened, the next one goes on there
         return self._latest
 
     def state_dict(self) -> State:
@@ -248,10 +248,10 @@ class _OfDataset(StreamIterator[Any]):
         own = state["own"]
         if hasattr(self._dataset, "__next__"):
             return self._resumed_itself(own)
-        self._dataset.load_state_dict(own)
+        self._dataset.load_state_dict(copy.deepcopy(own))  # what it does with it is not to change the user's
         iterator: Iterator[Any] = iter(self._dataset)
         if "iterator" in state and _keeps_state(iterator):
-            iterator.load_state_dict(part(state, "iterator"))
+            iterator.load_state_dict(copy.deepcopy(part(state, "iterator")))
         return iterator
 
     def _resumed_itself(self, own: State) -> Iterator[Any]:
@@ -261,7 +261,7 @@ class _OfDataset(StreamIterator[Any]):
             self._dataset.load_state_dict(copy.deepcopy(own))
         iterator: Iterator[Any] = iter(self._dataset)
         if not _equal(self._dataset.state_dict(), own):
-            self._dataset.load_state_dict(own)
+            self._dataset.load_state_dict(copy.deepcopy(own))
         return iterator
 
     def state_dict(self) -> State:
@@ -285,7 +285,7 @@ class Counted(StreamIterator[Any]):
         self._iterator = iterator
         self._seen = 0
         if state is not None and "iterator" in state and hasattr(iterator, "load_state_dict"):
-            iterator.load_state_dict(part(state, "iterator"))
+            iterator.load_state_dict(copy.deepcopy(part(state, "iterator")))
             return
         seen = count(state, "seen")
         while self._seen < seen:

@@ -55,8 +55,13 @@ class _Given:
     `[place]` is asked for no more."""
 
     def __init__(self, indices: Sequence[Any], places: Permutation) -> None:
+        self._places = places
+        self._given: Any = None
+        self._range = indices if isinstance(indices, range) else None
+        if self._range is not None:  # it may be of any length
+            return
         given = None
-        if isinstance(indices, (list, tuple, range)) or hasattr(indices, "__array__"):
+        if isinstance(indices, (list, tuple)) or hasattr(indices, "__array__"):
             with contextlib.suppress(ValueError):  # of unequal lengths
                 given = np.asarray(indices)
         if given is None or given.ndim != 1 or given.dtype.kind not in "iu":
@@ -64,10 +69,10 @@ class _Given:
             for place in range(len(indices)):
                 given[place] = indices[place]
         self._given = given
-        self._places = places
 
     def __len__(self) -> int:
         return self._places.n
 
     def take(self, positions: Int64Array) -> Any:
-        return self._given[self._places.take(positions)]
+        places = self._places.take(positions)
+        return self._given[places] if self._range is None else self._range.start + self._range.step * places
