@@ -15,6 +15,7 @@ from stoker.datasets.cache_store import Folder, Memory, Store
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
 from stoker.datasets.described import describe
 from stoker.datasets.listening import listened
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
 
 T = TypeVar("T")
@@ -214,7 +215,9 @@ class _Cached(StreamIterator[T]):
         self._state = part(state, "source") if state and "source" in state else None  # the source's before the chunk
         self._skip = count(state, "given")  # samples of the chunk that were given before
         self._sound = state is None or not state.get("unsound")
-        self._source: StreamIterator[T] | None = None
+        self._source: ReadAgain | None = None
+        self._loaded = state  # of which the source's errors are passed over that it had told
+        self._calls = 0  # of the source before the chunk
         self._enter()
 
     def _enter(self) -> None:
@@ -231,8 +234,9 @@ class _Cached(StreamIterator[T]):
         if self._behind is None and self._source is None:
             self._open()
 
-    def _open(self) -> StreamIterator[T]:
-        self._source = listened(self._dataset, self._state, "CacheDataset")
+    def _open(self) -> ReadAgain:
+        self._source = ReadAgain(listened(self._dataset, self._state, "CacheDataset"), self._loaded)
+        self._loaded, self._calls = None, 0
         return self._source
 
     def __next__(self) -> T:
@@ -254,13 +258,14 @@ class _Cached(StreamIterator[T]):
         if ended:
             raise StopIteration
         self._chunk, self._before, self._state = self._chunk + 1, self._before + len(self._samples), state
+        self._calls = 0 if self._source is None else self._source.calls
         self._skip = max(0, self._skip - len(self._samples))
         self._enter()
 
     def _make(self) -> T:
         source = self._source or self._open()  # there is none where it could not be opened before
         try:
-            sample = next(source)
+            sample: T = next(source)
             data = pickled(sample, self._before + self._given)
         except StopIteration:
             self._finish(ended=True)
@@ -286,4 +291,6 @@ class _Cached(StreamIterator[T]):
         state: State = {"chunk": self._chunk, "before": self._before, "given": max(self._given, self._skip)}
         if not self._sound:
             state["unsound"] = True
+        if self._source is not None:
+            state |= self._source.told_since(self._calls)
         return state if self._state is None else state | {"source": self._state}

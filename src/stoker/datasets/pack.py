@@ -10,6 +10,7 @@ import numpy as np
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
 from stoker.errors import StateMismatchError
 
@@ -207,8 +208,8 @@ class _Packed(StreamIterator[Row]):
         if state is not None and (found := {name: state.get(name) for name in self._order}) != self._order:
             raise StateMismatchError(f"the state is of another order, {found}: here is {self._order}")
         self._before, self._given = count(state, "before"), count(state, "given")
-        self._source = resume(dataset.dataset, part(state, "source"))
-        self._state = self._source.state_dict()
+        self._source = ReadAgain(resume(dataset.dataset, part(state, "source")), state)
+        self._state, self._calls = self._source.state_dict(), 0
         self._read = 0
         self._ended = False
         self._pieces: list[Array] = []
@@ -224,7 +225,8 @@ class _Packed(StreamIterator[Row]):
                 return self._dataset._joined([self._pieces[place] for place in self._rows[self._given - 1]])
             if self._ended:
                 raise StopIteration
-            self._before, self._given, self._state = self._before + self._read, 0, self._source.state_dict()
+            self._before, self._given = self._before + self._read, 0
+            self._state, self._calls = self._source.state_dict(), self._source.calls
             self._read, self._pieces, self._rows = 0, [], None
 
     def _read_window(self) -> None:
@@ -236,12 +238,18 @@ class _Packed(StreamIterator[Row]):
                 return
             self._read += 1  # a document that is refused is passed over when the iterator is asked again
             number = self._before + self._read - 1
-            document = self._dataset._document(sample, number)
-            cuts = self._dataset._cut(len(document), number)
+            try:
+                document = self._dataset._document(sample, number)
+                cuts = list(self._dataset._cut(len(document), number))
+            except Exception:
+                if self._source.fails():
+                    continue
+                raise
             self._pieces += [document[start : start + size] for start, size in cuts]
 
     def state_dict(self) -> State:
-        return {**self._order, "source": self._state, "before": self._before, "given": self._given}
+        state = {**self._order, "source": self._state, "before": self._before, "given": self._given}
+        return {**state, **self._source.told_since(self._calls)}
 
 
 def best_fit(sizes: Sequence[int], room: int) -> list[list[int]]:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from stoker._hashing import bits
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
 from stoker.errors import StateFormatError, StateMismatchError
 
@@ -106,10 +107,10 @@ class _Shuffled(StreamIterator[T_co]):
             self._load(state)
         self._bits = bits(dataset.seed, self._order["epoch"])
         self._read = count(state, "read")  # samples of the source; those before the first mark were delivered
-        self._source = resume(dataset.dataset, part(state, "source"))
+        self._source = ReadAgain(resume(dataset.dataset, part(state, "source")), state)
         self._ended = False
         self._held: list[tuple[int, int, T_co]] = []  # a heap of (place, number, sample)
-        self._marks = deque([(self._read, self._source.state_dict())])
+        self._marks = deque([(self._read, self._source.calls, self._source.state_dict())])
 
     def _load(self, state: State) -> None:
         found = {name: state.get(name) for name in self._order}
@@ -133,12 +134,12 @@ class _Shuffled(StreamIterator[T_co]):
                 return sample
 
     def state_dict(self) -> State:
-        read, source = self._marks[0]
-        return {**self._order, "read": read, "source": source, "last": self._last}
+        read, calls, source = self._marks[0]
+        return {**self._order, "read": read, "source": source, "last": self._last, **self._source.told_since(calls)}
 
     def _read_one(self) -> None:
         if self._read % max(1, self._size // _MARKS) == 0 and self._read > self._marks[-1][0]:
-            self._marks.append((self._read, self._source.state_dict()))
+            self._marks.append((self._read, self._source.calls, self._source.state_dict()))
         try:
             sample = next(self._source)
         except StopIteration:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
 
 T_co = TypeVar("T_co", covariant=True)
@@ -98,9 +99,9 @@ class _Windows(StreamIterator[Any]):
         self._drop_last = windows.drop_last
         self._skip = count(state, "skip")  # samples before the next window that none has
         self._old = count(state, "old")  # samples of the next window that the one before had too
-        self._source = resume(windows.dataset, part(state, "source"))
+        self._source = ReadAgain(resume(windows.dataset, part(state, "source")), state)
         self._held: list[Any] = []  # samples from the start of the next window on
-        self._marks: deque[State] = deque()  # the source's states where windows start in them
+        self._marks: deque[tuple[int, State]] = deque()  # the source's calls and states where windows start in them
 
     def __next__(self) -> Any:
         while self._skip:
@@ -108,7 +109,7 @@ class _Windows(StreamIterator[Any]):
             next(self._source)
         while len(self._held) < self._size:
             if len(self._held) == len(self._marks) * self._stride:
-                self._marks.append(self._source.state_dict())
+                self._marks.append((self._source.calls, self._source.state_dict()))
             try:
                 self._held.append(next(self._source))
             except StopIteration:
@@ -123,5 +124,5 @@ class _Windows(StreamIterator[Any]):
         return window
 
     def state_dict(self) -> State:
-        source = self._marks[0] if self._marks else self._source.state_dict()
-        return {"skip": self._skip, "old": self._old, "source": source}
+        calls, source = self._marks[0] if self._marks else (self._source.calls, self._source.state_dict())
+        return {"skip": self._skip, "old": self._old, "source": source, **self._source.told_since(calls)}

@@ -1,0 +1,64 @@
+"""A source that is read again from an earlier place: what it raises once more, and was told of already, is passed over.
+
+Streams that hold samples hand out a state of their source from before these, and read it again when they are resumed.
+A sample that fails is told once all the same: told again, it would count for another sample, and all those behind it
+would be taken for their neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.datasets.stream import State, StreamIterator
+from stoker.errors import StateFormatError
+
+
+class ReadAgain(StreamIterator[Any]):
+    """The samples of a source, and its errors but for those that were told.
+
+    Args:
+        source: where it stood.
+        state: of the stream that reads it, as it was then; its `failed` are the calls, counted from there, that failed.
+
+    Attributes:
+        calls: of the source that gave a sample, or failed. A mark of where it stands, for `told_since`.
+
+    Raises:
+        StateFormatError: `failed` is no list of counts.
+    """
+
+    def __init__(self, source: StreamIterator[Any], state: State | None) -> None:
+        again = [] if state is None else state.get("failed", [])
+        if not isinstance(again, list) or any(type(call) is not int for call in again):
+            raise StateFormatError(f"a state with a list 'failed' of counts was expected, not {str(state)[:200]}")
+        self._source = source
+        self._again = set(again)
+        self._told: list[int] = []
+        self.calls = 0
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                sample = next(self._source)
+            except StopIteration:
+                raise
+            except Exception:
+                self.calls += 1
+                if self.fails():
+                    continue
+                raise
+            self.calls += 1
+            return sample
+
+    def fails(self) -> bool:
+        """The latest call has failed, or what it gave is refused; returns whether that was told before."""
+        self._told.append(self.calls - 1)
+        return self.calls - 1 in self._again
+
+    def told_since(self, calls: int) -> State:
+        """What a state has to say of errors, if the source's state in it is that after so many calls."""
+        failed = [call - calls for call in self._told if call >= calls]
+        return {"failed": failed} if failed else {}
+
+    def state_dict(self) -> State:
+        return self._source.state_dict()

@@ -1,0 +1,105 @@
+"""Streams that read their source again when they are resumed, where some samples of it fail: each is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stoker
+from stoker.datasets.read_again import ReadAgain
+from stoker.datasets.stream import resume
+from stoker.errors import StateFormatError
+
+LENGTH = 30
+
+
+class Source(stoker.IterableDataset[int]):
+    """Some of its numbers raise; those behind them come."""
+
+    def __init__(self, bad: set[int]) -> None:
+        self.bad = bad
+
+    def __iter__(self) -> Iterator[int]:
+        return Reader(self.bad)
+
+
+class Reader:
+    def __init__(self, bad: set[int]) -> None:
+        self.bad, self.number = bad, -1
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.number += 1
+        if self.number >= LENGTH:
+            raise StopIteration
+        if self.number in self.bad:
+            raise OSError(self.number)
+        return self.number
+
+
+def document(number: int) -> Any:
+    return "no document" if number == 14 else [number] * (1 + number % 3)
+
+
+def packed(source: Any, _: Path) -> Any:
+    rows = stoker.PackDataset(stoker.MapDataset(source, document), 4, window=6)
+    return stoker.MapDataset(rows, lambda row: tuple(row["tokens"].tolist()))
+
+
+KINDS = {
+    "shuffled": lambda source, _: stoker.ShuffleDataset(source, 6, seed=1),
+    "windows": lambda source, _: stoker.MapDataset(stoker.WindowDataset(source, 4, 2), tuple),
+    "windows apart": lambda source, _: stoker.MapDataset(stoker.WindowDataset(source, 2, 5), tuple),
+    "packed": packed,
+    "cached": lambda source, folder: stoker.CacheDataset(source, folder=folder, key="k"),
+    "views": lambda source, _: stoker.ViewsDataset(source, 3, lambda sample, view: (sample, view)),
+}
+
+
+def events(samples: Iterator[Any], most: int = 10_000) -> list[Any]:
+    """Samples, and the errors between them."""
+    seen: list[Any] = []
+    while len(seen) < most:
+        try:
+            seen.append(next(samples))
+        except StopIteration:
+            break
+        except (OSError, ValueError, TypeError) as error:
+            seen.append(repr(error))
+    return seen
+
+
+@pytest.mark.parametrize("bad", [{9}, {0}, {9, 10, 11}, {5, 20, 29}, set(range(0, 30, 7))], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_that_fails_is_told_once(kind: str, bad: set[int], tmp_path: Path) -> None:
+    """Resumed from every step, and once more from there."""
+
+    def new(name: object) -> Any:
+        return KINDS[kind](Source(bad), tmp_path / str(name))
+
+    whole = events(iter(new("whole")))
+    assert sum(isinstance(event, str) for event in whole) >= len(bad)
+    for step in range(len(whole) + 1):
+        first = iter(new(step))
+        before = events(first, step)
+        second = resume(new(step), first.state_dict())
+        between = events(second, 3)
+        third = resume(new(step), second.state_dict())
+        assert before + between + events(third) == whole
+
+
+def test_an_error_that_does_not_come_again_hides_no_other() -> None:
+    first = ReadAgain(resume(Source({3}), None), None)
+    assert len(events(first, 5)) == 5 and first.told_since(0) == {"failed": [3]}
+    again = ReadAgain(resume(Source({4}), None), first.told_since(0))
+    assert events(again, 5) == [0, 1, 2, 3, "OSError(4)"]
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    with pytest.raises(StateFormatError, match="'failed'"):
+        ReadAgain(resume(Source(set()), None), {"failed": ["3"]})
