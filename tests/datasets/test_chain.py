@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from stoker.datasets import ChainDataset, IterableDataset, from_iterable
+from stoker.datasets.stream import resume
+from stoker.errors import StateMismatchError
+from stoker.loader.dataloader import DataLoader
 from stoker.testing.streams import SOURCES, Numbers, StreamSuite
 
 
@@ -149,3 +152,27 @@ def test_a_stream_that_cannot_be_opened_is_passed_over_and_not_tried_again() -> 
             rest = chain(there)
             rest.load_state_dict(state)
             assert list(rest) == expected
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_state_of_a_longer_chain_is_refused(workers: int | None) -> None:
+    """StopIteration would pass for the end."""
+
+    def chain(number: int) -> Any:
+        return ChainDataset([from_iterable(lambda: range(4))] * number)
+
+    if workers is None:
+        with pytest.raises(StateMismatchError, match="stream 1 of a chain that has"):
+            resume(chain(1), {"stream": 1, "at": {"given": 1}})
+        return
+    how: Any = {"num_workers": workers, "worker_method": "thread", "batch_size": 1, "collate_fn": list}
+    with DataLoader(chain(2), **how) as loader:
+        iterator = iter(loader)
+        for _ in range(6):
+            next(iterator)
+        state = loader.state_dict()
+    with DataLoader(chain(1), **how) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(StateMismatchError, match="stream 1 of a chain that has"):
+            list(loader)

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from stoker.datasets.base import is_stream
+from stoker.datasets.iterable import from_iterable
 from stoker.datasets.map import MapDataset
 from stoker.datasets.zip import ZipDataset
+from stoker.errors import StateError
 from stoker.testing.streams import SOURCES, Numbers, StreamSuite
 
 
@@ -88,3 +90,43 @@ def test_a_state_of_another_number_of_datasets_is_refused() -> None:
     three.load_state_dict(two.state_dict())  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="of 2 datasets together, and here are 3"):
         iter(three)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_that_was_interrupted_gives_no_pairs_of_others(place: int) -> None:
+    class Interrupted:
+        """Ctrl-C comes once, at 3."""
+
+        def __init__(self) -> None:
+            self.number = -1
+
+        def __iter__(self) -> Interrupted:
+            return self
+
+        def __next__(self) -> int:
+            self.number += 1
+            if self.number == 3:
+                raise KeyboardInterrupt
+            return self.number
+
+    streams = [from_iterable(lambda: range(100, 108)), from_iterable(Interrupted)]
+    pairs = ZipDataset(*(streams if place else streams[::-1]))
+    iterator = iter(pairs)
+    for _ in range(2):
+        next(iterator)
+    state = pairs.state_dict()
+    next(iterator)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    for call in (lambda: next(iterator), pairs.state_dict):
+        with pytest.raises(StateError, match="was interrupted"):
+            call()
+    pairs.load_state_dict(state)
+    with pytest.raises(KeyboardInterrupt):
+        list(pairs)  # it comes again, behind the pair of the state
+
+
+def test_one_that_ended_or_failed_goes_on() -> None:
+    pairs = iter(ZipDataset(from_iterable(lambda: range(2)), from_iterable(lambda: range(3))))
+    assert list(pairs) == [(0, 0), (1, 1)]
+    assert next(pairs, None) is None

@@ -87,7 +87,10 @@ class _Chained(StreamIterator[Any]):
         if found < number:
             raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
         if at is not None:  # now: what has to be read again must not draw what the next sample draws
-            self._open = listened(next(streams), at, "ChainDataset")
+            stream = next(streams, None)
+            if stream is None:
+                raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
+            self._open = listened(stream, at, "ChainDataset")
 
     def __next__(self) -> Any:
         while True:

@@ -9,6 +9,7 @@ from stoker.datasets.combining import absolute, become_stream, checked, pass_epo
 from stoker.datasets.gather import Indices, all_or_none, gather_from, inside, layout_of
 from stoker.datasets.listening import listened
 from stoker.datasets.stream import State, Stream, StreamIterator, parts
+from stoker.errors import StateError
 
 
 class ZipDataset(Dataset[tuple[Any, ...]]):
@@ -89,20 +90,30 @@ class _Zipped(StreamIterator[tuple[Any, ...]]):
     def __init__(self, sources: list[StreamIterator[Any]], strict: bool) -> None:
         self._sources = sources
         self._strict = strict
+        self._interrupted = False
 
     def __next__(self) -> tuple[Any, ...]:
+        self._check()
+        self._interrupted = True
+        samples = self._samples()
+        self._interrupted = False
+        return samples
+
+    def _samples(self) -> tuple[Any, ...]:
         samples: list[Any] = []
         failure: Exception | None = None
         for place, source in enumerate(self._sources):
             try:
                 samples.append(next(source))
             except StopIteration:
+                self._interrupted = False
                 if self._strict:
                     self._refuse_longer(place)
                 raise
             except Exception as error:  # the others move on too, so that they stay side by side
                 failure = failure or error
         if failure is not None:
+            self._interrupted = False
             raise failure
         return tuple(samples)
 
@@ -116,7 +127,16 @@ class _Zipped(StreamIterator[tuple[Any, ...]]):
                 "the shortest ends it."
             )
 
+    def _check(self) -> None:
+        if self._interrupted:
+            raise StateError(
+                "this iterator of a ZipDataset was interrupted (by Ctrl-C, or by a signal's handler that raises) when "
+                "some of its datasets had moved on and others had not: what would follow is no pair. Begin a new one, "
+                "with a state from before."
+            )
+
     def state_dict(self) -> State:
+        self._check()
         return {"datasets": [source.state_dict() for source in self._sources]}
 
 

@@ -128,7 +128,9 @@ class _Chained(StreamIterator[tuple[int, Any]]):
         self._stream = None if state is None or state["in"] is None else self._next_stream(state["in"])
 
     def _next_stream(self, state: State | None) -> StreamIterator[Any]:
-        dataset = next(self._streams)
+        dataset = next(self._streams) if state is None else next(self._streams, None)
+        if dataset is None:
+            raise StateMismatchError(f"the state stands in stream {self._part} of a chain that has no more than that")
         try:
             return shared_out(dataset, *self._share, state)[0]
         except Exception:  # one that cannot be opened is not tried again
