@@ -6,6 +6,7 @@ import itertools
 import json
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker import DataLoader
-from stoker.errors import SamplerError
+from stoker.errors import IteratorClosedError, QuarantineError, SamplerError
 from stoker.samplers import BatchSampler, DistributedSampler, RandomSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
@@ -574,3 +575,54 @@ def test_set_epoch_behind_iter_leaves_the_place_that_was_loaded(settings: Any) -
         again.load_state_dict(through_json(resumed.state_dict()))
         assert list(iterator) == wanted
         assert list(again) == wanted
+
+
+# Epochs that cannot begin
+
+PERSISTENT: dict[str, Any] = {"num_workers": 1, "worker_method": "thread", "persistent_workers": True, "timeout": 20}
+
+
+def test_an_epoch_that_could_not_begin_has_moved_no_sampler(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    made = loader(Indices(), batch_size=2, sampler=InEpochs(), quarantine=folder / "bad.jsonl", **PERSISTENT)
+    iterator = iter(made)
+    next(iterator)
+    state = made.state_dict()
+    wanted = list(iterator)
+    made.load_state_dict(state)
+    iterator = iter(made)
+    (folder / "bad.jsonl").unlink()
+    folder.rmdir()
+    with pytest.raises(QuarantineError):
+        next(iterator)
+    folder.mkdir()
+    assert list(iterator) == wanted
+    made.close()
+
+
+def test_a_sampler_that_fails_at_iter_leaves_nobody_waiting() -> None:
+    class Once:
+        """Fails at its second `iter()`."""
+
+        begun = 0
+
+        def __len__(self) -> int:
+            return 6
+
+        def __iter__(self) -> Iterator[list[int]]:
+            self.begun += 1
+            if self.begun == 2:
+                raise OSError("once")
+            return iter([[2 * place, 2 * place + 1] for place in range(6)])
+
+    made = loader(Indices(), batch_sampler=Once(), **PERSISTENT)
+    iterator = iter(made)
+    first = next(iterator)
+    with pytest.raises(OSError, match="once"):
+        iter(made)
+    with pytest.raises(IteratorClosedError, match="OSError at the beginning of its next epoch"):
+        next(iterator)
+    again = iter(made)
+    assert next(again) == first and len(list(again)) == 5
+    made.close()

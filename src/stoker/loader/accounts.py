@@ -51,6 +51,15 @@ class Accounts:
         self._batched = loader._auto_collation
         self._spared = 0 if loader.on_error in ("skip", "replace") else 1  # of each unit: the last may be its error
 
+    def open(self) -> None:
+        """An epoch is about to begin: what is needed for it is there, or nothing of it has happened.
+
+        Raises:
+            QuarantineError: the file cannot be opened.
+        """
+        if self._file is None and self._path is not None:
+            self._file = QuarantineFile(self._path)
+
     def begin(self, epoch: Epoch, loader: DataLoader[Any], asked: float) -> None:
         """An epoch begins, with a first batch that was asked for then."""
         self._budget.rewind()
@@ -59,8 +68,6 @@ class Accounts:
         self._blamed.clear()
         self._epoch = epoch.number
         self._rank, self._ranks = _world(loader)
-        if self._file is None and self._path is not None:
-            self._file = QuarantineFile(self._path)
         self._counts = self._ledger.begin(self, epoch.number, epoch.samples, asked)
 
     def deliver(self, answer: Answer, step: Step) -> None:

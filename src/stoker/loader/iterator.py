@@ -102,7 +102,12 @@ class LoaderIterator:
             first_iter: what torch's iterators are told, and so classes of the user's that stand before ours.
         """
         self._open_backend().drop(self._submitted)
-        self._follow(loader)
+        try:
+            self._follow(loader)
+        except BaseException as error:  # a sampler's, say: what was dropped never comes
+            self._why_closed = f"{type(error).__name__} at the beginning of its next epoch closed this iterator"
+            _before(error, self.close)
+            raise
         self._rewind()
         loader._resumed = None
 
@@ -227,8 +232,9 @@ class LoaderIterator:
             elif self._place.batches:  # of another epoch
                 self._walk = Walk(self._loader._index_sampler, self._loader.dataset, START)
                 self._place = self._walk.place
+        self._accounts.open()  # may raise: then the epoch has not begun, and no sampler has moved
         begun = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
-        self._accounts.begin(begun, self._loader, asked)  # may raise: then the epoch has not begun
+        self._accounts.begin(begun, self._loader, asked)
         self._epoch = begun
         epochs.begun += 1
         streams = max(1, self._loader.num_workers) if self._loader._is_stream else 0
