@@ -74,13 +74,13 @@ def events(samples: Iterator[Any], most: int = 10_000) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("bad", [{9}, {0}, {9, 10, 11}, {5, 20, 29}, set(range(0, 30, 7))], ids=str)
+@pytest.mark.parametrize("bad", [[9], [0], [9, 10, 11], [5, 20, 29], [0, 7, 14, 21, 28]], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sample_that_fails_is_told_once(kind: str, bad: set[int], tmp_path: Path) -> None:
+def test_a_sample_that_fails_is_told_once(kind: str, bad: list[int], tmp_path: Path) -> None:
     """Resumed from every step, and once more from there."""
 
     def new(name: object) -> Any:
-        return KINDS[kind](Source(bad), tmp_path / str(name))
+        return KINDS[kind](Source(set(bad)), tmp_path / str(name))
 
     whole = events(iter(new("whole")))
     assert sum(isinstance(event, str) for event in whole) >= len(bad)
