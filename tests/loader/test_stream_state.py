@@ -751,7 +751,7 @@ def test_one_workers_state_is_shared_out_in_a_copy() -> None:
 
 def test_a_worker_that_could_not_say_stands_where_it_said_last() -> None:
     progress = Progress()
-    progress.begin(Epoch(0, 1, TurnPlan([0]), START), streams=1)
+    progress.begin(Epoch(0, 1, TurnPlan([0]), START), None, streams=1)
     progress.streamed(0, pickle.dumps({"position": 4, "stream": None}), ended=False)
     progress.streamed(0, None, ended=False)
     _, place = progress.place(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import multiprocessing.process
+import multiprocessing.util  # here: a worker would have to look for it, perhaps without a descriptor left
 import os
 import signal
 import sys
@@ -34,8 +36,6 @@ def born_of(trainer: str, sentinel: int) -> None:
         trainer: its name.
         sentinel: a descriptor that is readable when it has ended; open as long as this process and its workers.
     """
-    import multiprocessing.process
-
     parent = multiprocessing.process._ParentProcess(trainer, os.getppid(), sentinel)  # type: ignore[attr-defined]
     multiprocessing.process._parent_process = parent  # type: ignore[attr-defined]
 
@@ -68,9 +68,6 @@ def one_thread() -> None:
 def _as_a_child_of_multiprocessing(number: int) -> None:
     """Libraries ask multiprocessing who they are: a daemonic child with a name, a number and no children, no standard
     input."""
-    import multiprocessing.process
-    import multiprocessing.util
-
     process = multiprocessing.process.current_process()
     process._config = {**process._config, "daemon": True}  # type: ignore[attr-defined]
     process._name = f"stoker-worker-{number}"  # type: ignore[attr-defined]
