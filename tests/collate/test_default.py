@@ -121,6 +121,11 @@ def test_numpy_output_takes_every_dtype() -> None:
         assert batch.dtype == array.dtype and batch.shape == (2, *array.shape) and (batch[1] == array).all()
 
 
+def test_numpy_output_holds_numbers_beside_objects_as_objects() -> None:
+    batch = collate.numpy_collate([np.array([None, "a"], object), np.array([1.0, 2.0])])
+    assert batch.dtype == object and batch.tolist() == [[None, "a"], [1.0, 2.0]]
+
+
 def test_numpy_output_says_what_numpy_cannot_hold() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(LeafTypeError, match=r'sample\["x"\]: .*BFloat16.*output="torch"'):

@@ -63,6 +63,7 @@ class _Child:
         self.process = process
         self.pid = process.pid or 0
         self.pipe = pipe
+        self.asked = 0  # number of its latest question for a slot
         self.retires = False
         self.stall: Stall | None = None  # for which it was ended
 
@@ -275,7 +276,7 @@ class SpawnBackend(Backend):
 
     def _grant(self, hungry_for: int | None = None) -> None:
         for worker, reply in self._lending.grant(hungry_for):
-            self._send(worker, "slot", reply)
+            self._send(worker, "slot", self._life.children[worker].asked, reply)
 
     def _feed_the_next(self) -> None:
         """If the unit that we wait for waits for memory, nobody else will bring any: it gets it now, or an error."""
@@ -314,7 +315,8 @@ class SpawnBackend(Backend):
         if name == "answer":
             self._take_answer(number, *message)
         elif name == "ask":
-            self._lending.asked(number, *message)
+            unit, size, self._life.children[number].asked = message
+            self._lending.asked(number, unit, size)
         elif name == "ready":
             self._was_ready = True
             self._alone_since = None

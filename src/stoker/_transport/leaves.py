@@ -226,9 +226,9 @@ class _Takes:
 
     def reducer_override(self, thing: Any) -> Any:
         kind = type(thing)
-        name = _name(kind)
+        name = "" if kind is np.ndarray or kind is self._tensor else _name(kind)  # nearly always one of these
         deferred = name == DEFERRED
-        if deferred or kind is np.ndarray or kind is self._tensor or name == TEXTS:
+        if not name or deferred or name == TEXTS:
             number = self._numbers.get(id(thing))
             if number is None:
                 number = self._place(thing)

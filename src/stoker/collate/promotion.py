@@ -17,7 +17,7 @@ def common_dtype(dtypes: set[np.dtype[Any]], batch: Sequence[Any]) -> np.dtype[A
     """
     kinds = {dtype.kind for dtype in dtypes}
     if not kinds <= set("buifc"):
-        if len(kinds) > 1:  # NumPy makes texts of numbers
+        if len(kinds) > 1 and "O" not in kinds:  # NumPy makes texts of numbers
             raise mismatch.unequal_dtypes(batch, "They are of different kinds")
         return np.result_type(*dtypes)
     if len(dtypes) > 1 and "f" not in kinds and any(d.kind == "u" and d.itemsize > 1 for d in dtypes):

@@ -56,9 +56,10 @@ class ReadAgain(StreamIterator[Any]):
         return self.calls - 1 in self._again
 
     def told_since(self, calls: int) -> State:
-        """What a state has to say of errors, if the source's state in it is that after so many calls."""
-        failed = [call - calls for call in self._told if call >= calls]
-        return {"failed": failed} if failed else {}
+        """What a state has to say of errors, if the source's state in it is that after so many calls: never fewer than
+        the last time, so those before are forgotten."""
+        self._told = [call for call in self._told if call >= calls]
+        return {"failed": [call - calls for call in self._told]} if self._told else {}
 
     def state_dict(self) -> State:
         return self._source.state_dict()

@@ -158,7 +158,7 @@ class Trial:
         # Medians: between two batches a loop may also validate or save, and the machine may do something else
         own, burst = _median(self._own), self._burst
         bursts = [self._waited[k : k + burst] for k in range(0, len(self._waited) - burst + 1, burst)]
-        waited = _median([sum(burst) / len(burst) for burst in bursts])
+        waited = _median([sum(together) / burst for together in bursts])
         seconds, before = own + waited, self._seconds.get(self.most, [])[-1:]
         if self._cold and (not before or seconds < FASTER * before[0]):
             self._cold -= 1

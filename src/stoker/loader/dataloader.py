@@ -429,8 +429,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         """
         self._obey_set_epoch()
         number, place = self._progress.place(self._epochs.begun)
-        loaded = place.seed is not None or place.batches > 0
-        if loaded and self._epochs.moved and not self._progress.has_begun:
+        if self._epochs.moved and place.is_decided and not self._progress.has_begun:
             place = state.START  # by a `set_epoch` since `iter()`: what was loaded is of another epoch
         if place is state.START:
             place = epoch.start(self, number)

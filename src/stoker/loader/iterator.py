@@ -229,7 +229,7 @@ class LoaderIterator:
             self._set_epoch = epochs.announce(self._loader)
             if self._walk is None:
                 self._place = START
-            elif self._place.batches:  # of another epoch
+            elif self._place.is_decided:
                 self._walk = Walk(self._loader._index_sampler, self._loader.dataset, START)
                 self._place = self._walk.place
         self._accounts.open()  # may raise: then the epoch has not begun, and no sampler has moved

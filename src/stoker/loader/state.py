@@ -47,6 +47,11 @@ class Place(NamedTuple):
     workers: list[Any] | None = None
     turn: int = 0
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether it lies in an epoch that has begun: it is no place in another."""
+        return self.seed is not None or self.batches > 0
+
     def streams(self, count: int) -> tuple[list[int], int, dict[int, Any]]:
         """For `count` workers: those whose streams go on, whose turn it is among them, and where each begins."""
         if self.workers is None:

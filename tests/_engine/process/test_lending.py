@@ -73,6 +73,23 @@ def test_an_earlier_unit_is_served_first() -> None:
     assert slots.is_asked and slots.starved_for is None
 
 
+def test_a_worker_waits_for_its_latest_question_alone() -> None:
+    slots, rooms = lending(free=0, units=2)
+    slots.asked(1, 1, 10)
+    slots.asked(1, 1, 20)  # an exception of the user's had ended the wait
+    rooms.free = 3
+    assert granted(slots) == {1: Slot(1, 0, 20)}
+    assert rooms.given == 1 and not slots.is_asked
+
+
+def test_who_has_answered_waits_for_nothing() -> None:
+    slots, rooms = lending(free=0, units=2)
+    slots.asked(1, 1, 10)
+    slots.answered(1, "error", None)
+    rooms.free = 3
+    assert not granted(slots) and not slots.is_asked
+
+
 def test_who_waits_for_the_first_unit_waits_for_nobody_else() -> None:
     some, _ = lending(0, units=3)
     some.asked(2, 2, 100)

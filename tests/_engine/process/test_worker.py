@@ -134,17 +134,20 @@ def test_not_of_one_that_is_known_to_kill_nor_of_those_behind_it() -> None:
     ]
 
 
-def test_a_slot_that_was_asked_for_is_waited_for_though_a_handler_raises() -> None:
-    """Else it would pass for the answer to the next question."""
+def test_the_answer_to_a_question_that_was_interrupted_is_passed_over() -> None:
+    """It would pass for the answer to the next question."""
 
     class Alarmed(Scripted):
         def receive(self) -> list[Message]:
             messages = super().receive()
-            if messages == ["alarm"]:
+            if not messages:
                 raise TimeoutError("from a handler")
             return messages
 
-    worker = Alarmed(["alarm"], ["alarm"], [("slot", (1, 0, 4096))], [("slot", (2, 4096, 8192))])  # type: ignore[list-item]
+    worker = Alarmed([], [("slot", 1, (1, 0, 4096)), ("slot", 2, (2, 4096, 8192))])
     with pytest.raises(TimeoutError):
         worker._ask(100)
     assert worker._ask(5000) == (2, 4096, 8192)
+    assert [message[0] for message in worker.sent] == ["ask", "ask"]
+    with pytest.raises(OverError):  # what cannot be waited for is not waited for
+        worker._ask(5000)

@@ -34,7 +34,7 @@ def test_memory_kept_for_what_is_dropped_goes_to_who_waits() -> None:
     zygote._dispatch = dispatch = Dispatch(2, cut)
     zygote._lending = lending = Lending(Arena(descriptor, SIZE), dispatch)
     zygote._sharing = Sharing(cut, dispatch, lending)
-    zygote._children = {1: SimpleNamespace(channel=channel)}
+    zygote._children = {1: SimpleNamespace(channel=channel, asked=7)}
     zygote._trainer = Heard()
     zygote._starved_for, zygote._work, zygote._dropped_below = None, {}, 0
     for number in range(2):
@@ -46,5 +46,5 @@ def test_memory_kept_for_what_is_dropped_goes_to_who_waits() -> None:
     zygote._grant()
     assert not channel.messages
     zygote._drop(1)
-    assert [name for name, _ in channel.messages] == ["slot"]
+    assert [message[:2] for message in channel.messages] == [("slot", 7)]
     os.close(descriptor)

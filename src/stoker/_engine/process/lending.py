@@ -57,8 +57,12 @@ class Lending:
         return slot
 
     def asked(self, worker: int, unit: int, size: int) -> None:
-        """A worker wants a slot of this size instead of the one it holds. It waits until `grant` names it."""
+        """A worker wants a slot of this size instead of the one it holds. It waits until `grant` names it.
+
+        If it has asked before, it waits no longer for that: an exception of the user's has ended the wait.
+        """
         self._free(self._slots.pop(unit, None))
+        self._asks = [ask for ask in self._asks if ask[1] != worker]
         self._asks.append((unit, worker, size))
 
     def share(self, unit: int, size: int) -> Slot | None:
@@ -113,7 +117,10 @@ class Lending:
             yield worker, reply
 
     def answered(self, unit: int, kind: str, value: Any) -> Slot | None:
-        """A worker has answered; returns the slot that its batch lies in. Any other that it held is free."""
+        """A worker has answered; returns the slot that its batch lies in. Any other that it held is free, and it waits
+        for none."""
+        if self._asks:
+            self._asks = [ask for ask in self._asks if ask[0] != unit]
         held = self._slots.pop(unit, None)
         if kind == "batch":
             number, self._usual_size = value[0], value[1]

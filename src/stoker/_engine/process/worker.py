@@ -32,6 +32,7 @@ class Worker(ABC):
         self._inbox: list[Message] = []
         self._announced: set[int] = set()  # units in it that the job knows of
         self._unit = -1
+        self._asked = 0  # questions for a slot
         self._waited = 0.0  # seconds for memory, with the unit in hand: they say nothing about what it costs
         self._resume: bytes | None = None
 
@@ -121,8 +122,7 @@ class Worker(ABC):
     def _ask(self, size: int) -> Slot:
         """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
         asked = time.perf_counter()
-        self.send("ask", self._unit, size)
-        given = self._given()
+        given = self._given("ask", size)
         self._waited += time.perf_counter() - asked
         if isinstance(given, str):
             raise errors.MemoryLimitError(given)
@@ -130,25 +130,20 @@ class Worker(ABC):
 
     def _ask_for_rows(self, size: int) -> Mapping:
         """The slot in which several workers write this unit."""
-        self.send("ask_for_rows", self._unit, size)
-        given = self._given()
+        given = self._given("ask_for_rows", size)
         if given is None:
             raise MisfitError("there is no memory for it now")
         return self._writer.map(Slot(*given))
 
-    def _given(self) -> Any:
-        """What was asked for. If an exception of the user's ends the wait, as a signal's handler may raise one, it is
-        waited for all the same: else it would pass for the answer to the next question."""
-        interrupted: BaseException | None = None
+    def _given(self, name: str, size: int) -> Any:
+        """The answer to a question for a slot. Those to earlier ones are passed over: an exception of the user's may
+        have ended the wait for them, as a signal's handler raises one."""
+        self._asked += 1
+        self.send(name, self._unit, size, self._asked)
         while True:
-            try:
-                _, given = self._next("slot")
-                break
-            except BaseException as error:
-                interrupted = interrupted or error
-        if interrupted is not None:
-            raise interrupted
-        return given
+            _, question, given = self._next("slot")
+            if question == self._asked:
+                return given
 
     def _next(self, name: str) -> Message:
         """The next message of this name; units that arrive meanwhile wait."""

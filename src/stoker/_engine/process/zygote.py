@@ -62,6 +62,7 @@ class _Child:
         self.channel = channel
         self.descriptor = kernel.process_descriptor(pid)
         self.unseen = LOOK  # seconds that it has worked since its memory was looked at
+        self.asked = 0  # number of its latest question for a slot
         self.retires = False
         self.stall: Stall | None = None  # for which it was ended
         self.stack = ""  # as it was then
@@ -377,10 +378,12 @@ class Zygote:
             if message[0] == "answer":
                 self._take_answer(number, message)
             elif message[0] == "ask_for_rows":
-                slot = self._lending.share(*message[1:])
-                child.channel.send("slot", slot and tuple(slot))
+                _, unit, size, question = message
+                slot = self._lending.share(unit, size)
+                child.channel.send("slot", question, slot and tuple(slot))
             else:
-                self._lending.asked(number, *message[1:])
+                _, unit, size, child.asked = message
+                self._lending.asked(number, unit, size)
         if ended or child.channel.ended:
             self._bury(number)
         if self._lending.is_asked:
@@ -480,7 +483,8 @@ class Zygote:
     def _grant(self, hungry_for: int | None = None) -> None:
         """Gives waiting workers their slots; tells the trainer when the earliest must wait, and when that is over."""
         for number, reply in self._lending.grant(hungry_for):
-            self._children[number].channel.send("slot", reply if isinstance(reply, str) else tuple(reply))
+            child = self._children[number]
+            child.channel.send("slot", child.asked, reply if isinstance(reply, str) else tuple(reply))
         starved_for = self._lending.starved_for
         if starved_for is not None and starved_for != self._starved_for:
             self._trainer.send("starved", starved_for)
