@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker import errors
-from stoker._engine.base import IDLE, Said
+from stoker._engine.base import IDLE, Answer, Said
 from stoker._engine.thread import ThreadBackend
 from stoker._events import Event
 from stoker._supervision.rules import Rules
@@ -192,6 +192,18 @@ def test_two_that_stall_are_told_each_and_the_time_runs_out_meanwhile() -> None:
     assert [event.details["unit"] for event in gates.events][2:] == [2]
     gate.set()
     assert backend.receive(30).unit == 2
+    backend.close()
+
+
+def test_the_shortest_wait_for_an_answer_ends() -> None:
+    """`SimpleQueue.get` waits for ever, now and then, before Python 3.13."""
+    backend = ThreadBackend(Square, 1, Rules(stall_warning=None), Told())
+    outbox = backend._answers
+    answer = Answer(0, "batch", 7, 0)
+    for _ in range(25_000):
+        outbox.put(answer, 0.0)
+        assert outbox.wait(0.0) and outbox.take()[0] is answer
+        assert not outbox.wait(1e-9)
     backend.close()
 
 

@@ -31,32 +31,35 @@ _Inbox = queue.SimpleQueue[Any]
 
 
 class _Outbox:
-    """Answers of all threads. Whoever waits for one takes nothing, so that Ctrl-C meanwhile loses none."""
+    """Answers of all threads. Whoever waits for one takes nothing, so that Ctrl-C meanwhile loses none.
+
+    Not a queue: before Python 3.13, `SimpleQueue.get` may wait for ever where the time runs out while it looks.
+    """
 
     def __init__(self) -> None:
         self._answers: deque[tuple[Answer, float]] = deque()
-        self._bell = queue.SimpleQueue[None]()
+        self._bell = threading.Lock()  # free: something has come
+        self._bell.acquire()
 
     def put(self, answer: Answer, seconds: float) -> None:
         self._answers.append((answer, seconds))
-        self._bell.put(None)
+        with contextlib.suppress(RuntimeError):  # it has rung already
+            self._bell.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether there is one, in so many seconds."""
+        """Whether there is one, in so many seconds. Perhaps earlier, for one that has been taken since."""
         if not self._answers:
-            with contextlib.suppress(queue.Empty):
-                _hear(self._bell, seconds)
+            _hear(self._bell, seconds)
         return bool(self._answers)
 
     def take(self) -> tuple[Answer, float]:
-        with contextlib.suppress(queue.Empty):
-            self._bell.get_nowait()
+        self._bell.acquire(blocking=False)
         return self._answers.popleft()
 
 
 @interruption.harmless
-def _hear(bell: queue.SimpleQueue[None], seconds: float | None) -> None:
-    bell.get(timeout=seconds)
+def _hear(bell: threading.Lock, seconds: float | None) -> None:
+    bell.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
 class ThreadBackend(Backend):
