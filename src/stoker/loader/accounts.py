@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,12 @@ from stoker.loader import world
 from stoker.loader.budget import ErrorBudget
 from stoker.loader.ledger import Counts, plain_index
 from stoker.loader.plan import Step
-from stoker.loader.quarantine import QuarantineFile
 from stoker.loader.witness import Witness
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
     from stoker.loader.epoch import Epoch
+    from stoker.loader.quarantine import QuarantineFile
 
 
 class Accounts:
@@ -40,7 +41,7 @@ class Accounts:
         self._ledger = loader._ledger
         self._budget = ErrorBudget(loader.max_errors, loader.max_error_rate)
         self._path = loader.quarantine
-        self._file = None if loader.quarantine is None else QuarantineFile(loader.quarantine)
+        self._file = _opened(loader.quarantine)
         self._first: dict[str, Any] | None = None  # bad sample of the epoch
         self._epoch = 0
         self._counts = Counts()
@@ -57,8 +58,7 @@ class Accounts:
         Raises:
             QuarantineError: the file cannot be opened.
         """
-        if self._file is None and self._path is not None:
-            self._file = QuarantineFile(self._path)
+        self._file = self._file or _opened(self._path)
 
     def begin(self, epoch: Epoch, loader: DataLoader[Any], asked: float) -> None:
         """An epoch begins, with a first batch that was asked for then."""
@@ -219,6 +219,14 @@ class Accounts:
         if file is not None and (error := file.close()) is not None:
             self._tell_of_file(error)
             self._witness.flush()
+
+
+def _opened(path: str | os.PathLike[str] | None) -> QuarantineFile | None:
+    if path is None:
+        return None
+    from stoker.loader.quarantine import QuarantineFile
+
+    return QuarantineFile(path)
 
 
 def _world(loader: DataLoader[Any]) -> tuple[int, int]:

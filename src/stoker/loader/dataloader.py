@@ -18,7 +18,6 @@ from stoker._engine.base import Backend
 from stoker._engine.process.birth import choose
 from stoker._engine.process.trainer import ProcessBackend
 from stoker._engine.serial import SerialBackend
-from stoker._engine.thread import ThreadBackend
 from stoker._events import Listener
 from stoker._machine import cpus
 from stoker._supervision import restarts, stalls
@@ -26,7 +25,6 @@ from stoker._supervision.rules import Rules, StallAction
 from stoker.datasets import IterableDataset
 from stoker.datasets.nesting import batched_by
 from stoker.loader import arguments, budget, epoch, heap, state, taken_over
-from stoker.loader.automatic import Automatic
 from stoker.loader.faults import OnError
 from stoker.loader.hint import Hint
 from stoker.loader.iterator import LoaderIterator
@@ -37,7 +35,6 @@ from stoker.loader.passes import lend_to_samplers
 from stoker.loader.progress import Progress
 from stoker.loader.report import Report
 from stoker.loader.state import Place
-from stoker.loader.threads import units_at_once
 from stoker.loader.untraced import keep_dynamo_out, untraced
 from stoker.loader.watched import WatchedBackend
 from stoker.loader.witness import Witness, users_level
@@ -47,6 +44,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from stoker.loader.automatic import Automatic
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -224,7 +223,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         share_heap: bool = True,
         on_event: Listener | None = None,
     ) -> None:
-        auto = Automatic() if num_workers == "auto" else None
+        auto = self._new_automatic() if num_workers == "auto" else None
         number = auto.most if auto is not None else arguments.integer("num_workers", num_workers, "'auto'")
         arguments.check_workers(number, timeout, prefetch_factor, persistent_workers)
         threads = arguments.check_threads(threads_per_worker, number, worker_method, _is_iterable(dataset))
@@ -490,6 +489,12 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     def _dataset_kind(self) -> int:
         return int(self._is_stream)
 
+    @staticmethod
+    def _new_automatic() -> Automatic:
+        from stoker.loader.automatic import Automatic
+
+        return Automatic()
+
     @property
     def _automatic(self) -> Automatic | None:
         """Who finds the number of workers, unless somebody has set one meanwhile."""
@@ -553,6 +558,10 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     @property
     def _units_at_once(self) -> int:
         """Units that a worker holds, so that its threads have the next ones to go on with."""
+        if self._threads == 1:
+            return 1
+        from stoker.loader.threads import units_at_once
+
         return units_at_once(self._threads, self.batch_sampler if self._auto_collation else None)
 
     def _settings(self, own_collate: bool) -> Settings:
@@ -594,6 +603,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             hint = self._hint
             return SerialBackend(assemble(parts)) if hint is None else WatchedBackend(assemble(parts), hint, witness)
         if self._method == "thread":
+            from stoker._engine.thread import ThreadBackend  # what is not loaded, workers do not have either
+
             return ThreadBackend(assemble(parts), self.num_workers, self._rules, witness)
         birth = choose(self.multiprocessing_context)
         if not birth.zygote:

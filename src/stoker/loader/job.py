@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from stoker.loader.held_generators import held_generators
 from stoker.loader.map_source import MapSource
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.seeding import SampleSeeding, Seeding
-from stoker.loader.stream_source import StreamSource
-from stoker.loader.threads import Threads
 from stoker.loader.worker_seeding import run_init_fn
+
+if TYPE_CHECKING:
+    from stoker.loader.stream_source import StreamSource
+    from stoker.loader.threads import Threads
 
 Method = Literal["serial", "thread", "process"]
 
@@ -65,6 +67,11 @@ class Settings:
 
 def assemble(parts: dict[str, Any]) -> Recipe:
     """The recipe of a worker's job, from the parts that travel: those of `LoaderJob`."""
+    settings: Settings = parts["settings"]
+    if settings.iterable:  # here: workers that are forked then share it
+        import stoker.loader.stream_source
+    if settings.threads > 1:
+        import stoker.loader.threads  # noqa: F401
     return functools.partial(LoaderJob, parts)
 
 
@@ -214,6 +221,8 @@ class LoaderJob:
             own = set(map(id, held_generators(self._dataset)))
             held = [generator for generator in held_generators(held) if id(generator) not in own]
         if settings.threads > 1:
+            from stoker.loader.threads import Threads
+
             self._threads = Threads(settings.threads, self._info, mode, self.mark, self._begin_ahead, self._tell)
             held = self._collate_fn  # generators that the dataset holds are for the threads to share
         self._seeding = SampleSeeding(mode, dataset=held, threads=threads, restore=serial, rng=rng, mark=self.mark)
@@ -291,6 +300,8 @@ class LoaderJob:
     def _from_stream(self, work: Work, seeds: SampleSeeding) -> Any:
         stream = self._stream
         if stream is None:
+            from stoker.loader.stream_source import StreamSource
+
             stream = self._stream = StreamSource(
                 self._dataset,
                 self._settings,
