@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._transport import reader, segments
+from stoker._transport import board, reader, segments
 from stoker._transport.arena import Arena
+from stoker._transport.board import Board
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import ForkHold, Reader, forking
 from stoker._transport.writer import SlotWriter
@@ -32,8 +33,9 @@ class Line:
 
     def __init__(self, budget: int = 1 << 30) -> None:
         self.descriptor = segments.create()
-        self.arena = Arena(self.descriptor)
-        self.reader = Reader(self.descriptor, budget)
+        self.board = Board(self.descriptor)
+        self.arena = Arena(self.descriptor, begin=board.SIZE)
+        self.reader = Reader(self.descriptor, budget, Board(self.descriptor))
         self.writer = SlotWriter(self.descriptor, self.exchange)
         self.hint = 0
         self.held: Any = None  # the slot that the writer has, also while it waits for another
@@ -67,7 +69,7 @@ class Line:
         return self.take_back()
 
     def take_back(self) -> int:
-        numbers = self.reader.returned()
+        numbers = [*self.reader.returned(), *self.board.collect()]
         for number in numbers:
             self.arena.put_back(number)
         return len(numbers)
@@ -78,6 +80,7 @@ class Line:
         os.close(self.descriptor)
         self.writer._mappings.clear()
         self.writer.begin(None)
+        del self.board
 
     @property
     def slots(self) -> int:
@@ -473,7 +476,7 @@ class Storage:
 def test_two_readers_in_two_threads_forget_a_storage_once(line: Line) -> None:
     """To forget it twice would free memory of torch's twice."""
     batch = line.send(array)
-    (lease,) = [lease for lease in reader._open if lease._gone is line.reader._gone]
+    (lease,) = [lease for lease in reader._open if lease._home is line.reader._home]
     lease.watch_storage(Storage())
     del batch
     gc.collect()  # the exporter is gone, and the storage not yet
@@ -629,3 +632,79 @@ def test_the_end_gives_back_all_but_what_is_leased() -> None:
     assert os.fstat(line.descriptor).st_blocks * 512 == line.arena.slot(0).capacity
     assert kept.sum() == ELEMENTS
     line.close()
+
+
+# The board
+
+
+def test_who_lets_go_of_a_batch_posts_its_slot(line: Line) -> None:
+    batch = line.send(array)
+    assert line.board.collect() == []
+    del batch
+    assert line.board.collect() == [0]
+    assert line.reader.returned() == [] and line.reader.leased_bytes == 0
+    line.arena.put_back(0)
+
+
+def test_a_slot_that_was_posted_may_be_read_again_before_anybody_asked(line: Line) -> None:
+    batch = line.send(array)
+    del batch
+    line.arena.put_back(*line.board.collect())
+    line.begin(line.hint)
+    written = line.writer.finish(array(2.0))  # what the trainer has of it is settled when it reads
+    assert line.reader.read(line.arena.slot(written.slot), written).sum() == 2 * ELEMENTS
+    assert line.collect() == 1
+    assert line.reader.leased_bytes == 0
+
+
+def test_a_slot_without_a_place_on_the_board_is_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "SIZE", 1)
+    first, second = line.send(array), line.send(array)
+    del first, second
+    line.reader.discard(line.arena.slot(1))
+    assert line.board.collect() == [0]
+    assert line.reader.returned() == [1, 1]  # as it was discarded as well
+
+
+def test_whether_any_came_back_is_said_once(line: Line) -> None:
+    batch = line.send(array)
+    assert not line.reader.has_returned()
+    del batch
+    assert line.reader.has_returned() and not line.reader.has_returned()
+    line.reader.discard(line.arena.slot(0))
+    assert line.reader.has_returned()
+    assert line.board.collect() == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_that_lets_go_of_a_batch_posts_nothing(line: Line) -> None:
+    batch = line.send(array)
+    pid = os.fork()
+    if not pid:
+        del batch
+        line.reader.discard(line.arena.slot(0))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert line.board.collect() == []
+    del batch
+    assert line.board.collect() == [] and line.collect() == 0  # the child may have kept it
+
+
+def test_a_slot_that_a_zygote_of_ours_can_see_is_told_when_it_has_ended(line: Line) -> None:
+    batch, hold = line.send(array), ForkHold()
+    with forking(hold):
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    del batch
+    assert line.board.collect() == [] and line.reader.returned() == []
+    hold.release()
+    assert line.reader.returned() == [0]
+
+
+def test_at_the_end_nothing_is_posted_any_more(line: Line) -> None:
+    kept = line.send(array)
+    line.reader.close()
+    del kept
+    assert line.board.collect() == []

@@ -49,16 +49,23 @@ class Arena:
         descriptor: the file's.
         limit: bytes that all slots together may take; None for what the memory gives.
         clock: seconds since some moment.
+        begin: where the first slot lies.
     """
 
-    def __init__(self, descriptor: int, limit: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        limit: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        begin: int = 0,
+    ) -> None:
         self.descriptor = descriptor
         self._limit = limit
         self._clock = clock
         self._slots: list[Slot] = []
         self._free: set[int] = set()  # reserved, and nobody's
         self._holes: set[int] = set()  # given back to the system, and nobody's
-        self._end = 0
+        self._end = begin
         self._looked_at = clock()  # when idle slots were looked at last
         self._returns = 0  # since then
         self._least_idle = 0  # how many lay idle all the time

@@ -2,9 +2,9 @@
 
 Under the arrays and tensors of a delivered batch lies an exporter, a ctypes array over the slot. NumPy and torch keep
 it alive through views of views, `.numpy()`, DLPack, storages and autograd. When it is gone, so is the last of them:
-the slot's number appears in `returned()`, and the slot may be written again.
+the slot is posted on the board, or its number appears in `returned()`, and it may be written again.
 
-Weak references' callbacks run anywhere, at any time, in any thread: they only append to a deque.
+Weak references' callbacks run anywhere, at any time, in any thread: they only append to a deque, and write that byte.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Any
 import numpy as np
 
 from stoker._machine.reserve import check, punch
+from stoker._transport import board as boards
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
+from stoker._transport.board import Board
 from stoker._transport.leaves import SMALL, Leaf
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import Written
@@ -33,17 +35,26 @@ _moved: deque[Lease] = deque()  # leases with a storage that was moved away, and
 _born_by: list[ForkHold] = []  # set while a fork of ours is under way
 
 
+class Home:
+    """What the leases of one reader need of it when they end."""
+
+    def __init__(self, board: Board | None) -> None:
+        self.gone: deque[Lease] = deque()
+        self.board = board  # None: there is none, nobody looks any more, or we are a fork of who may post
+
+
 class Lease:
     """A slot in the user's hands: whether its exporter lives, and whether it may ever be written again."""
 
-    def __init__(self, slot: Slot, gone: deque[Lease]) -> None:
+    def __init__(self, slot: Slot, home: Home) -> None:
         self.slot = slot
         self._mapping: Mapping | None = None  # kept as long as the exporter
         self.holds = 0
         self.begun = False
         self.retired = False
+        self.posted = False
         self.settled = False
-        self._gone = gone
+        self._home = home
         self._reference: Any = None  # to the exporter
         self._storages: list[tuple[Any, Any]] = []  # made over it, with their class
 
@@ -73,7 +84,7 @@ class Lease:
     def hold_released(self) -> None:
         """A zygote that could see the slot has ended."""
         self.holds -= 1
-        self._gone.append(self)
+        self._home.gone.append(self)
 
     def _exporter_gone(self, reference: Any) -> None:
         if sys.is_finalizing():
@@ -103,7 +114,15 @@ class Lease:
             return
         self._mapping = None
         _open.discard(self)
-        self._gone.append(self)
+        board = self._home.board
+        self.posted = board is not None and not (self.holds or self.retired) and self.slot.number < boards.SIZE
+        self._home.gone.append(self)  # before others may write the slot: who reads it then has settled this
+        if board is not None and self.posted:
+            board.post(self.slot.number)
+
+    def leave_alone(self) -> None:
+        """In a fork of the process: the slot is not ours."""
+        self._home.board = None
 
 
 class ForkHold:
@@ -139,6 +158,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _born_by.clear()
+    for lease in _open:
+        lease.leave_alone()
 
 
 if hasattr(os, "register_at_fork"):
@@ -151,15 +172,17 @@ class Reader:
     Args:
         descriptor: the arena's shared file; the reader does not close it.
         budget: bytes of leased slots above which batches are copied out of their slots.
+        board: where whoever hands out slots looks for those that came back; None where they are told.
     """
 
-    def __init__(self, descriptor: int, budget: int) -> None:
+    def __init__(self, descriptor: int, budget: int, board: Board | None = None) -> None:
         self._descriptor = descriptor
         self._budget = budget
         self._mappings: dict[int, Mapping] = {}
         self._kept: dict[int, Slot] = {}  # leased, or seen by a fork
-        self._gone: deque[Lease] = deque()
+        self._home = Home(board)
         self._returned: list[int] = []
+        self._came_back = False
         self.leased_bytes = 0
         self.copied_batches = 0
 
@@ -181,7 +204,7 @@ class Reader:
             except MemoryLimitError:
                 self.discard(slot)
                 raise
-        lease = Lease(slot, self._gone)
+        lease = Lease(slot, self._home)
         exporter: Any = None
         made: list[Any] = []
         try:
@@ -203,7 +226,7 @@ class Reader:
                 self.leased_bytes += slot.capacity
                 self._kept[slot.number] = slot
             else:
-                self._returned.append(slot.number)
+                self._let_go(slot)
                 self.copied_batches += copies
 
     def _copy(self, slot: Slot, offset: int, size: int) -> bytearray:
@@ -224,13 +247,21 @@ class Reader:
 
     def discard(self, slot: Slot) -> None:
         """The batch in the slot is not wanted."""
-        self._returned.append(slot.number)
+        self._let_go(slot)
+
+    def _let_go(self, slot: Slot) -> None:
+        self._came_back = True
+        if self._home.board is not None and slot.number < boards.SIZE:
+            self._home.board.post(slot.number)
+        else:
+            self._returned.append(slot.number)
 
     def close(self) -> None:
         """No more batches come, and nobody writes any more. What is leased stays until its last view is gone.
 
         The rest goes back to the system now, also where a fork of this process holds the arena's file or a mapping.
         """
+        self._home.board = None
         self._settle()
         self._mappings.clear()
         at = 0
@@ -241,10 +272,16 @@ class Reader:
             at = slot.offset + slot.capacity
 
     def returned(self) -> list[int]:
-        """Numbers of the slots that came back since the last call."""
+        """Numbers of the slots that came back since the last call, but for those on the board."""
         self._settle()
         numbers, self._returned = self._returned, []
         return numbers
+
+    def has_returned(self) -> bool:
+        """Whether any came back since the last call."""
+        self._settle()
+        came_back, self._came_back = self._came_back, False
+        return came_back
 
     def _settle(self) -> None:
         for _ in range(len(_moved)):  # of all readers: some have no loader any more
@@ -253,14 +290,16 @@ class Reader:
             except IndexError:  # another thread looks at them
                 break
             lease.look_again()
-        while self._gone:
-            lease = self._gone.popleft()
+        while self._home.gone:
+            lease = self._home.gone.popleft()
             if not (lease.settled or lease.holds or lease.is_out):
                 lease.settled = True
                 self.leased_bytes -= lease.slot.capacity
                 if not lease.retired:
+                    self._came_back = True
                     del self._kept[lease.slot.number]
-                    self._returned.append(lease.slot.number)
+                    if not lease.posted:
+                        self._returned.append(lease.slot.number)
 
 
 def _joined(leaf: Leaf, runs: list[bytes]) -> Any:

@@ -44,7 +44,18 @@ class Rooms:
         self.written = size
 
 
-def lending(free: int, units: int, seconds: float = 0.0) -> tuple[Lending, Rooms]:
+class Posted:
+    """A board with this on it."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def collect(self) -> list[int]:
+        numbers, self.numbers = self.numbers, []
+        return numbers
+
+
+def lending(free: int, units: int, seconds: float = 0.0, board: Posted | None = None) -> tuple[Lending, Rooms]:
     """Each unit is held by the worker of its number; one that has been answered took so long."""
     rooms, dispatch = Rooms(free), Dispatch(units + 1)
     for worker in range(units):
@@ -55,7 +66,7 @@ def lending(free: int, units: int, seconds: float = 0.0) -> tuple[Lending, Rooms
     dispatch.submitted(units, units)
     dispatch.hand_out()
     dispatch.answered(units, Run(units), seconds)
-    return Lending(rooms, dispatch), rooms  # type: ignore[arg-type]
+    return Lending(rooms, dispatch, board), rooms  # type: ignore[arg-type]
 
 
 def granted(lending: Lending, hungry_for: int | None = None) -> dict[int, object]:
@@ -80,6 +91,27 @@ def test_a_worker_waits_for_its_latest_question_alone() -> None:
     rooms.free = 3
     assert granted(slots) == {1: Slot(1, 0, 20)}
     assert rooms.given == 1 and not slots.is_asked
+
+
+def test_what_the_trainer_has_posted_is_there_for_who_wants_a_slot() -> None:
+    board = Posted()
+    slots, rooms = lending(free=0, units=1, board=board)
+    slots.answered(0, "batch", (None, 10))  # the usual size
+    assert slots.offer(0) is None and slots.share(0, 10) is None
+    board.numbers = [5]
+    assert slots.offer(0) == Slot(1, 0, 10)
+    slots.asked(0, 0, 20)  # the one that was offered is free
+    assert granted(slots) == {0: Slot(2, 0, 20)} and not rooms.free
+
+    slots, rooms = lending(free=0, units=1, board=board)
+    slots.asked(0, 0, 10)
+    assert not granted(slots)
+    board.numbers = [6]
+    assert granted(slots) == {0: Slot(1, 0, 10)} and not rooms.free
+
+    slots, rooms = lending(free=0, units=1, board=board)
+    board.numbers = [7]
+    assert slots.share(0, 0) is not None and not rooms.free
 
 
 def test_who_has_answered_waits_for_nothing() -> None:

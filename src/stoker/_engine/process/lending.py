@@ -7,6 +7,7 @@ from typing import Any
 
 from stoker._supervision.dispatch import Dispatch
 from stoker._transport.arena import Arena, Slot
+from stoker._transport.board import Board
 from stoker.errors import MemoryLimitError
 
 SPARE_SLOTS = 3
@@ -17,12 +18,18 @@ look ahead hold two."""
 class Lending:
     """Lends slots to units. Where memory is short, an earlier unit is served before a later one.
 
+    Args:
+        arena: has the slots.
+        dispatch: knows the units.
+        board: where the trainer posts slots that it has let go of; None where it tells them all.
+
     Attributes:
         starved_for: the unit for which the last `grant` found no memory, or None.
     """
 
-    def __init__(self, arena: Arena, dispatch: Dispatch) -> None:
+    def __init__(self, arena: Arena, dispatch: Dispatch, board: Board | None = None) -> None:
         self._arena = arena
+        self._board = board
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes: nobody is asked what it holds
         self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size): a worker that waits for a slot
@@ -51,6 +58,7 @@ class Lending:
         """
         if not self._usual_size or self._asks or self._dispatch.is_slow:
             return None
+        self.collect()
         slot = self._arena.take_free(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
         if slot is not None:
             self._slots[unit] = slot.number
@@ -72,6 +80,7 @@ class Lending:
         """
         number = self._slots.get(unit)
         if number is None:
+            self.collect()
             try:
                 if self._asks or not self._leaves_room(unit, size):
                     return None
@@ -97,6 +106,7 @@ class Lending:
                 answer of. If this one cannot be served now, it never will. Any other can wait: answers are on their
                 way to the trainer, and will bring their memory back.
         """
+        self.collect()
         self.starved_for = None
         self._hungry_for = max(self._hungry_for, -1 if hungry_for is None else hungry_for)
         self._asks.sort()
@@ -135,6 +145,11 @@ class Lending:
         self._asks = [ask for ask in self._asks if ask[1] != worker]
         for unit in units:
             self._free(self._slots.pop(unit, None))
+
+    def collect(self) -> None:
+        """Takes back the slots that the trainer has let go of since the last time."""
+        if self._board is not None:
+            self.put_back(self._board.collect())
 
     def put_back(self, numbers: Sequence[int]) -> None:
         """These slots are nobody's again."""

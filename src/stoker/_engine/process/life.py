@@ -17,6 +17,7 @@ from stoker._engine.process.zygote import Ends
 from stoker._machine import memory, standard
 from stoker._supervision.rules import Rules
 from stoker._transport import segments
+from stoker._transport.board import Board
 from stoker._transport.reader import ForkHold, Reader
 
 SHARE_OF_MEMORY = 0.5
@@ -33,6 +34,7 @@ class Life:
             standard.occupy()
             self.arena = segments.create()
             undo.callback(os.close, self.arena)
+            board = Board(self.arena)
             self.hold = ForkHold()
             undo.callback(self.hold.release)
             ours, theirs = pair()
@@ -61,7 +63,9 @@ class Life:
             if self.descriptor is not None:
                 undo.callback(os.close, self.descriptor)
             self.channel = Channel(ours)
-            self.reader = Reader(self.arena, held_bytes(rules))  # how much that is takes a while, and nobody waits now
+            self.reader = Reader(
+                self.arena, held_bytes(rules), board
+            )  # how much that is takes a while, and nobody waits now
             self.status: int | None = None
             self.unopened = 0  # batches that have arrived, and wait in the arena
             self.ended = False

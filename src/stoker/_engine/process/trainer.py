@@ -39,10 +39,6 @@ from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.writer import Written
 
-LARGE = 1 << 20
-"""Bytes of a batch from which on its memory is given back as soon as the trainer waits, not with the next unit: a
-message costs less than another batch's memory would."""
-
 _BIRTH = -1
 """Stands for a unit: what a zygote does before its workers are born."""
 
@@ -77,7 +73,6 @@ class ProcessBackend(Backend):
         self._dropped_below = 0
         self._fatal: BaseException | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
-        self._gives_back = False  # memory as soon as it waits
         self._gave_back = 0.0  # when some was given back to such a one
         self._hungry_for: int | None = None  # the unit that the zygote was last told we wait for
         self._shares: bool | None = None  # whether workers share units
@@ -148,10 +143,10 @@ class ProcessBackend(Backend):
         owner.check(self._owner)
         blob = leaves.dumps_unit(work)
         self._units[unit] = (blob, worker, rows)
-        freed = self._life.reader.returned()
-        if freed and self._starved_for is not None:
+        reader = self._life.reader
+        if self._starved_for is not None and reader.has_returned():
             self._gave_back = time.monotonic()
-        self._life.channel.queue("unit", unit, worker, blob, freed, rows)
+        self._life.channel.queue("unit", unit, worker, blob, reader.returned(), rows)
 
     def flush(self) -> None:
         self._life.channel.flush()
@@ -211,20 +206,19 @@ class ProcessBackend(Backend):
     def _feed(self, now: float) -> float:
         """Gives back what memory it can where the next unit waits for some; returns after how many seconds to go on."""
         if self._starved_for is None:
-            if self._gives_back and (freed := self._life.reader.returned()):
-                self._life.channel.send("freed", freed)
             return PULSE
         due = min(self._units, default=-1)
         if due < self._starved_for or due == self._hungry_for:
             return PULSE
-        if freed := self._life.reader.returned():
+        reader = self._life.reader
+        if reader.has_returned():
             self._gave_back = now
-            self._life.channel.send("freed", freed)
+            self._life.channel.send("freed", reader.returned())
         if now - self._gave_back < SERVED:
             return SERVED
         gc.collect()  # batches in cycles hold slots
         self._hungry_for = due
-        self._life.channel.send("hungry", self._life.reader.returned(), due)
+        self._life.channel.send("hungry", reader.returned(), due)
         return PULSE
 
     def _longest_silence(self) -> float:
@@ -412,7 +406,6 @@ class ProcessBackend(Backend):
     def open(self, answer: Answer) -> Any:
         life, slot, value = answer.value
         answer.value = None
-        self._gives_back = slot is not None and slot.capacity >= LARGE
         try:
             return life.reader.read(slot, Written.unpacked(value))
         finally:

@@ -32,7 +32,7 @@ from stoker._supervision.dispatch import Dispatch
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stall, Stalls
-from stoker._transport import leaves
+from stoker._transport import board, leaves
 from stoker._transport.arena import Arena
 
 TOLD = (4, 32, 256)
@@ -93,7 +93,8 @@ class Zygote:
         self._cut = Cut(workers, rules.row_seconds)
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
-        self._lending = Lending(Arena(ends.arena, None if budget is None else budget // 2), self._dispatch)
+        arena = Arena(ends.arena, None if budget is None else budget // 2, begin=board.SIZE)
+        self._lending = Lending(arena, self._dispatch, board.Board(ends.arena))
         self._shares: bool | None = None  # what the trainer was told: whether workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)
@@ -495,7 +496,7 @@ class Zygote:
 
     def _put_back(self, numbers: list[int]) -> None:
         self._lending.put_back(numbers)
-        if numbers and self._lending.is_asked:
+        if self._lending.is_asked:  # there may be more on the board
             self._grant()
 
     # What is due

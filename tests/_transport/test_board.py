@@ -1,0 +1,40 @@
+"""Where the trainer leaves word of slots that it has let go of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from stoker._transport import board, segments
+from stoker._transport.board import Board
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    descriptor = segments.create()
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_what_one_process_posts_another_collects_once(descriptor: int) -> None:
+    trainers, zygotes = Board(descriptor), Board(descriptor)
+    assert zygotes.collect() == []
+    for number in (7, 0, board.SIZE - 1):
+        trainers.post(number)
+    assert zygotes.collect() == [0, 7, board.SIZE - 1]
+    assert zygotes.collect() == []
+    trainers.post(7)
+    assert zygotes.collect() == [7]
+
+
+def test_there_is_no_byte_beyond_its_page(descriptor: int) -> None:
+    with pytest.raises(IndexError):
+        Board(descriptor).post(board.SIZE)
+
+
+def test_a_file_that_is_longer_stays_so(descriptor: int) -> None:
+    os.ftruncate(descriptor, 10 * board.SIZE)
+    Board(descriptor)
+    assert os.fstat(descriptor).st_size == 10 * board.SIZE
