@@ -5,6 +5,9 @@ so the work is the transport: collating, handing over, reading, giving back. Onc
 page, as the least that a training step does; once it lets the batch go unread. The limit is two threads without a
 loader, each of which collates batch after batch into a buffer that it keeps, and reads it itself.
 
+"In process" nothing travels: `num_workers=0`, beside torch's loader with as many, and one bare thread. What is left is
+collation, and the memory that a batch lies in.
+
 Batches are counted for some seconds after a warm-up. The processor time is that of all processes meanwhile. On a
 machine with two CPUs three processes and what else runs compete for them: there the processor time is the steadier
 figure. The memory is that of all processes, the samples included.
@@ -33,7 +36,18 @@ SIZES = [("38 MB", (3, 224, 224), 128, 5), ("3 MB", (3, 64, 64), 1024, 5), ("128
 
 def cases(options: argparse.Namespace) -> list[Case]:
     seconds = 0.3 if options.quick else 1.5
-    return [
+    in_process = [
+        Case(
+            f"batches of {name}, read, in process",
+            {
+                rival: {"rival": rival, "shape": shape, "samples": samples, "workers": 0, "seconds": seconds}
+                for rival in ("stoker", "torch", "bare thread")
+            },
+            [Goal("batches/s", against="torch", at_least=1)],
+        )
+        for name, shape, samples, _ in SIZES
+    ]
+    return in_process + [
         Case(
             f"batches of {name}, {'read' if reads else 'not read'}",
             {
@@ -50,7 +64,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def measure(rival: str, shape: list[int], samples: int, reads: bool, seconds: float) -> Figures:
+def measure(
+    rival: str, shape: list[int], samples: int, seconds: float, reads: bool = True, workers: int = WORKERS
+) -> Figures:
     import numpy as np
     import torch
 
@@ -61,25 +77,27 @@ def measure(rival: str, shape: list[int], samples: int, reads: bool, seconds: fl
         if reads:
             batch.numpy().reshape(-1).view(np.uint8)[::step].max()
 
-    if rival == "bare threads":
-        return bare(dataset, read, seconds)
-    batches = method.data_loader(rival)(dataset, batch_size=BATCH, num_workers=WORKERS)
+    if not workers:
+        torch.set_num_threads(1)  # of torch.stack: all rivals run in this thread
+    if rival in ("bare threads", "bare thread"):
+        return bare(dataset, read, seconds, max(1, workers))
+    batches = method.data_loader(rival)(dataset, batch_size=BATCH, num_workers=workers)
     return counting.counted(batches, seconds, read, WARM_UP)
 
 
-def bare(dataset: Tensors, read: Callable[[Any], None], seconds: float) -> Figures:
-    """Two threads, and nothing between them and the samples."""
+def bare(dataset: Tensors, read: Callable[[Any], None], seconds: float, count: int) -> Figures:
+    """So many threads, and nothing between them and the samples."""
     import torch
 
     torch.set_num_threads(1)
     counts = []
-    buffers = [torch.empty(BATCH, *dataset[0].shape) for _ in range(WORKERS)]
+    buffers = [torch.empty(BATCH, *dataset[0].shape) for _ in range(count)]
 
     def work(kept: Any) -> None:
-        for count in itertools.count():
+        for done in itertools.count():
             if time.perf_counter() > began + seconds:
-                return counts.append(count)
-            first = count * BATCH
+                return counts.append(done)
+            first = done * BATCH
             torch.stack([dataset[index] for index in range(first, first + BATCH)], out=kept)
             read(kept)
 

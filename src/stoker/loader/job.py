@@ -12,6 +12,7 @@ import numpy as np
 from stoker import collate
 from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Known, Lender, Recipe, Said
 from stoker._transport import segments
+from stoker._transport.recycled import Recycled
 from stoker._transport.rows import MisfitError
 from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
@@ -114,6 +115,7 @@ class LoaderJob:
         self._failed: Any = None
         self._knows = False  # whether something is known of the unit
         self._lend: Lender | None = None
+        self._recycled = None if self._settings.method == "process" else Recycled()
         # Who keeps what it was lent has to be found out, and to be given a copy
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
 
@@ -132,7 +134,10 @@ class LoaderJob:
             seeds = self._begin(work)
             if self._settings.method == "process":
                 collate.write_in_place()  # torch may have been imported by the last unit
-            self._lend = lend if self._may_lend else None
+            if self._recycled is None:
+                self._lend = lend if self._may_lend else None
+            else:
+                self._lend = self._recycled.lend
             return self._made(work, seeds, rows)
         finally:
             if self._settings.method == "serial":
@@ -275,7 +280,8 @@ class LoaderJob:
         self._failed = work.indices
         if self._gathered is not None and not self._knows:
             self.mark[0] = WHOLE
-            with memory.lent_by(self._lend if segments.CAN_DETACH else None):  # `out` is in the user's hands
+            may_keep = segments.CAN_DETACH or self._recycled is not None  # `out` is in the user's hands
+            with memory.lent_by(self._lend if may_keep else None):
                 batch = self._gathered(work.indices)
             if batch is not collate.NOT_GATHERED:
                 self.mark[0] = WRITE
