@@ -5,7 +5,7 @@ so the work is the transport: collating, handing over, reading, giving back. Onc
 page, as the least that a training step does; once it lets the batch go unread. The limit is two threads without a
 loader, each of which collates batch after batch into a buffer that it keeps, and reads it itself.
 
-"In process" nothing travels: `num_workers=0`, beside torch's loader with as many, and one bare thread. What is left is
+In process nothing travels: `num_workers=0`, beside torch's loader with as many, and one bare thread. What is left is
 collation, and the memory that a batch lies in.
 
 Batches are counted for some seconds after a warm-up. The processor time is that of all processes meanwhile. On a
@@ -38,7 +38,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     seconds = 0.3 if options.quick else 1.5
     in_process = [
         Case(
-            f"batches of {name}, read, in process",
+            f"in process: batches of {name}",
             {
                 rival: {"rival": rival, "shape": shape, "samples": samples, "workers": 0, "seconds": seconds}
                 for rival in ("stoker", "torch", "bare thread")
