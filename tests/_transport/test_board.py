@@ -29,6 +29,17 @@ def test_what_one_process_posts_another_collects_once(descriptor: int) -> None:
     assert zygotes.collect() == [7]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_posts_nothing(descriptor: int) -> None:
+    here = Board(descriptor)
+    pid = os.fork()
+    if not pid:
+        here.post(3)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert here.collect() == []
+
+
 def test_there_is_no_byte_beyond_its_page(descriptor: int) -> None:
     with pytest.raises(IndexError):
         Board(descriptor).post(board.SIZE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
@@ -701,6 +702,48 @@ def test_a_slot_that_a_zygote_of_ours_can_see_is_told_when_it_has_ended(line: Li
     assert line.board.collect() == [] and line.reader.returned() == []
     hold.release()
     assert line.reader.returned() == [0]
+
+
+def the_lease_of(line: Line) -> reader.Lease:
+    (lease,) = [lease for lease in reader._open if lease._home is line.reader._home]
+    return lease
+
+
+@pytest.mark.parametrize("mark", ["retired", "holds"])
+def test_a_slot_that_was_posted_is_free_whoever_forks_afterwards(line: Line, mark: str) -> None:
+    batch = line.send(array)
+    lease = the_lease_of(line)
+    del batch
+    setattr(lease, mark, True)  # by a fork that found the lease open, in another thread
+    assert line.collect() == 1
+    assert line.send(array).sum() == ELEMENTS
+    assert line.slots == 1
+
+
+def test_a_lease_that_is_just_ending_is_not_told_and_posted(line: Line) -> None:
+    batch = line.send(array)
+    lease = the_lease_of(line)
+    lease.holds = 1
+    lease.hold_released()
+    assert line.reader.returned() == []  # it is not over
+    del batch
+    assert line.collect() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_ends_while_a_fork_is_under_way_the_child_may_see(line: Line, ours: bool) -> None:
+    before, hold = line.send(array), ForkHold()
+    with forking(hold) if ours else contextlib.nullcontext():
+        reader._before_fork()
+        meanwhile = line.send(array)
+        del before, meanwhile  # by other threads
+        assert line.board.collect() == [] and line.reader.returned() == []
+        reader._after_fork_in_parent()
+    later = line.send(array)
+    hold.release()
+    del later
+    assert line.collect() == (2 if ours else 1)
 
 
 def test_at_the_end_nothing_is_posted_any_more(line: Line) -> None:

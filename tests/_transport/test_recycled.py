@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,7 @@ def test_what_is_kept_is_never_written() -> None:
         kept.append(array(memory))
         kept[-1][:] = number
     assert all((batch == number).all() for number, batch in enumerate(kept))
-    assert len(memory._kept) <= REQUESTS + 1  # it need not know of what the user has for good
+    assert len(memory._blocks) <= REQUESTS + 1  # it need not know of what the user has for good
 
 
 @pytest.mark.usefixtures("small")
@@ -74,14 +76,48 @@ def test_views_may_end_in_any_thread() -> None:
 @pytest.mark.usefixtures("small")
 def test_memory_that_is_much_too_large_or_of_no_use_goes_back() -> None:
     memory = Recycled()
+
+    def sizes() -> list[int]:
+        return [len(block.memory) - 64 for block in memory._blocks]
+
     array(memory, 10_000)
     array(memory, 9_000)
-    assert len(memory._kept) == 1  # it had room
+    assert sizes() == [10_000]  # it had room
+    held = array(memory, 10_000)
     array(memory, 5_000)
-    assert len(memory._kept) == 2
+    assert sizes() == [10_000, 5_000]
+    del held
     for _ in range(REQUESTS):
         array(memory, 5_000)
-    assert [len(held) for held in memory._kept] == [5_000 + 64]
+    assert sizes() == [5_000]
+
+
+@pytest.mark.usefixtures("small")
+def test_batches_of_many_sizes_keep_no_more_than_one_besides() -> None:
+    memory = Recycled()
+    for number in range(100):
+        batch = array(memory, 1000 * (1 + number * 37 % 50))
+    assert batch is not None and len(memory._blocks) <= 2
+
+
+@pytest.mark.usefixtures("small")
+def test_a_debugger_keeps_nothing_and_frees_nothing() -> None:
+    memory = Recycled()
+
+    def look(frame: FrameType, event: str, argument: object) -> Any:
+        assert frame.f_locals is not None
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        kept = array(memory)
+        other = array(memory)
+        where = address(other)
+        del other
+        assert address(array(memory)) == where != address(kept)
+    finally:
+        sys.settrace(before)
 
 
 @pytest.mark.usefixtures("small")

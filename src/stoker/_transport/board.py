@@ -30,12 +30,18 @@ class Board:
     def __init__(self, descriptor: int) -> None:
         if os.fstat(descriptor).st_size < SIZE:
             os.ftruncate(descriptor, SIZE)
+        self._owner = os.getpid()
         self._mapping = Mapping(descriptor, 0, SIZE)
         self._bytes = self._mapping.part(0, SIZE)
 
     def post(self, number: int) -> None:
-        """The slot is nobody's any more, and is not touched from here until it is handed out again."""
-        self._bytes[number] = b"\1"
+        """The slot is nobody's any more, and is not touched from here until it is handed out again.
+
+        Nothing in a fork of the process that made this board: there, batches end with the threads that are missing,
+        before any hook is called, and they are still the parent's.
+        """
+        if os.getpid() == self._owner:
+            self._bytes[number] = b"\1"
 
     def collect(self) -> list[int]:
         """The slots that were posted since the last time."""

@@ -13,6 +13,7 @@ import contextlib
 import os
 import pickle
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ from stoker.errors import MemoryLimitError
 
 _open: set[Lease] = set()  # leases whose exporter lives; also beyond the loader's end
 _moved: deque[Lease] = deque()  # leases with a storage that was moved away, and may have views left here
-_born_by: list[ForkHold] = []  # set while a fork of ours is under way
+_born_by: dict[int, ForkHold] = {}  # by the thread that makes a fork of ours
+_forks: list[int] = []  # threads in which forks are under way, of whomever
 
 
 class Home:
@@ -40,7 +42,7 @@ class Home:
 
     def __init__(self, board: Board | None) -> None:
         self.gone: deque[Lease] = deque()
-        self.board = board  # None: there is none, nobody looks any more, or we are a fork of who may post
+        self.board = board  # None: there is none, or nobody looks any more
 
 
 class Lease:
@@ -53,15 +55,11 @@ class Lease:
         self.begun = False
         self.retired = False
         self.posted = False
+        self.over = False
         self.settled = False
         self._home = home
         self._reference: Any = None  # to the exporter
         self._storages: list[tuple[Any, Any]] = []  # made over it, with their class
-
-    @property
-    def is_out(self) -> bool:
-        """Whether the exporter lives, or a storage that was moved away."""
-        return self._reference is not None or bool(self._storages)
 
     def export(self, mapping: Mapping) -> Any:
         """A buffer over the slot: the lease lasts until it is gone."""
@@ -114,56 +112,68 @@ class Lease:
             return
         self._mapping = None
         _open.discard(self)
+        self.retired = self.retired or bool(_forks and not self.holds)  # a fork that is under way may see it
         board = self._home.board
         self.posted = board is not None and not (self.holds or self.retired) and self.slot.number < boards.SIZE
+        self.over = True
         self._home.gone.append(self)  # before others may write the slot: who reads it then has settled this
         if board is not None and self.posted:
             board.post(self.slot.number)
-
-    def leave_alone(self) -> None:
-        """In a fork of the process: the slot is not ours."""
-        self._home.board = None
 
 
 class ForkHold:
     """What one forked zygote can see: the leases that were out when it was born. Released when it has ended."""
 
     def __init__(self) -> None:
-        self.leases: list[Lease] = []
+        self.leases: set[Lease] = set()
 
     def release(self) -> None:
         for lease in self.leases:
             lease.hold_released()
-        self.leases = []
+        self.leases = set()
 
 
 @contextlib.contextmanager
 def forking(hold: ForkHold) -> Iterator[None]:
     """A fork within is ours: `hold` keeps the slots that are leased now, instead of retiring them for ever."""
-    _born_by.append(hold)
+    thread = threading.get_ident()
+    _born_by[thread] = hold
     try:
         yield
     finally:
-        _born_by.pop()
+        _born_by.pop(thread, None)
+
+
+def _mark_open() -> None:
+    hold = _born_by.get(threading.get_ident())
+    for lease in list(_open):
+        if hold is None:
+            lease.retired = True
+        elif lease not in hold.leases:
+            lease.holds += 1
+            hold.leases.add(lease)
+
+
+def _before_fork() -> None:
+    """Other threads go on until the fork is made, and behind it: what ends meanwhile, the child sees."""
+    _forks.append(threading.get_ident())
+    _mark_open()
 
 
 def _after_fork_in_parent() -> None:
-    for lease in list(_open):
-        if _born_by:
-            lease.holds += 1
-            _born_by[-1].leases.append(lease)
-        else:
-            lease.retired = True
+    try:
+        _mark_open()  # those that began meanwhile
+    finally:
+        _forks.remove(threading.get_ident())
 
 
 def _after_fork_in_child() -> None:
     _born_by.clear()
-    for lease in _open:
-        lease.leave_alone()
+    _forks.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 class Reader:
@@ -292,10 +302,11 @@ class Reader:
             lease.look_again()
         while self._home.gone:
             lease = self._home.gone.popleft()
-            if not (lease.settled or lease.holds or lease.is_out):
+            # What was posted is over, whoever has forked meanwhile: nobody could see it any more
+            if lease.over and not lease.settled and (lease.posted or not lease.holds):
                 lease.settled = True
                 self.leased_bytes -= lease.slot.capacity
-                if not lease.retired:
+                if lease.posted or not lease.retired:
                     self._came_back = True
                     del self._kept[lease.slot.number]
                     if not lease.posted:

@@ -25,40 +25,44 @@ class Recycled:
     """Memory that lies under the batches of one job. One thread at a time; batches may end in any."""
 
     def __init__(self) -> None:
-        self._kept: list[np.ndarray[Any, Any]] = []  # also what is in use
-        self._used: list[int] = []  # the request for which each was lent last
+        self._blocks: list[_Block] = []
         self._requests = 0
 
     def lend(self, size: int) -> Any:
         """A writable buffer of `size` bytes, aligned to 64; None where an allocator does as well."""
         if size < LEAST or not _COUNTS:
             return None
-        self._requests += 1
-        chosen = None
-        for place in reversed(range(len(self._kept))):
-            held = self._kept[place]
-            room = len(held) - _ALIGNED
-            if chosen is None and sys.getrefcount(held) == _ALONE and size <= room <= size + size // 4:
-                chosen = held
-                self._used[place] = self._requests
-            elif self._requests - self._used[place] > REQUESTS:  # or the user keeps it, perhaps for ever
-                del self._kept[place], self._used[place]
-        if chosen is None:
-            chosen = np.empty(size + _ALIGNED, np.uint8)
-            self._kept.append(chosen)
-            self._used.append(self._requests)
-        begin = -chosen.ctypes.data % _ALIGNED
-        return chosen[begin : begin + size]
+        idle = [block for block in self._blocks if _references(block) == _ALONE]
+        block = next((block for block in reversed(idle) if block.holds(size)), None)
+        if block is None:
+            if idle:  # batches of many sizes would keep one of each
+                self._blocks.remove(min(idle, key=lambda block: block.request))
+            block = _Block(size)
+            self._blocks.append(block)
+        self._requests = block.request = self._requests + 1
+        # Those in use too: the user may keep them for ever
+        self._blocks = [block for block in self._blocks if self._requests - block.request <= REQUESTS]
+        begin = -block.memory.ctypes.data % _ALIGNED
+        return block.memory[begin : begin + size]
 
 
-def _alone() -> int:
-    """What is counted for memory that only a list has, and who asks: it depends on the interpreter."""
-    kept = [np.empty(1, np.uint8)]
-    for place in reversed(range(len(kept))):
-        held = kept[place]
-        return sys.getrefcount(held)
-    raise AssertionError
+class _Block:
+    """Some memory, and the request for which it was lent last."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = np.empty(size + _ALIGNED, np.uint8)
+        self.request = 0
+
+    def holds(self, size: int) -> bool:
+        """Whether there is room for so many bytes, and not much more."""
+        return size <= len(self.memory) - _ALIGNED <= size + size // 4
+
+
+def _references(block: _Block) -> int:
+    """To its memory. There must be no variable for that: whoever traces this function might refer to it as well."""
+    return sys.getrefcount(block.memory)
 
 
 _COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-_ALONE = _alone() if _COUNTS else 0
+_ALONE = _references(_Block(1)) if _COUNTS else 0
+"""The count of one that only its block has: it depends on the interpreter."""

@@ -49,6 +49,24 @@ def test_what_the_trainer_lets_go_of_is_written_again_though_it_says_nothing() -
     os.close(opens)
 
 
+def test_a_forked_child_gets_no_batch_that_has_arrived() -> None:
+    with stoker.DataLoader([np.zeros(1)] * 3, batch_size=1, num_workers=1, output="numpy", timeout=20) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        backend = iterator._backend
+        while backend.ready < 2:
+            backend._poll_for(1.0)
+        pid = os.fork()
+        if not pid:
+            try:
+                next(iterator)
+            except stoker.IteratorClosedError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert len(list(iterator)) == 2
+
+
 # Another zygote
 
 

@@ -404,6 +404,7 @@ class ProcessBackend(Backend):
         }
 
     def open(self, answer: Answer) -> Any:
+        owner.check(self._owner)
         life, slot, value = answer.value
         answer.value = None
         try:
