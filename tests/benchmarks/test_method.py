@@ -100,10 +100,11 @@ def test_the_parts_of_a_batch_are_the_batch(tmp_path: Path) -> None:
             "no step",
             ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
         ),
-        (
+        pytest.param(
             "images",
             "fast decoder",
             ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
+            marks=pytest.mark.long,  # the same but for the decoder
         ),
         ("first_batch", "photographs", ["seconds to the first batch"]),
         (

@@ -95,7 +95,7 @@ def test_a_rival_is_counted(name: str, arguments: dict[str, Any], rival: str) ->
         ("stoker, threads", "torch"),
         ("nodes, processes", "torchdata"),
         ("nodes, threads", "torchdata"),
-        ("Grain", "grain"),
+        pytest.param("Grain", "grain", marks=pytest.mark.long),  # its processes take a minute to start
         ("SPDL, threads", "spdl"),
         ("SPDL, processes", "spdl"),
     ],
