@@ -66,7 +66,7 @@ test-frameworks: $(VENV)/.test $(VENV)/.frameworks
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest -m 'long or not slow' --hypothesis-profile=long --timeout 600 $(TOGETHER) \
-		tests/loader tests/samplers tests/datasets tests/_supervision $(PYTEST_ARGS)
+		tests/loader tests/samplers tests/datasets tests/_supervision tests/benchmarks $(PYTEST_ARGS)
 
 # Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'
 soak: $(VENV)/.test

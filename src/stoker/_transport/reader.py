@@ -164,7 +164,8 @@ def _after_fork_in_parent() -> None:
     try:
         _mark_open()  # those that began meanwhile
     finally:
-        _forks.remove(threading.get_ident())
+        with contextlib.suppress(ValueError):  # this module was imported while the fork was under way
+            _forks.remove(threading.get_ident())
 
 
 def _after_fork_in_child() -> None:
