@@ -32,7 +32,7 @@ def figures(name: str, case: str, path: Path) -> Any:
 def test_chaos(tmp_path: Path) -> None:
     found = figures("chaos", "segfaults", tmp_path / "results.json")
     assert found["batches delivered"]["stoker"] == 782 > found["batches delivered"]["torch"]
-    assert found["ends with"]["stoker"] == "its end" and "Error" in found["ends with"]["torch"]
+    assert found["ends with"]["stoker"] == "its end" != found["ends with"]["torch"]  # now and then torch's hangs
     assert found["good samples lost"]["stoker"] == found["batches that differ"]["stoker"] == 0
     assert found["bad samples in the quarantine"]["stoker"] == 5
 
