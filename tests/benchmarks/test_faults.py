@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,8 @@ def figures(name: str, case: str, path: Path) -> Any:
 def test_chaos(tmp_path: Path) -> None:
     found = figures("chaos", "segfaults", tmp_path / "results.json")
     assert found["batches delivered"]["stoker"] == 782 > found["batches delivered"]["torch"]
-    assert found["ends with"]["stoker"] == "its end" != found["ends with"]["torch"]  # now and then torch's hangs
+    assert found["ends with"]["stoker"] == "its end"
+    assert re.search("Error|^nothing, after", found["ends with"]["torch"])  # now and then it hangs
     assert found["good samples lost"]["stoker"] == found["batches that differ"]["stoker"] == 0
     assert found["bad samples in the quarantine"]["stoker"] == 5
 

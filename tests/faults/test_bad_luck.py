@@ -131,6 +131,12 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_small_batches_need_no_file_that_grows() -> None:
+    """They travel in messages: there is no slot, and no board for slots that come back."""
+    with no_room(), stoker.DataLoader([np.zeros(4)] * 8, batch_size=2, num_workers=2, output="numpy") as loader:
+        assert len(list(loader)) == 4
+
+
 @quiet
 class TestClock:
     @pytest.fixture(autouse=True)

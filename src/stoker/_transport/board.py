@@ -9,6 +9,7 @@ so either may die.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from stoker._transport.segments import PAGE, Mapping
@@ -24,7 +25,7 @@ class Board:
         descriptor: the arena's file, which is made long enough.
 
     Raises:
-        OSError: the system has no more mappings for this process.
+        OSError: the system has no more mappings for this process, or no file of it may be so long.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -33,6 +34,20 @@ class Board:
         self._owner = os.getpid()
         self._mapping = Mapping(descriptor, 0, SIZE)
         self._bytes = self._mapping.part(0, SIZE)
+
+    @classmethod
+    def where_allowed(cls, descriptor: int) -> Board | None:
+        """None where no file may be so long (`ulimit -f`): nor is there a slot then, and small batches need neither."""
+        try:
+            return cls(descriptor)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            return None
+
+    def has(self, number: int) -> bool:
+        """Whether there is a byte for this slot."""
+        return number < SIZE
 
     def post(self, number: int) -> None:
         """The slot is nobody's any more, and is not touched from here until it is handed out again.

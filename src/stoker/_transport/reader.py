@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from stoker._machine.reserve import check, punch
-from stoker._transport import board as boards
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
 from stoker._transport.board import Board
@@ -114,7 +113,7 @@ class Lease:
         _open.discard(self)
         self.retired = self.retired or bool(_forks and not self.holds)  # a fork that is under way may see it
         board = self._home.board
-        self.posted = board is not None and not (self.holds or self.retired) and self.slot.number < boards.SIZE
+        self.posted = board is not None and board.has(self.slot.number) and not (self.holds or self.retired)
         self.over = True
         self._home.gone.append(self)  # before others may write the slot: who reads it then has settled this
         if board is not None and self.posted:
@@ -262,8 +261,9 @@ class Reader:
 
     def _let_go(self, slot: Slot) -> None:
         self._came_back = True
-        if self._home.board is not None and slot.number < boards.SIZE:
-            self._home.board.post(slot.number)
+        board = self._home.board
+        if board is not None and board.has(slot.number):
+            board.post(slot.number)
         else:
             self._returned.append(slot.number)
 

@@ -56,6 +56,7 @@ def test_a_forked_child_gets_no_batch_that_has_arrived() -> None:
         backend = iterator._backend
         for _ in range(2):
             iterator._receive(backend)  # as where another comes before the one that is due
+        next(iterator)  # nothing is left to plan: no other check is on the way to the last one
         pid = os.fork()
         if not pid:
             try:
@@ -64,7 +65,7 @@ def test_a_forked_child_gets_no_batch_that_has_arrived() -> None:
                 os._exit(7)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-        assert len(list(iterator)) == 2
+        assert len(list(iterator)) == 1
 
 
 # Another zygote

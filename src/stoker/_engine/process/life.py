@@ -34,7 +34,7 @@ class Life:
             standard.occupy()
             self.arena = segments.create()
             undo.callback(os.close, self.arena)
-            board = Board(self.arena)
+            board = Board.where_allowed(self.arena)
             self.hold = ForkHold()
             undo.callback(self.hold.release)
             ours, theirs = pair()
@@ -63,9 +63,8 @@ class Life:
             if self.descriptor is not None:
                 undo.callback(os.close, self.descriptor)
             self.channel = Channel(ours)
-            self.reader = Reader(
-                self.arena, held_bytes(rules), board
-            )  # how much that is takes a while, and nobody waits now
+            # How much may be held takes a while to find out, and nobody waits now
+            self.reader = Reader(self.arena, held_bytes(rules), board)
             self.status: int | None = None
             self.unopened = 0  # batches that have arrived, and wait in the arena
             self.ended = False

@@ -94,7 +94,7 @@ class Zygote:
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         arena = Arena(ends.arena, None if budget is None else budget // 2, begin=board.SIZE)
-        self._lending = Lending(arena, self._dispatch, board.Board(ends.arena))
+        self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena))
         self._shares: bool | None = None  # what the trainer was told: whether workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)
