@@ -21,6 +21,8 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SECONDS := 1800
 SOAK_ARGS ?=
+# A fork copies page tables: with torch loaded, and its heap in pages of 4 KiB, those take three quarters of its time.
+test test-slow test-frameworks test-long: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
 # Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
 BENCHMARKS := transport overhead start memory columns small_shm images order resume order_cost rows tokens dicts ragged where auto

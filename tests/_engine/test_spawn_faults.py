@@ -23,7 +23,7 @@ from tests.faults.runs import Once
 
 N = 24
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 
 @pytest.fixture(autouse=True)

@@ -52,6 +52,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
     return found
 
 
+# Those that are long start many rivals, or measure much as another does
 @pytest.mark.parametrize(
     ("name", "case", "rivals"),
     [
@@ -60,17 +61,24 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("overhead", "64 integers", ["stoker", "torch"]),
         ("start", "forked, a small", ["stoker", "torch, fork"]),
         ("start", "import", ["stoker"]),
-        ("rows", "trainer's process", ["stoker", "torch", "torch, best", "gather alone", "bare"]),
-        ("tokens", "tokens", ["stoker", "torch", "torch, 2 workers", "gather alone", "bare"]),
+        pytest.param(
+            "rows",
+            "trainer's process",
+            ["stoker", "torch", "torch, best", "gather alone", "bare"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "tokens", "tokens", ["stoker", "torch", "torch, 2 workers", "gather alone", "bare"], marks=pytest.mark.long
+        ),
         ("dicts", "dicts, collation alone", ["stoker", "general", "torch"]),
-        ("ragged", "ragged texts, 2 workers", ["stoker", "torch"]),
+        pytest.param("ragged", "ragged texts, 2 workers", ["stoker", "torch"], marks=pytest.mark.long),
         ("order_cost", "one worker, nothing drawn", ["stoker"]),
         ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
         ("columns", "tuples", ["columns", "list"]),
         ("small_shm", "", ["stoker", "torch"]),
-        ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
-        ("resume", "which both walk", ["stoker", "torchdata"]),
-        ("latency", "uneven", ["stoker", "torch", "bare"]),
+        pytest.param("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"], marks=pytest.mark.long),
+        pytest.param("resume", "which both walk", ["stoker", "torchdata"], marks=pytest.mark.long),
+        pytest.param("latency", "uneven", ["stoker", "torch", "bare"], marks=pytest.mark.long),
         ("where", "ready batches", ["stoker", "stoker, hot"]),
     ],
 )
@@ -106,11 +114,12 @@ def test_the_parts_of_a_batch_are_the_batch(tmp_path: Path) -> None:
             ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
             marks=pytest.mark.long,  # the same but for the decoder
         ),
-        ("first_batch", "photographs", ["seconds to the first batch"]),
-        (
+        pytest.param("first_batch", "photographs", ["seconds to the first batch"], marks=pytest.mark.long),
+        pytest.param(
             "order_cost",
             "photograph",
             ["CPU-us for a photograph", "% for order and rng", "% for order and all three"],
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -47,6 +47,7 @@ def test_busy_threads_and_locks(run: Any, birth: str) -> None:
     assert seen == "through"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("birth", ["fork", "forkserver"], indirect=True)
 def test_torch_on_several_threads_before(run: Any, birth: str) -> None:
     """OpenMP's threads do not survive a fork: who computes in a worker must not wait for them."""

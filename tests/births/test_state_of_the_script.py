@@ -185,6 +185,7 @@ def test_the_workers_are_children_of_multiprocessing(run: Any, birth: str) -> No
     assert seen.split("\n") == ["stoker-worker-0 (1,) True [] ''", "MainProcess True", "True None"]
 
 
+@pytest.mark.slow  # each worker imports torch
 def test_torchs_worker_info_knows_the_worker_though_torch_is_imported_in_a_sample(run: Any, birth: str) -> None:
     pytest.importorskip("torch")
     seen = run(

@@ -16,7 +16,7 @@ import pytest
 import stoker
 from tests.faults.runs import BACKENDS, N, Once, Samples, is_killed, loader, plain, story
 
-pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 FORKED = BACKENDS["two workers"]
 

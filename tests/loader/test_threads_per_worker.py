@@ -434,6 +434,7 @@ def test_what_was_raised_keeps_no_batch() -> None:
 KILLERS = {5: crashes, 22: is_killed, 23: lambda index: os._exit(1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("birth", ["fork", "forkserver", "spawned"])
 @pytest.mark.parametrize(("workers", "policy"), [(1, "skip"), (2, "replace"), (2, "raise")])
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
