@@ -17,7 +17,9 @@ Beside it is torch's loader with the same dataset, where Pillow decodes. All of 
 
 The memory is that of all processes together (PSS, and batches on their way) when the trainer pauses after the counting,
 and all that may be made ahead is there. The trainer's allocator gives back what is free before: how much of a training
-step it still holds is chance, and more than the loaders differ by.
+step it still holds is chance, and more than the loaders differ by. For the same reason it gives nothing back while the
+trainer trains: else it is chance whether each step's memory is mapped anew, which took from none to 7,000 page faults a
+step, with any loader, and up to a tenth of all processor time.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ SIDE = 128  # of the images, for tf.data, which runs where the example does not
 WARM_UP = 4  # batches
 RATE, FIRST, CPU, MEMORY = "images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"
 PILLOW = "torch, Pillow"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 LIMITS = ("bare threads", "bare processes")
 OTHERS = ("nodes, processes", "nodes, threads", "Grain", "SPDL, threads", "SPDL, processes")
 
@@ -96,13 +99,17 @@ def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False
     except ImportError:
         return dict.fromkeys((RATE, FIRST, CPU, MEMORY), rivals.NOT_INSTALLED)
     first, used = time.perf_counter() - began, 0.0
+    libc = ctypes.CDLL(None)
+    if train:
+        libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
     for count in range(batches):
         if count == WARM_UP:
             began, used = time.perf_counter(), method.cpu_seconds()
         step(batch)
         batch = next(iterator)
     seconds, used = time.perf_counter() - began, method.cpu_seconds() - used
-    ctypes.CDLL(None).malloc_trim(0)
+    libc.malloc_trim(0)
     memory = method.memory_when_full()
     if hasattr(iterator, "close"):
         iterator.close()

@@ -411,6 +411,7 @@ def test_modules_of_posix_alone_are_imported_where_they_are_used() -> None:
             assert getattr(node, "module", None) not in POSIX_ALONE, f"{path}:{node.lineno}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "half"), [(WITHOUT, "segments"), (WITHOUT + AS_WINDOWS, "segments_windows")], ids=["posix", "windows"]
 )

@@ -57,7 +57,9 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
     ("name", "case", "rivals"),
     [
         ("transport", "128 kB, read", ["stoker", "torch", "bare threads"]),
-        ("transport", "in process: batches of 128 kB", ["stoker", "torch", "bare thread"]),
+        pytest.param(
+            "transport", "in process: batches of 128 kB", ["stoker", "torch", "bare thread"], marks=pytest.mark.long
+        ),
         ("overhead", "64 integers", ["stoker", "torch"]),
         ("start", "forked, a small", ["stoker", "torch, fork"]),
         ("start", "import", ["stoker"]),

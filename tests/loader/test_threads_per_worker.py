@@ -244,6 +244,7 @@ def test_so_do_those_that_the_dataset_holds_and_no_two_workers_repeat_each_other
     assert len(set(drawn)) == 24
 
 
+@pytest.mark.slow
 def test_torch_that_only_samples_import_counts_too() -> None:
     program = """if True:
         import sys, warnings, stoker

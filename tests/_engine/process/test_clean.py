@@ -455,6 +455,7 @@ def test_busy_threads_and_held_locks_of_the_trainer_do_not_matter(run) -> None:
     assert run(script, COMMAND) == ["1"]
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported_unless_the_dataset_needs_it(run) -> None:
     pytest.importorskip("torch")
     script = """
