@@ -25,8 +25,8 @@ from rich.console import Console
 
 LOADERS = ("stoker", "torch")  # in this order, so that it is ours that reads a cold disk
 SAMPLE_EVERY = 0.5  # seconds
-# How a training step's memory comes to lie is luck: with the C library's defaults it may be mapped anew in each step, or
-# never, which is worth up to a tenth of the processor time, with either loader. So it is kept.
+# With the C library's defaults it is luck whether a training step's memory is mapped anew in each step, or never, which
+# is worth up to a tenth of the processor time, with either loader. So it is kept.
 KEPT = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 PATIENCE = 0.9  # seconds; more than a run has, which so can say itself how far it came
 
