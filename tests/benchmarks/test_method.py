@@ -52,7 +52,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
     return found
 
 
-# Those that are long start many rivals, or measure much as another does
+# Those that are long measure much as another does; test_rivals.py runs rows.py as well
 @pytest.mark.parametrize(
     ("name", "case", "rivals"),
     [
@@ -69,18 +69,16 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
             ["stoker", "torch", "torch, best", "gather alone", "bare"],
             marks=pytest.mark.long,
         ),
-        pytest.param(
-            "tokens", "tokens", ["stoker", "torch", "torch, 2 workers", "gather alone", "bare"], marks=pytest.mark.long
-        ),
+        ("tokens", "tokens", ["stoker", "torch", "torch, 2 workers", "gather alone", "bare"]),
         ("dicts", "dicts, collation alone", ["stoker", "general", "torch"]),
-        pytest.param("ragged", "ragged texts, 2 workers", ["stoker", "torch"], marks=pytest.mark.long),
+        ("ragged", "ragged texts, 2 workers", ["stoker", "torch"]),
         ("order_cost", "one worker, nothing drawn", ["stoker"]),
         ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
         ("columns", "tuples", ["columns", "list"]),
         ("small_shm", "", ["stoker", "torch"]),
-        pytest.param("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"], marks=pytest.mark.long),
-        pytest.param("resume", "which both walk", ["stoker", "torchdata"], marks=pytest.mark.long),
-        pytest.param("latency", "uneven", ["stoker", "torch", "bare"], marks=pytest.mark.long),
+        ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
+        ("resume", "which both walk", ["stoker", "torchdata"]),
+        ("latency", "uneven", ["stoker", "torch", "bare"]),
         ("where", "ready batches", ["stoker", "stoker, hot"]),
     ],
 )
@@ -116,7 +114,7 @@ def test_the_parts_of_a_batch_are_the_batch(tmp_path: Path) -> None:
             ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
             marks=pytest.mark.long,  # the same but for the decoder
         ),
-        pytest.param("first_batch", "photographs", ["seconds to the first batch"], marks=pytest.mark.long),
+        ("first_batch", "photographs", ["seconds to the first batch"]),
         pytest.param(
             "order_cost",
             "photograph",

@@ -89,14 +89,13 @@ def test_a_rival_is_counted(name: str, arguments: dict[str, Any], rival: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.long  # the benchmark of images runs them as well; Grain's processes take a minute to start
 @pytest.mark.parametrize(
     ("rival", "package"),
     [
         ("stoker, threads", "torch"),
         ("nodes, processes", "torchdata"),
         ("nodes, threads", "torchdata"),
-        ("Grain", "grain"),
+        pytest.param("Grain", "grain", marks=pytest.mark.long),  # its processes take a minute to start
         ("SPDL, threads", "spdl"),
         ("SPDL, processes", "spdl"),
     ],
