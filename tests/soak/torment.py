@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Torment:
         self._counts = counts
         self._kills, self._stops = KILLS, 1
         self._zygote = self._frozen = 0
+        self._act: Callable[[], None] | None = None  # what the alarm does
         signal.signal(signal.SIGALRM, lambda *_: self._later())
 
     def before_next(self, iterator: Any) -> None:
@@ -43,20 +45,25 @@ class Torment:
         acts = [self._kill, self._kill, self._stop, self._freeze, self._fork]
         if iterator._num_yielded:  # the first zygote's death ends the run if it dies at its birth
             acts.append(self._kill_zygote)
-        self._act = self._chance.choice(acts)
+        act = self._chance.choice(acts)
         delay = self._chance.choice([0, 0, 0.0005, 0.003, 0.02])
-        if delay == 0 or self._act == self._fork:  # Python cannot fork in every signal handler
-            self._act()
+        if delay == 0 or act == self._fork:  # Python cannot fork in every signal handler
+            act()
         else:
+            self._act = act
             signal.setitimer(signal.ITIMER_REAL, delay)
 
     def end(self) -> None:
         """Nothing happens from now on."""
         signal.setitimer(signal.ITIMER_REAL, 0)
+        self._act = None  # an alarm that another thread received is heard after this
         self._thaw()
 
     def _later(self) -> None:
-        self._thaw() if self._frozen else self._act()
+        if self._frozen:
+            self._thaw()
+        elif self._act:
+            self._act()
 
     def _kill(self) -> None:
         if self._kills and self._send(self._worker(), signal.SIGKILL, "workers killed"):
