@@ -19,7 +19,8 @@ The memory is that of all processes together (PSS, and batches on their way) whe
 and all that may be made ahead is there. The trainer's allocator gives back what is free before: how much of a training
 step it still holds is chance, and more than the loaders differ by. For the same reason it gives nothing back while the
 trainer trains: else it is chance whether each step's memory is mapped anew, which took from none to 7,000 page faults a
-step, with any loader, and up to a tenth of all processor time.
+step, with any loader, and up to a tenth of all processor time. Once more after a pause of some seconds, as training
+makes when it evaluates: workers that idle may have given back what they need no more.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ BATCH = 64
 SIDE = 128  # of the images, for tf.data, which runs where the example does not
 WARM_UP = 4  # batches
 RATE, FIRST, CPU, MEMORY = "images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"
+IDLE = "MB, all processes, after a pause"
+PAUSE = 5.0  # seconds
+FIGURES = (RATE, FIRST, CPU, MEMORY, IDLE)
 PILLOW = "torch, Pillow"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 LIMITS = ("bare threads", "bare processes")
@@ -59,7 +63,10 @@ def cases(options: argparse.Namespace) -> list[Case]:
         how = {"data": str(options.data), "train": train, "fast": fast, "batches": batches}
         return {name: {"rival": name, **how} for name in names}
 
-    beside_torch = [Goal(RATE, "torch", at_least=1), *(Goal(name, "torch", at_most=1) for name in (FIRST, CPU, MEMORY))]
+    beside_torch = [
+        Goal(RATE, "torch", at_least=1),
+        *(Goal(name, "torch", at_most=1) for name in (FIRST, CPU, MEMORY, IDLE)),
+    ]
     others = measurements("stoker, threads", *OTHERS, "tf.data", "DALI", train=False)
     if options.tensorflow:
         others["tf.data"]["python"] = options.tensorflow
@@ -89,7 +96,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False) -> Figures:
     if rival == "DALI":
-        return dict.fromkeys((RATE, FIRST, CPU, MEMORY), "needs a GPU")
+        return dict.fromkeys(FIGURES, "needs a GPU")
     try:
         step = Step(Path(data)) if train else Look()
         loader = tf_data(Path(data)) if rival == "tf.data" else loaded(rival, Path(data), 1 + batches, fast)
@@ -97,7 +104,7 @@ def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False
         iterator = iter(loader)
         batch = next(iterator)
     except ImportError:
-        return dict.fromkeys((RATE, FIRST, CPU, MEMORY), rivals.NOT_INSTALLED)
+        return dict.fromkeys(FIGURES, rivals.NOT_INSTALLED)
     first, used = time.perf_counter() - began, 0.0
     libc = ctypes.CDLL(None)
     if train:
@@ -111,6 +118,8 @@ def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False
     seconds, used = time.perf_counter() - began, method.cpu_seconds() - used
     libc.malloc_trim(0)
     memory = method.memory_when_full()
+    time.sleep(PAUSE)
+    idle = method.memory_of_all()
     if hasattr(iterator, "close"):
         iterator.close()
     del iterator
@@ -119,6 +128,7 @@ def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False
         FIRST: first,
         CPU: 1e3 * used / ((batches - WARM_UP) * BATCH),
         MEMORY: memory / 1e6,
+        IDLE: idle / 1e6,
     }
 
 

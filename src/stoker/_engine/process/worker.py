@@ -157,6 +157,8 @@ class Worker(ABC):
         for message in messages:
             if message[0] == "resume":
                 self._resume = message[1]
+            elif message[0] == "rest":
+                kernel.give_back()
             else:
                 self._inbox.append(message)
 

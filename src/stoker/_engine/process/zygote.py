@@ -29,6 +29,7 @@ from stoker._machine import memory
 from stoker._supervision import retirement
 from stoker._supervision.cut import Cut
 from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.rest import Rest
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stall, Stalls
@@ -98,6 +99,7 @@ class Zygote:
         self._shares: bool | None = None  # what the trainer was told: whether workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)
+        self._rest = Rest()
         self._blame = Blame(rules, self._stalls)
         self._retirement = Retirement(rules.max_samples_per_worker, None)
         self._marks = Marks(workers)
@@ -341,8 +343,7 @@ class Zygote:
                 _, unit, number, blob, freed, rows = message
                 self._put_back(freed)
                 self._work[unit] = blob
-                if not self._alarm.is_set:  # nobody had work, and nobody was looked at
-                    self._is_due = self._is_due or self._stalls.tick is not None or not self._answered
+                self._is_due = self._is_due or not self._alarm.is_set  # nobody had work, and nobody was looked at
                 self._dispatch.submitted(unit, number, rows)
             elif name == "freed":
                 self._put_back(message[1])
@@ -505,7 +506,7 @@ class Zygote:
         self._is_due = self._alarm.quiet() or self._is_due
 
     def _attend(self) -> None:
-        """Does what is due: workers that are to be ended or born, that are sick, or stall."""
+        """Does what is due: workers that are to be ended or born, that are sick, stall, or have nothing to do."""
         now, tick = time.monotonic(), self._stalls.tick
         self._is_due = False
         if self._leaving:
@@ -522,8 +523,18 @@ class Zygote:
                 if now >= self._looks_at:
                     self._look_for_stalls(now, tick)
                 due.append(self._looks_at)
+        if self._rest.begins(bool(self._work), self._answered, now):
+            self._let_rest()
+        if self._rest.looks_at is not None:
+            due.append(self._rest.looks_at)
         if due:
             self._alarm.set(min(due) - now)
+
+    def _let_rest(self) -> None:
+        """Nobody has had work for a while: what processes keep for more of it goes back, as long as there is none."""
+        for child in self._children.values():
+            child.channel.send("rest")
+        kernel.give_back()
 
     def _look_for_stalls(self, now: float, tick: float) -> None:
         """Reports units that take too long, and ends their workers where that is wished."""
