@@ -6,8 +6,7 @@ Batches are counted after a warm-up of 20, with `"auto"` also after it has decid
 and at what rate they came. The goal is nine tenths of the best of each round, whichever that was. Processor time and
 memory are those of all processes, while they work.
 
-Samples that only wait are a case that `"auto"` is not made for: it goes by the CPUs, and workers that sleep need none.
-`threads_per_worker` is.
+Samples that only wait need no CPUs: there `"auto"` may take more workers than these, up to four for each.
 """
 
 from __future__ import annotations

@@ -37,6 +37,21 @@ def test_a_worker_of_cheap_units_holds_two() -> None:
     assert units(dispatch.hand_out()) == [(0, 1), (0, 2)]
 
 
+def test_workers_that_come_later_are_handed_units_when_they_have_joined() -> None:
+    dispatch = started(1)
+    for unit in range(4):
+        dispatch.submitted(unit, None)
+    assert units(dispatch.hand_out()) == [(0, 0)]
+    dispatch.grow(3)
+    assert units(dispatch.hand_out()) == []
+    dispatch.joined(2)
+    assert units(dispatch.hand_out()) == [(2, 1)]
+    dispatch.grow(2)
+    dispatch.joined(1)
+    assert units(dispatch.hand_out()) == [(1, 2)]
+    assert dispatch.died(2) == [Run(1)]
+
+
 def test_a_bound_unit_waits_for_its_worker() -> None:
     dispatch = started(2)
     dispatch.submitted(0, 1)

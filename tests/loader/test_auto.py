@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import pickle
+import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import stoker
+from stoker import get_worker_info
 from stoker._machine import shares
 from stoker._machine.cpus import Cpus
 from stoker.loader import automatic
@@ -172,6 +174,58 @@ def test_a_dataset_that_raises_in_the_trainer_is_not_tried_there_again() -> None
     assert 0 not in played(trial, of(0.0, 0.001))
     assert decided(trial).number in (1, 2)
     assert decided(trial).text.endswith(" (not tried without workers: a batch raised ValueError there: no)")
+
+
+def waits(own: float, cost: float, computing: float, most: int = 2) -> Trial:
+    """Played with samples that wait, but for `computing` seconds of the CPUs' time in each batch."""
+    used = 0.0
+
+    def took(workers: int, batch: int) -> tuple[float, float]:
+        nonlocal used
+        used += computing
+        return of(own, cost)(workers, batch)
+
+    trial = Trial(most, near=True, limit=4 * most)
+    trial.busy = lambda: used
+    played(trial, took)
+    return trial
+
+
+@pytest.mark.parametrize("most", [1, 2, 8])
+def test_where_the_cpus_hardly_compute_there_are_more_workers(most: int) -> None:
+    choice = decided(waits(0.001, 0.2 * most, 0.001, most))
+    assert choice.number == 4 * most
+    assert set(choice.seconds) == {most, 4 * most}
+    assert choice.text.startswith("more than CPUs, whose time they hardly use, because the training loop took")
+    assert "threads_per_worker" in choice.text
+
+
+@pytest.mark.parametrize(("computing", "number"), [(0.19, 4), (0.13, 6), (0.0, 8)])
+def test_as_many_more_as_the_cpus_have_room_for(computing: float, number: int) -> None:
+    assert decided(waits(0.0, 0.4, computing)).number == number
+
+
+def test_workers_that_compute_are_no_more_than_cpus() -> None:
+    trial = waits(0.001, 0.4, 0.3)
+    assert decided(trial).number == 2 and set(decided(trial).seconds) == {2}
+    assert "threads_per_worker" not in decided(trial).text
+    trial = Trial(2, near=True, limit=8)  # nobody says how much they compute
+    assert set(played(trial, of(0.001, 0.4))) == {2} and decided(trial).number == 2
+
+
+def test_as_many_more_as_keep_up() -> None:
+    assert decided(waits(0.1, 0.4, 0.001)).number in (4, 5)
+    assert decided(waits(0.1, 0.2, 0.001)).number in (1, 2), "the loop does not wait"
+
+
+def test_more_that_gain_nothing_are_let_go() -> None:
+    """All wait for the same thing."""
+    for seconds in (0.2, 3 * NEAR):
+        trial = Trial(2, near=False, limit=8)
+        trial.busy = lambda: 0.0
+        makers = played(trial, lambda workers, batch, seconds=seconds: (0.0, seconds / min(workers, 2)))  # type: ignore[misc]
+        assert decided(trial).number == 2
+        assert decided(trial).seconds[8] == pytest.approx(seconds / 2) and 8 in makers
 
 
 @pytest.mark.parametrize("own", [0.0, 0.002, 0.05])
@@ -461,6 +515,36 @@ def test_persistent_workers_are_as_many_as_were_found(last: int, to_and_fro: Any
         list(third)
 
 
+def together(samples: list[Any]) -> Any:
+    return [np.array(field) for field in zip(*samples, strict=True)]
+
+
+class Waits(Made):
+    """As samples that come from afar."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        time.sleep(0.004)
+        assert get_worker_info().id < get_worker_info().num_workers
+        return index, os.getpid()
+
+
+@pytest.mark.parametrize("settings", [*SETTINGS[:2], {"collate_fn": together}], ids=["", "persistent", "whole batches"])
+def test_samples_that_wait_get_more_workers_within_the_epoch(settings: dict[str, Any]) -> None:
+    loader = stoker.DataLoader(Waits(1600), 8, num_workers="auto", output="numpy", **settings)
+    first = iter(loader)
+    batches = list(first)
+    assert plain(batches) == [[*range(n, n + 8)] for n in range(0, 1600, 8)]
+    assert loader.num_workers > 2, loader.describe()
+    assert f"{loader.num_workers} more than CPUs" in loader.describe()
+    makers = {int(pid) for batch in batches for pid in batch[1]}
+    assert len(makers) >= loader.num_workers
+    assert shares.taken() == (2 if "persistent_workers" in settings else 0)
+    with iter(loader) as again:
+        assert len({int(pid) for _ in range(20) for pid in next(again)[1]}) > 2
+        assert (again is first) == ("persistent_workers" in settings) or len(makers) > loader.num_workers
+        assert len(again._backend._far.pids) == 1 + loader.num_workers
+
+
 def test_who_sets_the_number_is_obeyed(to_and_fro: Any) -> None:
     loader = stoker.DataLoader(Made(), 2, num_workers="auto", output="numpy", prefetch_factor=3)
     list(loader)
@@ -533,8 +617,8 @@ def test_what_only_workers_can_do_keeps_them(settings: dict[str, Any], monkeypat
     tried: list[bool] = []
 
     class Watched(Trial):
-        def __init__(self, most: int, near: bool, ahead: int) -> None:
-            super().__init__(most, near, ahead)
+        def __init__(self, most: int, near: bool, *more: int) -> None:
+            super().__init__(most, near, *more)
             tried.append(near)
 
     monkeypatch.setattr(automatic, "Trial", Watched)
@@ -564,6 +648,7 @@ class Blocking:
 def test_a_minute_a_sample(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a minute whenever somebody looks at it."""
     set_cpus(monkeypatch, number)
+    monkeypatch.setattr(automatic, "FOR_EACH_CPU", 1)  # else others read the bytes
     minutes = iter(range(10**6))
     clock = types.SimpleNamespace(perf_counter=lambda: 60.0 * next(minutes))
     monkeypatch.setattr("stoker.loader.tuned.time", clock)

@@ -19,6 +19,10 @@ class Workers(Backend):
         self.units: dict[int, tuple[Any, int | None, int]] = {}
         self.first: list[int] = []  # answered before the others
         self.closed = False
+        self.grows: list[int] = []
+
+    def grow(self, workers: int) -> None:
+        self.grows.append(workers)
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self.units[unit] = (work, worker, rows)
@@ -137,6 +141,27 @@ def test_one_worker_is_one_to_the_end(bench: Bench) -> None:
     assert {worker for _, worker, _ in bench.far.units.values()} == {0}
     assert len(bench.far.units) == 2
     assert bench.claim.number == 1
+
+
+def test_more_workers_than_there_were(bench: Bench) -> None:
+    bench.submit(0)
+    bench.trial.says(6)
+    bench.delivered()
+    assert bench.far.grows == [6] and bench.backend.grown == 6
+    bench.submit(*range(1, 20))
+    assert bench.far.units == {unit: (f"work {unit}", None, 8) for unit in range(1, 20)}
+    bench.trial.says(3, final=True)
+    bench.delivered()
+    assert bench.far.grows == [6] and bench.backend.grown == 6
+    assert bench.claim.number == 2, "beyond, they do not compute"
+
+
+def test_a_trial_that_goes_on_in_other_workers_has_as_many() -> None:
+    trial = Told(2, near=True)
+    trial.workers = 5
+    far = Workers()
+    assert TunedBackend(far, shares.Claim(2), trial).grown == 5
+    assert far.grows == [5]
 
 
 def test_what_is_dropped_keeps_nobody_waiting(bench: Bench) -> None:

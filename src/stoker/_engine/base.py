@@ -267,6 +267,22 @@ class Backend(ABC):
     def discard(self, answer: Answer) -> None:
         """The batch of an answer is not wanted."""
 
+    can_grow = False
+    """Whether it can have more workers than it began with."""
+
+    def grow(self, workers: int) -> None:
+        """There are to be so many workers in all, soon; only where it can grow."""
+        raise NotImplementedError
+
+    @property
+    def grown(self) -> int:
+        """How many workers it has grown to; 0 while it has those that it began with."""
+        return 0
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time that its workers have used, those that are gone left out; None where nobody knows."""
+        return None
+
     @abstractmethod
     def drop(self, before: int) -> None:
         """Units below `before` are not wanted: `receive` will not return their answers."""

@@ -45,6 +45,10 @@ class Cut:
         self._shared = 0
         self._in_vain = 0
 
+    def grow(self, workers: int) -> None:
+        """There are to be so many workers. Where one had nobody to share with, units stay whole."""
+        self._workers = max(self._workers, workers)
+
     def learned(self, rows: int, seconds: float) -> None:
         """A worker has made so many rows in this time."""
         if rows:

@@ -51,6 +51,13 @@ class Dispatch:
         self._depth = 1
         self._at_once = at_once
 
+    def grow(self, workers: int) -> None:
+        """There are to be so many workers; each is handed units when it has joined."""
+        for _ in range(len(self._held), workers):
+            self._held.append([])
+            self._bound.append(deque())
+            self._alive.append(False)
+
     def joined(self, worker: int) -> None:
         """The worker can be handed units from now on."""
         self._alive[worker] = True

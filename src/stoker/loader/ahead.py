@@ -21,21 +21,27 @@ class Ahead:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader._snapshot()
-        self._most = max(1, (loader.prefetch_factor or 1) * loader.num_workers)
         self._rows = loader.batch_size or loader.num_workers  # of the latest unit
-        self._most_if_shared = sharing.under_way(loader, self._rows)
+        self._reckon(loader.num_workers)
         self._shares = sharing.may_share(loader)
         self._most_at_first = self._until_known(loader)
+
+    def _reckon(self, workers: int) -> None:
+        self._workers = workers
+        self._most = max(1, (self._loader.prefetch_factor or 1) * workers)
+        self._most_if_shared = sharing.under_way(self._loader, self._rows, workers)
 
     def rows(self, step_indices: Any) -> int:
         """Rows of a unit that workers may share; 0 of one that is one worker's."""
         rows = len(step_indices) if self._shares else 0
         if rows != self._rows and rows:
-            self._rows, self._most_if_shared = rows, sharing.under_way(self._loader, rows)
+            self._rows, self._most_if_shared = rows, sharing.under_way(self._loader, rows, self._workers)
         return rows
 
     def most(self, backend: Backend) -> int:
         """Units that may be under way. Where workers share each, more of them need not be."""
+        if backend.grown > self._workers:
+            self._reckon(backend.grown)
         if not self._shares:
             return self._most
         shares = backend.shares

@@ -8,7 +8,7 @@ loop takes for a batch, its own work included, because workers slow that down wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,10 @@ CHEAP = 0.03
 
 WAITS = 0.2
 """Share of its time from which on the training loop is said to wait."""
+
+UNUSED, GAINS = 0.5, 0.8
+"""Where workers use less of their CPUs' time, their samples wait for something else, and more workers are tried. They
+stay if a batch takes at most so many times as long."""
 
 TIE = 1.05
 """Two numbers that differ by less are equal: then the smaller one is taken, which costs less."""
@@ -51,7 +55,7 @@ class Choice:
 
     Attributes:
         number: of workers; 0 for the trainer itself.
-        most: how many there could be.
+        most: how many there could be that compute.
         seconds: that the training loop takes for a batch, by numbers of workers.
         waiting: share of it that goes by waiting, with the number that was chosen.
         not_near: why the trainer itself could not be tried, in words.
@@ -70,7 +74,11 @@ class Choice:
             f"{1e3 * seconds:.3g} ms with {number or 'none'}" for number, seconds in sorted(self.seconds.items())
         )
         left_out = "" if self.not_near is None else f" (not tried without workers: {self.not_near})"
-        return f"of at most {self.most}, because the training loop took for each batch {each}{left_out}"
+        limit = f"of at most {self.most}" if self.number <= self.most else "more than CPUs, whose time they hardly use"
+        advice = (
+            "" if self.number <= self.most else "; threads_per_worker=, if your dataset allows it, takes less memory"
+        )
+        return f"{limit}, because the training loop took for each batch {each}{left_out}{advice}"
 
 
 class Trial:
@@ -78,21 +86,28 @@ class Trial:
 
     All that the CPUs allow begin, until they are warm, so that slow samples lose nothing. Where the training loop waits
     for slow batches, they stay. Where it does not wait, half of them are tried, half of these and so on, until it
-    would. Where batches are cheap, all halves and the trainer itself take turns.
+    would. Where it waits and the CPUs do not compute, more are tried once. Where batches are cheap, all halves and the
+    trainer itself take turns.
 
     Args:
-        most: workers that there are.
+        most: workers that there are, one for each CPU.
         near: whether the trainer may make batches.
         ahead: batches ahead for each worker.
+        limit: workers that there may be, where they use little of their CPUs' time.
 
     Attributes:
+        busy: says how many seconds of processor time the workers have used; None where nobody knows.
         workers: who makes the next batches.
         turn: number of the present turn.
         choice: what was decided, or None.
     """
 
-    def __init__(self, most: int, near: bool, ahead: int = 2) -> None:
+    def __init__(self, most: int, near: bool, ahead: int = 2, limit: int = 0) -> None:
+        self.busy: Callable[[], float | None] = lambda: None
         self.most = most
+        self._limit = limit
+        self._in_vain: dict[int, float] = {}  # seconds with more than the CPUs allow, where they gained nothing
+        self._used: float | None = None  # share of the CPUs' time, by all that the CPUs allow
         self.workers = most
         self.turn = 0
         self.choice: Choice | None = None
@@ -110,6 +125,10 @@ class Trial:
         self._own: list[float] = []
         self._waited: list[float] = []
         self._fill()
+        self._watch()
+
+    def _watch(self) -> None:
+        self._elapsed, self._busy_before = 0.0, self.busy()
 
     def _fill(self) -> None:
         """What comes first is no measure: the last turn's batches, and those that lay ready."""
@@ -119,6 +138,7 @@ class Trial:
         """An epoch has ended, or begins: the present turn goes on there, when all is under way again."""
         self.turn += 1
         self._fill()
+        self._watch()
 
     def without_near(self, reason: str) -> None:
         """The trainer cannot make batches: the dataset raises there."""
@@ -136,6 +156,7 @@ class Trial:
             own: seconds since the one before that the training loop spent itself.
             waited: seconds that it waited.
         """
+        self._elapsed += own + waited
         if turn != self.turn or self.choice is not None:
             return
         if self._skip:
@@ -160,6 +181,8 @@ class Trial:
         bursts = [self._waited[k : k + burst] for k in range(0, len(self._waited) - burst + 1, burst)]
         waited = _median([sum(together) / burst for together in bursts])
         seconds, before = own + waited, self._seconds.get(self.most, [])[-1:]
+        if self.workers == self.most:
+            self._used = self._share_of_cpus()
         if self._cold and (not before or seconds < FASTER * before[0]):
             self._cold -= 1
             self._seconds = {self.most: [seconds]}
@@ -169,6 +192,13 @@ class Trial:
         self._seconds.setdefault(self.workers, []).append(seconds)
         self._waiting.setdefault(self.workers, []).append(waited / seconds if seconds else 0.0)
         return self._next()
+
+    def _share_of_cpus(self) -> float | None:
+        """How much of their time the workers have used in this turn."""
+        before, now = self._busy_before, self.busy()
+        if before is None or now is None or not self._elapsed:
+            return None
+        return max(0.0, now - before) / (self._elapsed * self.most)
 
     def _next(self) -> None:
         """Decides, or begins the next turn."""
@@ -201,9 +231,17 @@ class Trial:
             return None
         took = {number: seconds[0] for number, seconds in self._seconds.items()}
         first, few = took[self.most], min(took)
+        if first > NEAR and len(took) == 1 and not self._in_vain and (more := self._more()) > self.most:
+            return more
+        if (top := max(took)) > self.most:
+            if took[top] <= GAINS * first:
+                self._settle(self._enough(self.most, took, top))
+                return None
+            self._in_vain[top] = took.pop(top)
+            del self._seconds[top]
         if first > CHEAP:
             if took[few] > TIE * first:
-                self._settle(self._enough(few, took))
+                self._settle(self._enough(few, took, self.most))
             elif few == 1 or self._waiting[few][0] >= WAITS:
                 self._settle(few)
             return None if self.choice is not None else few // 2
@@ -213,10 +251,16 @@ class Trial:
         cheap = min(number * seconds for number, seconds in took.items()) <= NEAR
         return 0 if self._near and cheap else None
 
-    def _enough(self, few: int, took: Mapping[int, float]) -> int:
+    def _more(self) -> int:
+        """Workers that the CPUs have room for, because those that there are wait for something else than CPUs."""
+        if self._waiting[self.most][0] < WAITS or self._used is None or self._used > UNUSED:
+            return self.most
+        return min(self._limit, int(self.most / max(self._used, 0.01)))
+
+    def _enough(self, few: int, took: Mapping[int, float], all_of_them: int) -> int:
         """So many were too few, and kept up with `few` batches in the time that one takes."""
-        needed = math.ceil(1.1 * few * took[few] / took[self.most])
-        return max(few + 1, min(needed, *(number for number in took if number > few), self.most))
+        needed = math.ceil(1.1 * few * took[few] / took[all_of_them])
+        return max(few + 1, min(needed, *(number for number in took if number > few)))
 
     def _hopeful(self) -> list[int]:
         """Numbers that may be the best."""
@@ -230,7 +274,7 @@ class Trial:
         return [number for number in seconds if seconds[number] <= factor * min(seconds.values())]
 
     def _settle(self, number: int) -> None:
-        seconds = {tried: _median(took) for tried, took in self._seconds.items()}
+        seconds = {tried: _median(took) for tried, took in self._seconds.items()} | self._in_vain
         waiting = _median(self._waiting.get(number) or self._waiting[self.most])
         self.choice = Choice(number, self.most, seconds, waiting, self._not_near)
         self.workers = number

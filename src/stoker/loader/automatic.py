@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MEMORY_OF_A_WORKER = 512 << 20
 """Bytes that are reckoned with for each worker: an interpreter with torch, and its batches."""
 
+FOR_EACH_CPU = 4
+"""Workers where samples wait for a disk or a network, and the CPUs for samples. `threads_per_worker` is for more."""
+
 _WITH_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 """Attributes that nobody may have without workers: who rebuilds the loader from its attributes would be refused."""
 
@@ -35,13 +38,16 @@ class Automatic:
 
     Attributes:
         most: workers that the machine allows.
+        limit: those that it allows where they hardly compute.
         choice: what was decided, or None.
         set_aside: what the loader was asked for with workers, while it has none.
     """
 
     def __init__(self) -> None:
         ranks = shares.ranks()
-        self.most = max(1, min(shares.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks)))
+        own, fit = shares.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks)
+        self.most = max(1, min(own, fit))
+        self.limit = max(1, min(FOR_EACH_CPU * own, fit))
         self.choice: Choice | None = None
         self._shown = self.most  # what the loader's attribute was set to
         self._running = self.most  # workers that the latest iterator began with
@@ -74,8 +80,8 @@ class Automatic:
             return
         choice = self.choice
         wanted = self.most if choice is None or choice.number == choice.most else choice.number
-        self._claim = shares.claim(wanted, self.most)
-        self._running = self._claim.number
+        self._claim = shares.claim(min(wanted, self.most), self.most)
+        self._running = self._claim.number if wanted <= self.most else wanted
         self._show(loader, self._running)
 
     def wrapped(self, far: Backend, loader: DataLoader[Any], witness: Witness) -> Backend:
@@ -87,13 +93,15 @@ class Automatic:
         if fixed(loader) or self.choice is not None:
             return TunedBackend(far, claim)
         if self._trial is None or self._trial.most != loader.num_workers:
-            self._trial = Trial(loader.num_workers, not _far_only(loader), ahead)
+            limit = self.limit if far.can_grow else 0
+            self._trial = Trial(loader.num_workers, not _far_only(loader), ahead, limit)
         near = functools.partial(_near, loader._snapshot(), witness)
         settled = functools.partial(self._settled, weakref.ref(loader), witness)
         return TunedBackend(far, claim, self._trial, near, ahead, settled)
 
     def _settled(self, loader: weakref.ref[DataLoader[Any]], witness: Witness, choice: Choice) -> None:
         self.choice, self._trial = choice, None
+        self._running = max([self._running, *choice.seconds])  # it may have become more than were chosen
         message = f"num_workers='auto' is {choice.number}, {choice.text}"
         details = {"seconds": {str(number): seconds for number, seconds in choice.seconds.items()}}
         witness.tell_later(Event("auto", message, details={"number": choice.number, "most": choice.most, **details}))

@@ -82,8 +82,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             samplers without a generator follows from the epoch's seed instead.
         batch_sampler: any iterable of lists of indices.
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with what affinity,
-            cgroup and memory allow, measures during the first batches how many are best, and sets the attribute to
-            that number. The batches do not depend on it.
+            cgroup and memory allow, measures during the first batches how many are best (up to four for each CPU where
+            samples wait and the CPUs idle), and sets the attribute to that number. The batches do not depend on it.
         collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
             into the memory in which the batch is handed over; the result of any other function is copied once.
         pin_memory: puts tensors into page-locked memory. Costs a copy of each batch in the training thread, which

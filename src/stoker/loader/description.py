@@ -133,7 +133,7 @@ def _ahead(loader: DataLoader[Any]) -> str:
     kept = "in anonymous shared memory (no /dev/shm) that is reserved before it is written"
     shared = ""
     if may_share(loader):
-        fewer = under_way(loader, loader.batch_size or loader.num_workers)
+        fewer = under_way(loader, loader.batch_size or loader.num_workers, loader.num_workers)
         at_most = f", and {fewer} are under way at most" if fewer < count else ""
         shared = f"; one that takes over 10 ms is made by all workers together{at_most}"
     return f"up to {count} batches, {order}, {kept}{shared}"

@@ -199,7 +199,7 @@ class LoaderJob:
         self._faults.mark, self._faults.rng = self.mark, rng
         self._info = WorkerInfo(
             id=self._number,
-            num_workers=max(1, settings.num_workers),
+            num_workers=max(self._number + 1, settings.num_workers),  # "auto" may have asked for more
             seed=seed + self._number,
             dataset=self._dataset,
             rng=rng,

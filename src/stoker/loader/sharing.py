@@ -19,11 +19,11 @@ AT_ONCE = 2
 times `prefetch_factor` are under way then, however many workers there are, unless these have fewer rows than that."""
 
 
-def under_way(loader: DataLoader[Any], rows: int) -> int:
+def under_way(loader: DataLoader[Any], rows: int, workers: int) -> int:
     """Units of so many rows that may be under way where workers share each: so that there is work for all of them."""
-    enough = -(-AT_ONCE * loader.num_workers // max(1, rows))
+    enough = -(-AT_ONCE * workers // max(1, rows))
     ahead = loader.prefetch_factor or 1
-    return min(max(1, ahead * loader.num_workers), max(enough, AT_ONCE * ahead))
+    return min(max(1, ahead * workers), max(enough, AT_ONCE * ahead))
 
 
 def gathers(loader: DataLoader[Any]) -> bool | None:

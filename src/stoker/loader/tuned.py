@@ -52,6 +52,7 @@ class TunedBackend(Backend):
         self._trial = trial
         self._ahead = ahead
         self._settled = settled
+        self._began = self._have = 0 if trial is None else trial.most  # workers; they may become more
         self._workers: int | None = None  # who makes the next units: so many of the workers, or None: all of them
         self._waiting: deque[_Unit] = deque()  # units that nobody has
         self._begun: int | None = None  # the first of them, if the trainer has begun it
@@ -62,8 +63,9 @@ class TunedBackend(Backend):
         self._waited = 0.0  # since the last batch was opened
         self._opened: float | None = None
         if trial is not None:
+            trial.busy = far.cpu_seconds
             trial.interrupted()
-            self._workers = _fewer(trial)
+            self._take_turns(trial)
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._waiting.append(_Unit(unit, work, worker, rows))
@@ -171,14 +173,24 @@ class TunedBackend(Backend):
 
     def _follow(self, trial: Trial) -> None:
         """Others make the next units."""
-        self._workers = _fewer(trial)
+        self._take_turns(trial)
         if trial.choice is not None:
             self._trial = None
             self._turns.clear()
-            self._claim.number = trial.choice.number
+            self._claim.number = min(trial.choice.number, trial.most)  # beyond, they do not need CPUs
             self._settled(trial.choice)
         if self._hand_out():
             self.flush()
+
+    def _take_turns(self, trial: Trial) -> None:
+        if self._far is not None and trial.workers > self._have:
+            self._have = trial.workers
+            self._far.grow(self._have)
+        self._workers = None if trial.workers == self._have else trial.workers
+
+    @property
+    def grown(self) -> int:
+        return self._have if self._have > self._began else 0
 
     def _let_go(self) -> None:
         """Ends the workers as soon as they are not wanted and all that they made is delivered."""
@@ -221,7 +233,3 @@ class TunedBackend(Backend):
         self._claim.release()
         if self._far is not None:
             self._far.close()
-
-
-def _fewer(trial: Trial) -> int | None:
-    return None if trial.workers == trial.most else trial.workers

@@ -17,18 +17,26 @@ class Marks:
     """A number for each worker. Made before the workers are forked; a store of 8 aligned bytes is never torn."""
 
     def __init__(self, workers: int) -> None:
-        self._view = memoryview(mmap.mmap(-1, SIZE * max(1, workers))).cast("q")
-        for worker in range(workers):
+        self._views: list[memoryview] = []
+        self.grow(workers)
+
+    def grow(self, workers: int) -> None:
+        """There are to be so many workers."""
+        before = len(self._views)
+        if workers > before:
+            view = memoryview(mmap.mmap(-1, SIZE * (workers - before))).cast("q")
+            self._views += [view[_STEP * n : _STEP * n + 1] for n in range(workers - before)]
+        for worker in range(before, workers):
             self.forget(worker)
 
     def of(self, worker: int) -> memoryview:
         """Where the worker writes, at [0]."""
-        return self._view[_STEP * worker : _STEP * worker + 1]
+        return self._views[worker]
 
     def read(self, worker: int) -> int:
         """What the worker wrote last."""
-        return self._view[_STEP * worker]
+        return self._views[worker][0]
 
     def forget(self, worker: int) -> None:
         """Another begins in its place."""
-        self._view[_STEP * worker] = IDLE
+        self._views[worker][0] = IDLE

@@ -15,7 +15,12 @@ class Stacks:
     """A file in memory for each worker of a zygote, to which it writes when a signal asks it, and when it crashes."""
 
     def __init__(self, workers: int) -> None:
-        self._files = [segments.create() for _ in range(workers)]
+        self._files: list[int] = []
+        self.grow(workers)
+
+    def grow(self, workers: int) -> None:
+        """There are to be so many workers."""
+        self._files += [segments.create() for _ in range(len(self._files), workers)]
 
     def descriptor(self, worker: int) -> int:
         """Where the worker writes. Its position is shared with whoever has it from us."""

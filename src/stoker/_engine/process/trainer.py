@@ -139,6 +139,14 @@ class ProcessBackend(Backend):
         """Process numbers: the zygote's, then the workers' as far as they are known."""
         return [self._life.pid, *self._life.workers]
 
+    can_grow = True
+
+    def grow(self, workers: int) -> None:
+        self._life.channel.send("grow", workers)
+
+    def cpu_seconds(self) -> float | None:
+        return sum(map(kernel.cpu_seconds, self._life.workers))
+
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         owner.check(self._owner)
         blob = leaves.dumps_unit(work)
@@ -311,6 +319,7 @@ class ProcessBackend(Backend):
                 self._inbox.append(answer)
         elif name == "workers":
             self._life.workers = message[1]
+            self._workers = max(self._workers, len(message[1]))  # another zygote has as many
             self._ever_worked = True
         elif name == "starved":
             self._starved_for, self._hungry_for = message[1], None  # answered when there is nothing left to deliver

@@ -198,6 +198,20 @@ class Zygote:
         self._retirement.born(number)
         self._dispatch.joined(number)
 
+    def _grow(self, workers: int) -> None:
+        """There are to be so many. They are born as those are who take another's place."""
+        try:
+            self._stacks.grow(workers)
+        except OSError:  # no descriptor is left: those that there are go on
+            return
+        more = range(self._workers, workers)
+        self._workers = max(self._workers, workers)
+        for part in (self._marks, self._dispatch, self._cut):
+            part.grow(self._workers)
+        self._retirement.most_bytes = self._most_growth()
+        self._due.update(dict.fromkeys(more, time.monotonic()))
+        self._is_due = True
+
     def _become_worker(self, number: int, zygotes: socket.socket, own: socket.socket, zygote: int) -> None:
         """In the child that was just forked: lets go of what is the zygote's, and works."""
         settle.worker(number, zygote, self._stacks.descriptor(number), self._collecting)
@@ -357,6 +371,8 @@ class Zygote:
                         self._children[number].channel.send("resume", state)
             elif name == "drop":
                 self._drop(message[1])
+            elif name == "grow":
+                self._grow(message[1])
             elif name == "pulse":
                 self._trainer.send("alive")
         if self._trainer.ended:
