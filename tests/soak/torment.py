@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ class Torment:
         self._chance = chance
         self._often = min(0.3, 10 / (batches + 1))
         self._counts = counts
-        self._kills, self._stops = KILLS, 1
+        self._kills, self._stops, self._grows = KILLS, 1, 2
         self._zygote = self._frozen = 0
         self._act: Callable[[], None] | None = None  # what the alarm does
         signal.signal(signal.SIGALRM, lambda *_: self._later())
@@ -41,13 +42,16 @@ class Torment:
         if not hasattr(iterator._backend, "pids") or self._chance.random() > self._often:
             return
         self.end()
+        self._backend = weakref.ref(iterator._backend)
         self._zygote = iterator._backend.pids[0]
         acts = [self._kill, self._kill, self._stop, self._freeze, self._fork]
         if iterator._num_yielded:  # the first zygote's death ends the run if it dies at its birth
             acts.append(self._kill_zygote)
+        if iterator._backend.can_grow:
+            acts.append(self._grow)
         act = self._chance.choice(acts)
         delay = self._chance.choice([0, 0, 0.0005, 0.003, 0.02])
-        if delay == 0 or act == self._fork:  # Python cannot fork in every signal handler
+        if delay == 0 or act in (self._fork, self._grow):  # neither is made for handlers of signals
             act()
         else:
             self._act = act
@@ -87,6 +91,14 @@ class Torment:
     def _kill_zygote(self) -> None:
         if self._chance.random() < 0.5:
             self._send(self._zygote, signal.SIGKILL, "zygotes killed")
+
+    def _grow(self) -> None:
+        """There is one worker more, as "auto" has it."""
+        backend = self._backend()
+        if self._grows and backend is not None:
+            self._grows -= 1
+            backend.grow(len(backend.pids))
+            self._counts["workers more"] += 1
 
     def _fork(self) -> None:
         """This process has a child of its own, for a moment."""
