@@ -316,6 +316,14 @@ class Interleavings(RuleBasedStateMachine):
         for worker in [worker for worker in self.retiring if not self.held[worker]]:
             self.bury(worker)
 
+    @precondition(lambda self: len(self.workers) < 5)
+    @rule()
+    def there_are_to_be_more(self) -> None:
+        self.workers = range(len(self.workers) + 1)
+        self.dispatch.grow(len(self.workers))
+        self.held[self.workers[-1]] = []
+        self.hand_out()
+
     @precondition(lambda self: len(self.alive) < len(self.workers))
     @rule(data=st.data())
     def replace(self, data: st.DataObject) -> None:

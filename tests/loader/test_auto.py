@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import pickle
+import select
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -185,8 +186,8 @@ def waits(own: float, cost: float, computing: float, most: int = 2) -> Trial:
         used += computing
         return of(own, cost)(workers, batch)
 
-    trial = Trial(most, near=True, limit=4 * most)
-    trial.busy = lambda: used
+    trial = Trial(most, near=True, beyond=lambda most: 4 * most)
+    trial.busy = lambda: {7: used}
     played(trial, took)
     return trial
 
@@ -196,8 +197,9 @@ def test_where_the_cpus_hardly_compute_there_are_more_workers(most: int) -> None
     choice = decided(waits(0.001, 0.2 * most, 0.001, most))
     assert choice.number == 4 * most
     assert set(choice.seconds) == {most, 4 * most}
-    assert choice.text.startswith("more than CPUs, whose time they hardly use, because the training loop took")
-    assert "threads_per_worker" in choice.text
+    told = f"beyond {most} for as many CPUs, which had time left while samples waited, because the training loop took"
+    assert choice.text.startswith(told)
+    assert choice.waiting > 0.2
 
 
 @pytest.mark.parametrize(("computing", "number"), [(0.19, 4), (0.13, 6), (0.0, 8)])
@@ -208,9 +210,11 @@ def test_as_many_more_as_the_cpus_have_room_for(computing: float, number: int) -
 def test_workers_that_compute_are_no_more_than_cpus() -> None:
     trial = waits(0.001, 0.4, 0.3)
     assert decided(trial).number == 2 and set(decided(trial).seconds) == {2}
-    assert "threads_per_worker" not in decided(trial).text
-    trial = Trial(2, near=True, limit=8)  # nobody says how much they compute
-    assert set(played(trial, of(0.001, 0.4))) == {2} and decided(trial).number == 2
+    for busy in ({}, {7: 1.0}):  # nobody says how much they compute, or one was replaced
+        trial = Trial(2, near=True, beyond=lambda most: 4 * most)
+        pids = itertools.count()
+        trial.busy = lambda busy=busy, pids=pids: {next(pids): used for used in busy.values()}
+        assert set(played(trial, of(0.001, 0.4))) == {2} and decided(trial).number == 2
 
 
 def test_as_many_more_as_keep_up() -> None:
@@ -221,11 +225,38 @@ def test_as_many_more_as_keep_up() -> None:
 def test_more_that_gain_nothing_are_let_go() -> None:
     """All wait for the same thing."""
     for seconds in (0.2, 3 * NEAR):
-        trial = Trial(2, near=False, limit=8)
-        trial.busy = lambda: 0.0
+        trial = Trial(2, near=False, beyond=lambda most: 4 * most)
+        trial.busy = lambda: {7: 0.0}
         makers = played(trial, lambda workers, batch, seconds=seconds: (0.0, seconds / min(workers, 2)))  # type: ignore[misc]
         assert decided(trial).number == 2
         assert decided(trial).seconds[8] == pytest.approx(seconds / 2) and 8 in makers
+
+
+@pytest.mark.parametrize(("there", "number"), [(2, 2), (5, 5), (8, 8)])
+def test_of_those_that_were_to_be_so_many_have_come(there: int, number: int) -> None:
+    trial = Trial(2, near=True, beyond=lambda most: 4 * most)
+    trial.busy = lambda: {7: 0.0}
+    took = of(0.0, 0.4)
+
+    def with_those(workers: int, batch: int) -> tuple[float, float]:
+        trial.there_are(min(workers, there))
+        return took(min(workers, there), batch)
+
+    played(trial, with_those)
+    assert decided(trial).number == number
+
+
+def test_what_a_worker_does_at_its_birth_is_no_measure() -> None:
+    """In epochs that are shorter than a turn; at their start nobody is there."""
+    trial, used = Trial(2, near=True, beyond=lambda most: 4 * most), {7: 0.0}
+    trial.busy = lambda: used
+    for batch in range(60):
+        if batch % 6 == 0:
+            used = {}
+            trial.interrupted()
+        used = {7: 100.0}
+        trial.delivered(trial.turn, *of(0.0, 0.4)(trial.workers, batch))
+    assert trial.workers == 8
 
 
 @pytest.mark.parametrize("own", [0.0, 0.002, 0.05])
@@ -535,7 +566,7 @@ def test_samples_that_wait_get_more_workers_within_the_epoch(settings: dict[str,
     batches = list(first)
     assert plain(batches) == [[*range(n, n + 8)] for n in range(0, 1600, 8)]
     assert loader.num_workers > 2, loader.describe()
-    assert f"{loader.num_workers} more than CPUs" in loader.describe()
+    assert f"{loader.num_workers} beyond 2 for as many CPUs" in loader.describe()
     makers = {int(pid) for batch in batches for pid in batch[1]}
     assert len(makers) >= loader.num_workers
     assert shares.taken() == (2 if "persistent_workers" in settings else 0)
@@ -543,6 +574,36 @@ def test_samples_that_wait_get_more_workers_within_the_epoch(settings: dict[str,
         assert len({int(pid) for _ in range(20) for pid in next(again)[1]}) > 2
         assert (again is first) == ("persistent_workers" in settings) or len(makers) > loader.num_workers
         assert len(again._backend._far.pids) == 1 + loader.num_workers
+
+
+def test_an_iterator_that_is_dropped_while_it_measures_leaves_nothing() -> None:
+    loader = stoker.DataLoader(Waits(), 2, num_workers="auto", output="numpy")
+    iterator = iter(loader)
+    next(iterator)
+    zygote = os.pidfd_open(iterator._backend._far.pids[0])
+    try:
+        del iterator
+        assert select.select([zygote], [], [], 20)[0]
+        assert loader._auto is not None and loader._auto._trial is not None
+        assert loader._auto._trial.busy() == {}
+    finally:
+        os.close(zygote)
+
+
+@pytest.mark.parametrize(("budget", "number"), [(None, 8), (1 << 30, 2)])
+def test_each_worker_keeps_its_part_of_a_budget(
+    budget: int | None, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    class Watched(Trial):
+        def __init__(self, most: int, near: bool, ahead: int, beyond: Callable[[int], int]) -> None:
+            super().__init__(most, near, ahead, beyond)
+            found.append(beyond(most))
+
+    monkeypatch.setattr(automatic, "Trial", Watched)
+    list(stoker.DataLoader(Made(), 2, num_workers="auto", output="numpy", memory_budget=budget))
+    assert found == [number]
 
 
 def test_who_sets_the_number_is_obeyed(to_and_fro: Any) -> None:
@@ -703,13 +764,17 @@ def test_ranks_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "shared by 4 ranks" in loader.describe()
 
 
-def test_it_is_measured_anew_where_the_loop_waits_more_than_it_did(to_and_fro: Any) -> None:
-    to_and_fro.last = 1
-    loader = stoker.DataLoader(Made(), 2, num_workers="auto", output="numpy")
-    list(loader)
-    assert loader.num_workers == 1
+@pytest.mark.parametrize("last", [1, 2])
+@pytest.mark.parametrize("stay", [False, True])
+def test_it_is_measured_anew_where_the_loop_waits_more_than_it_did(last: int, stay: bool, to_and_fro: Any) -> None:
+    to_and_fro.last = last
+    loader = stoker.DataLoader(Made(), 2, num_workers="auto", output="numpy", persistent_workers=stay)
+    first = iter(loader)
+    list(first)
+    assert loader.num_workers == last
     epoch = loader._ledger.epoch
     object.__setattr__(loader._auto.choice, "waiting", 0.01)
     epoch.waited, epoch.spent = 9.0, 10.0
-    with iter(loader):
+    with loader, iter(loader) as again:
         assert loader.num_workers == 2
+        assert again is not first and again._backend._trial is not None

@@ -24,6 +24,10 @@ class Workers(Backend):
     def grow(self, workers: int) -> None:
         self.grows.append(workers)
 
+    @property
+    def workers_there(self) -> int:
+        return max(self.grows, default=2)
+
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self.units[unit] = (work, worker, rows)
 

@@ -271,7 +271,12 @@ class Backend(ABC):
     """Whether it can have more workers than it began with."""
 
     def grow(self, workers: int) -> None:
-        """There are to be so many workers in all, soon; only where it can grow."""
+        """There are to be so many workers in all, or as many of them as can be started; only where it can grow."""
+        raise NotImplementedError
+
+    @property
+    def workers_there(self) -> int:
+        """How many workers have been started, as far as it is known; only where it can grow."""
         raise NotImplementedError
 
     @property
@@ -279,9 +284,9 @@ class Backend(ABC):
         """How many workers it has grown to; 0 while it has those that it began with."""
         return 0
 
-    def cpu_seconds(self) -> float | None:
-        """Processor time that its workers have used, those that are gone left out; None where nobody knows."""
-        return None
+    def cpu_seconds(self) -> dict[int, float]:
+        """By worker's pid, the processor time that it has used or waited for; nothing where nobody knows."""
+        return {}
 
     @abstractmethod
     def drop(self, before: int) -> None:

@@ -14,7 +14,7 @@ from stoker import _nominal
 from stoker._engine.base import Failure
 from stoker._engine.process import settle
 from stoker._engine.process.channel import Message
-from stoker._engine.process.marks import SIZE, Marks
+from stoker._engine.process.marks import SIZE, Marks, views_of
 from stoker._engine.process.parcel import Head, Parcel
 from stoker._engine.process.worker import Worker, dumps, live
 from stoker._transport.segments import Sent
@@ -24,7 +24,7 @@ class SharedMarks(Marks):
     """Marks of workers that are not forked: in a file of `SIZE` bytes for each, which they are sent."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
-        self._view = memoryview(mmap.mmap(descriptor, SIZE * workers)).cast("q")
+        self._views = views_of(mmap.mmap(descriptor, SIZE * workers))
 
 
 class SpawnedWorker(Worker):

@@ -74,11 +74,10 @@ class Choice:
             f"{1e3 * seconds:.3g} ms with {number or 'none'}" for number, seconds in sorted(self.seconds.items())
         )
         left_out = "" if self.not_near is None else f" (not tried without workers: {self.not_near})"
-        limit = f"of at most {self.most}" if self.number <= self.most else "more than CPUs, whose time they hardly use"
-        advice = (
-            "" if self.number <= self.most else "; threads_per_worker=, if your dataset allows it, takes less memory"
-        )
-        return f"{limit}, because the training loop took for each batch {each}{left_out}{advice}"
+        limit = f"of at most {self.most}"
+        if self.number > self.most:
+            limit = f"beyond {self.most} for as many CPUs, which had time left while samples waited"
+        return f"{limit}, because the training loop took for each batch {each}{left_out}"
 
 
 class Trial:
@@ -93,19 +92,20 @@ class Trial:
         most: workers that there are, one for each CPU.
         near: whether the trainer may make batches.
         ahead: batches ahead for each worker.
-        limit: workers that there may be, where they use little of their CPUs' time.
+        beyond: says how many workers there may be instead of `most`, where these use little of their CPUs' time.
 
     Attributes:
-        busy: says how many seconds of processor time the workers have used; None where nobody knows.
+        busy: says how many seconds of processor time each worker has used; nothing where nobody knows.
         workers: who makes the next batches.
         turn: number of the present turn.
         choice: what was decided, or None.
     """
 
-    def __init__(self, most: int, near: bool, ahead: int = 2, limit: int = 0) -> None:
-        self.busy: Callable[[], float | None] = lambda: None
+    def __init__(self, most: int, near: bool, ahead: int = 2, beyond: Callable[[int], int] = lambda most: most) -> None:
+        self.busy: Callable[[], Mapping[int, float]] = dict
         self.most = most
-        self._limit = limit
+        self._beyond = beyond
+        self._there = most
         self._in_vain: dict[int, float] = {}  # seconds with more than the CPUs allow, where they gained nothing
         self._used: float | None = None  # share of the CPUs' time, by all that the CPUs allow
         self.workers = most
@@ -140,6 +140,10 @@ class Trial:
         self._fill()
         self._watch()
 
+    def there_are(self, workers: int) -> None:
+        """Of the workers beyond the CPUs so many have been started by now: some may never be."""
+        self._there = max(self.most, min(workers, self.workers))
+
     def without_near(self, reason: str) -> None:
         """The trainer cannot make batches: the dataset raises there."""
         self._near, self._not_near = False, reason
@@ -161,6 +165,8 @@ class Trial:
             return
         if self._skip:
             self._skip -= 1
+            if not self._skip:
+                self._watch()
             return
         self._own.append(own)
         self._waited.append(waited)
@@ -189,16 +195,21 @@ class Trial:
             return self._begin(self.most)
         if self._cold:
             self._cold, self._seconds = 0, {}
-        self._seconds.setdefault(self.workers, []).append(seconds)
-        self._waiting.setdefault(self.workers, []).append(waited / seconds if seconds else 0.0)
+        number = self.workers
+        if number > self.most and self._there == self.most:
+            self._in_vain[number] = seconds
+        else:
+            number = min(number, self._there) if number > self.most else number
+            self._seconds.setdefault(number, []).append(seconds)
+            self._waiting.setdefault(number, []).append(waited / seconds if seconds else 0.0)
         return self._next()
 
     def _share_of_cpus(self) -> float | None:
         """How much of their time the workers have used in this turn."""
         before, now = self._busy_before, self.busy()
-        if before is None or now is None or not self._elapsed:
-            return None
-        return max(0.0, now - before) / (self._elapsed * self.most)
+        if not now or now.keys() != before.keys() or not self._elapsed:
+            return None  # one that took another's place has used less
+        return (sum(now.values()) - sum(before.values())) / (self._elapsed * self.most)
 
     def _next(self) -> None:
         """Decides, or begins the next turn."""
@@ -221,7 +232,7 @@ class Trial:
     def _begin(self, number: int | None) -> None:
         if number is None:  # it is decided
             return
-        self.workers = number
+        self.workers = self._there = number
         self.turn += 1
         self._restart()
 
@@ -255,7 +266,7 @@ class Trial:
         """Workers that the CPUs have room for, because those that there are wait for something else than CPUs."""
         if self._waiting[self.most][0] < WAITS or self._used is None or self._used > UNUSED:
             return self.most
-        return min(self._limit, int(self.most / max(self._used, 0.01)))
+        return min(self._beyond(self.most), int(self.most / max(self._used, 0.01)))
 
     def _enough(self, few: int, took: Mapping[int, float], all_of_them: int) -> int:
         """So many were too few, and kept up with `few` batches in the time that one takes."""
@@ -275,7 +286,8 @@ class Trial:
 
     def _settle(self, number: int) -> None:
         seconds = {tried: _median(took) for tried, took in self._seconds.items()} | self._in_vain
-        waiting = _median(self._waiting.get(number) or self._waiting[self.most])
+        nearest = self.most if number <= self.most else max(self._waiting)
+        waiting = _median(self._waiting.get(number) or self._waiting[nearest])
         self.choice = Choice(number, self.most, seconds, waiting, self._not_near)
         self.workers = number
 

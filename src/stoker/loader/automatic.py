@@ -38,16 +38,13 @@ class Automatic:
 
     Attributes:
         most: workers that the machine allows.
-        limit: those that it allows where they hardly compute.
         choice: what was decided, or None.
         set_aside: what the loader was asked for with workers, while it has none.
     """
 
     def __init__(self) -> None:
         ranks = shares.ranks()
-        own, fit = shares.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks)
-        self.most = max(1, min(own, fit))
-        self.limit = max(1, min(FOR_EACH_CPU * own, fit))
+        self.most = max(1, min(shares.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks)))
         self.choice: Choice | None = None
         self._shown = self.most  # what the loader's attribute was set to
         self._running = self.most  # workers that the latest iterator began with
@@ -70,6 +67,7 @@ class Automatic:
             self._again += 1
             self.choice = self._trial = None
             self._show(loader, self.most)
+            return False  # the workers that there are would not be measured
         return self._shown == self._running
 
     def prepare(self, loader: DataLoader[Any]) -> None:
@@ -80,9 +78,17 @@ class Automatic:
             return
         choice = self.choice
         wanted = self.most if choice is None or choice.number == choice.most else choice.number
-        self._claim = shares.claim(min(wanted, self.most), self.most)
-        self._running = self._claim.number if wanted <= self.most else wanted
+        if choice is None or choice.number <= choice.most:
+            self._claim = shares.claim(wanted, self.most)
+            self._running = self._claim.number
+        else:  # those beyond do not compute
+            self._claim = shares.claim(choice.most, self.most)
+            self._running = wanted
         self._show(loader, self._running)
+
+    def at_first(self, loader: DataLoader[Any]) -> int:
+        """Workers that the iterator that was prepared begins with, and needs; others can be done without."""
+        return loader.num_workers if self._claim is None else min(loader.num_workers, max(1, self._claim.number))
 
     def wrapped(self, far: Backend, loader: DataLoader[Any], witness: Witness) -> Backend:
         """The backend of an iterator that was prepared: it measures, where something is to be decided."""
@@ -91,10 +97,12 @@ class Automatic:
             return far
         ahead = loader.prefetch_factor or 1
         if fixed(loader) or self.choice is not None:
+            if loader.num_workers > max(1, claim.number) and far.can_grow:
+                far.grow(loader.num_workers)
             return TunedBackend(far, claim)
         if self._trial is None or self._trial.most != loader.num_workers:
-            limit = self.limit if far.can_grow else 0
-            self._trial = Trial(loader.num_workers, not _far_only(loader), ahead, limit)
+            beyond = _beyond if far.can_grow and loader.memory_budget is None else lambda most: most
+            self._trial = Trial(loader.num_workers, not _far_only(loader), ahead, beyond)
         near = functools.partial(_near, loader._snapshot(), witness)
         settled = functools.partial(self._settled, weakref.ref(loader), witness)
         return TunedBackend(far, claim, self._trial, near, ahead, settled)
@@ -146,6 +154,11 @@ def fixed(loader: DataLoader[Any]) -> str | None:
     return "seeding='worker' seeds so many workers" if loader.seeding == "worker" else None
 
 
+def _beyond(most: int) -> int:
+    """Workers that there may be where they hardly compute, of whom there are so many."""
+    return min(FOR_EACH_CPU * most, most + memory.available().bytes // (MEMORY_OF_A_WORKER * shares.ranks()))
+
+
 def _far_only(loader: DataLoader[Any]) -> bool:
     """Whether the user has asked for what only workers can do, or the work may leave traces in the trainer."""
     asked = (
@@ -164,4 +177,4 @@ def _near(snapshot: DataLoader[Any], witness: Witness) -> Backend | None:
         return None
     own = snapshot._snapshot()
     own.__dict__.update(dataset=dataset, num_workers=0, _hint=None)
-    return own._plain_backend(witness)
+    return own._plain_backend(witness, 0)

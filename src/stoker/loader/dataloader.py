@@ -580,10 +580,11 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         )
 
     def _new_backend(self, witness: Witness) -> Backend:
-        backend = self._plain_backend(witness)
-        return backend if self._auto is None else self._auto.wrapped(backend, self, witness)
+        if self._auto is None:
+            return self._plain_backend(witness, self.num_workers)
+        return self._auto.wrapped(self._plain_backend(witness, self._auto.at_first(self)), self, witness)
 
-    def _plain_backend(self, witness: Witness) -> Backend:
+    def _plain_backend(self, witness: Witness, workers: int) -> Backend:
         # A process worker leaves it to the trainer to make tensors: it may do without torch
         output = "deferred" if self._method == "process" and self.output == "torch" else self.output
         collate_fn = collate.for_output(self.collate_fn, output)
@@ -605,13 +606,13 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         if self._method == "thread":
             from stoker._engine.thread import ThreadBackend  # what is not loaded, workers do not have either
 
-            return ThreadBackend(assemble(parts), self.num_workers, self._rules, witness)
+            return ThreadBackend(assemble(parts), workers, self._rules, witness)
         birth = choose(self.multiprocessing_context)
         if not birth.zygote:
             from stoker._engine.spawn import SpawnBackend  # where there is no fork, and only there
 
-            return SpawnBackend(parts, assemble, self.num_workers, self._rules, witness)
-        backend = ProcessBackend(parts, assemble, self.num_workers, birth, self._rules, witness)
+            return SpawnBackend(parts, assemble, workers, self._rules, witness)
+        backend = ProcessBackend(parts, assemble, workers, birth, self._rules, witness)
         heap.tell(self)  # while it is born
         return backend
 

@@ -8,6 +8,7 @@ so what is delivered does not depend on it. The clock is read here; what follows
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -63,7 +64,7 @@ class TunedBackend(Backend):
         self._waited = 0.0  # since the last batch was opened
         self._opened: float | None = None
         if trial is not None:
-            trial.busy = far.cpu_seconds
+            trial.busy = _busy(weakref.ref(far))
             trial.interrupted()
             self._take_turns(trial)
 
@@ -165,6 +166,8 @@ class TunedBackend(Backend):
         """A batch is delivered: what it took is a fact for the trial."""
         now, before, turn = time.perf_counter(), self._opened, trial.turn
         if before is not None:
+            if trial.workers > trial.most and self._far is not None:
+                trial.there_are(self._far.workers_there)
             trial.delivered(self._turns.get(unit, -1), max(0.0, now - before - self._waited), self._waited)
         self._turns.pop(unit, None)
         self._opened, self._waited = now, 0.0
@@ -233,3 +236,13 @@ class TunedBackend(Backend):
         self._claim.release()
         if self._far is not None:
             self._far.close()
+
+
+def _busy(backend: weakref.ref[Backend]) -> Callable[[], dict[int, float]]:
+    """The trial outlives the iterator."""
+
+    def busy() -> dict[int, float]:
+        its = backend()
+        return {} if its is None else its.cpu_seconds()
+
+    return busy

@@ -12,6 +12,7 @@ import pytest
 
 from stoker import DataLoader
 from stoker._engine.process.stacks import Stacks
+from stoker._engine.process.zygote import Zygote
 from stoker.errors import StokerWarning
 
 N = 400
@@ -62,6 +63,24 @@ def test_deaths_of_those_and_of_the_zygote_are_survived() -> None:
     assert len(set(np.concatenate(samples[-100:])[:, 1].tolist())) == 4 and len(before) > 4
     assert any("was replaced" in str(warning.message) for warning in told)
     assert any("Another is started" in str(warning.message) for warning in told)
+
+
+def test_where_no_more_can_be_started_it_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Zygote._fork
+
+    def fork(self: Zygote, number: int) -> None:
+        if number >= 3:
+            raise OSError(11, "Resource temporarily unavailable")
+        plain(self, number)
+
+    monkeypatch.setattr(Zygote, "_fork", fork)
+    made = iter(loader())
+    samples = [next(made)]
+    made._backend.grow(5)
+    samples += [next(made) for _ in range(N - 1)]
+    assert made._backend.workers_there == 3
+    assert np.concatenate(samples)[:, 0].tolist() == list(range(N))
+    assert len(set(np.concatenate(samples)[:, 1].tolist())) == 3
 
 
 def test_without_descriptors_those_that_there_are_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

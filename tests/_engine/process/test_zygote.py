@@ -6,6 +6,8 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.sharing import Sharing
 from stoker._engine.process.zygote import Zygote
@@ -48,3 +50,15 @@ def test_memory_kept_for_what_is_dropped_goes_to_who_waits() -> None:
     zygote._drop(1)
     assert [message[:2] for message in channel.messages] == [("slot", 7)]
     os.close(descriptor)
+
+
+@pytest.mark.parametrize(("watching", "is_set"), [(False, True), (True, False), (True, True)])
+def test_a_unit_that_comes_while_nobody_is_watched_makes_it_look(watching: bool, is_set: bool) -> None:
+    """The alarm may be set for what else is due: a unit must not wait for that until somebody sees that it stalls."""
+    zygote: Any = Zygote.__new__(Zygote)
+    zygote._trainer = SimpleNamespace(receive=lambda: [("unit", 0, None, b"", [], 0)], ended=False)
+    zygote._lending = SimpleNamespace(put_back=lambda numbers: None, is_asked=False)
+    zygote._dispatch, zygote._work = Dispatch(1), {}
+    zygote._watching, zygote._alarm, zygote._is_due = watching, SimpleNamespace(is_set=is_set), False
+    zygote._from_trainer()
+    assert zygote._is_due == (not (watching and is_set))

@@ -183,6 +183,18 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
+def cpu_seconds_wanted(pid: int) -> float:
+    """CPU time that the process's threads have used, and for which they have waited while others had the CPUs."""
+    used = 0
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            ran, waited, _ = (thread / "schedstat").read_text().split()
+            used += int(ran) + int(waited)
+    except (OSError, ValueError):
+        return cpu_seconds(pid)
+    return used / 1e9
+
+
 def _status(pid: int) -> list[str]:
     """What the kernel says of a process, from its state on; empty where it says nothing."""
     try:

@@ -13,6 +13,12 @@ sample; some processors fetch lines in pairs."""
 _STEP = SIZE // 8
 
 
+def views_of(memory: mmap.mmap) -> list[memoryview]:
+    """Where each worker writes, at [0]."""
+    words = memoryview(memory).cast("q")
+    return [words[at : at + 1] for at in range(0, len(words), _STEP)]
+
+
 class Marks:
     """A number for each worker. Made before the workers are forked; a store of 8 aligned bytes is never torn."""
 
@@ -24,8 +30,7 @@ class Marks:
         """There are to be so many workers."""
         before = len(self._views)
         if workers > before:
-            view = memoryview(mmap.mmap(-1, SIZE * (workers - before))).cast("q")
-            self._views += [view[_STEP * n : _STEP * n + 1] for n in range(workers - before)]
+            self._views += views_of(mmap.mmap(-1, SIZE * (workers - before)))
         for worker in range(before, workers):
             self.forget(worker)
 

@@ -19,8 +19,16 @@ class Stacks:
         self.grow(workers)
 
     def grow(self, workers: int) -> None:
-        """There are to be so many workers."""
-        self._files += [segments.create() for _ in range(len(self._files), workers)]
+        """There are to be so many workers. Where not all can be had, an OSError leaves things as they were."""
+        made: list[int] = []
+        try:
+            for _ in range(len(self._files), workers):
+                made.append(segments.create())
+        except OSError:
+            for file in made:
+                os.close(file)
+            raise
+        self._files += made
 
     def descriptor(self, worker: int) -> int:
         """Where the worker writes. Its position is shared with whoever has it from us."""

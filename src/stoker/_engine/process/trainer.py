@@ -61,6 +61,7 @@ class ProcessBackend(Backend):
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
+        self._grown_to = 0
         self._how = how
         self._rules = rules
         self._witness = witness
@@ -115,6 +116,8 @@ class ProcessBackend(Backend):
                 time.sleep(HELD_BACK)
         if self._streams:
             self._life.channel.send("streams", self._streams)
+        if self._grown_to > self._workers:
+            self._life.channel.send("grow", self._grown_to)
         for unit, (blob, worker, rows) in sorted(self._units.items()):
             self._life.channel.send("unit", unit, worker, blob, [], rows)
 
@@ -142,10 +145,15 @@ class ProcessBackend(Backend):
     can_grow = True
 
     def grow(self, workers: int) -> None:
+        self._grown_to = workers
         self._life.channel.send("grow", workers)
 
-    def cpu_seconds(self) -> float | None:
-        return sum(map(kernel.cpu_seconds, self._life.workers))
+    @property
+    def workers_there(self) -> int:
+        return len(self._life.workers)
+
+    def cpu_seconds(self) -> dict[int, float]:
+        return {pid: kernel.cpu_seconds_wanted(pid) for pid in self._life.workers}
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         owner.check(self._owner)
@@ -319,7 +327,6 @@ class ProcessBackend(Backend):
                 self._inbox.append(answer)
         elif name == "workers":
             self._life.workers = message[1]
-            self._workers = max(self._workers, len(message[1]))  # another zygote has as many
             self._ever_worked = True
         elif name == "starved":
             self._starved_for, self._hungry_for = message[1], None  # answered when there is nothing left to deliver

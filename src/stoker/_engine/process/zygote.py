@@ -122,7 +122,8 @@ class Zygote:
         self._alone_since: float | None = None  # since when no worker can go on, and none can be started
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()  # sockets that are watched for room to write
-        self._workers = workers
+        self._workers = self._needed = workers
+        self._watching = False  # whether there was work when somebody last looked who is late with it
 
     def run(self) -> None:
         """Until the trainer or its iterator ends; does not return."""
@@ -199,17 +200,17 @@ class Zygote:
         self._dispatch.joined(number)
 
     def _grow(self, workers: int) -> None:
-        """There are to be so many. They are born as those are who take another's place."""
+        """There are to be so many. They are born as those are who take another's place, but one at a time, and nobody
+        insists."""
         try:
             self._stacks.grow(workers)
-        except OSError:  # no descriptor is left: those that there are go on
+            self._marks.grow(workers)
+        except OSError:  # no descriptor or memory is left: those that there are go on
             return
-        more = range(self._workers, workers)
+        self._dispatch.grow(workers)
+        self._cut.grow(workers)
+        self._due.update(dict.fromkeys(range(self._workers, workers), time.monotonic()))
         self._workers = max(self._workers, workers)
-        for part in (self._marks, self._dispatch, self._cut):
-            part.grow(self._workers)
-        self._retirement.most_bytes = self._most_growth()
-        self._due.update(dict.fromkeys(more, time.monotonic()))
         self._is_due = True
 
     def _become_worker(self, number: int, zygotes: socket.socket, own: socket.socket, zygote: int) -> None:
@@ -279,11 +280,16 @@ class Zygote:
 
     def _replace(self, now: float) -> None:
         """Forks those who are to take a worker's place, when it is time. Where none can be forked, a little later."""
-        for number in [number for number, due in self._due.items() if due <= now]:
+        due = [number for number, due in self._due.items() if due <= now]
+        more = [number for number in due if number >= self._needed]
+        for number in [*(number for number in due if number < self._needed), *more[:1]]:
             try:
                 self._fork(number)
             except OSError as error:
-                self._hold_back(number, error, now)
+                if number < self._needed:
+                    self._hold_back(number, error, now)
+                else:  # it can be done without
+                    self._due = {other: when for other, when in self._due.items() if other < self._needed}
                 continue
             del self._due[number]
             self._held_back.discard(number)
@@ -357,7 +363,8 @@ class Zygote:
                 _, unit, number, blob, freed, rows = message
                 self._put_back(freed)
                 self._work[unit] = blob
-                self._is_due = self._is_due or not self._alarm.is_set  # nobody had work, and nobody was looked at
+                if not (self._watching and self._alarm.is_set):  # nobody had work, and nobody was looked at
+                    self._is_due = True
                 self._dispatch.submitted(unit, number, rows)
             elif name == "freed":
                 self._put_back(message[1])
@@ -529,6 +536,7 @@ class Zygote:
             self._see_off(now)
         if self._due:
             self._replace(now)
+        self._watching = bool(self._work)
         due = [*self._due.values(), *(until for _, until in self._leaving.values())]
         if self._work:  # else nobody is late with it
             if not self._answered:
