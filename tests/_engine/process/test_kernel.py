@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -56,3 +57,14 @@ def test_which_signals_a_process_dies_of(process: Process) -> None:
     process.kill()
     process.wait()
     assert not kernel.dies_of(process.pid, signal.SIGUSR2)
+
+
+def test_cpu_time_that_a_process_wanted(process: Process) -> None:
+    """What it used, and what others had instead of it."""
+    pid, asleep = os.getpid(), kernel.cpu_seconds_wanted(process.pid)
+    before, began = kernel.cpu_seconds_wanted(pid), time.thread_time()
+    while time.thread_time() < began + 0.05:
+        pass
+    assert kernel.cpu_seconds_wanted(pid) >= before + 0.05
+    assert kernel.cpu_seconds_wanted(process.pid) < asleep + 0.05
+    assert kernel.cpu_seconds_wanted(2**22 + 1) == 0.0  # nobody
