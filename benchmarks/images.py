@@ -61,6 +61,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     def measurements(*names: str, train: bool, fast: bool = False) -> dict[str, dict[str, Any]]:
         batches = 6 if options.quick else 36
         how = {"data": str(options.data), "train": train, "fast": fast, "batches": batches}
+        how["pause"] = 0 if options.quick else PAUSE
         return {name: {"rival": name, **how} for name in names}
 
     beside_torch = [
@@ -94,7 +95,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return rivals.left_out(result) if options.quick else result
 
 
-def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False) -> Figures:
+def measure(rival: str, data: str, train: bool, batches: int, pause: float = PAUSE, fast: bool = False) -> Figures:
     if rival == "DALI":
         return dict.fromkeys(FIGURES, "needs a GPU")
     try:
@@ -118,7 +119,7 @@ def measure(rival: str, data: str, train: bool, batches: int, fast: bool = False
     seconds, used = time.perf_counter() - began, method.cpu_seconds() - used
     libc.malloc_trim(0)
     memory = method.memory_when_full()
-    time.sleep(PAUSE)
+    time.sleep(pause)
     idle = method.memory_of_all()
     if hasattr(iterator, "close"):
         iterator.close()

@@ -100,18 +100,24 @@ def test_the_parts_of_a_batch_are_the_batch(tmp_path: Path) -> None:
     assert 0.5 * whole < sum(medians.values()) < 1.5 * whole  # medians of parts, on any machine
 
 
+IMAGES = [
+    *("images/s", "seconds to the first batch", "CPU-s per 1,000 images"),
+    *("MB, all processes", "MB, all processes, after a pause"),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "case", "figures"),
     [
         (
             "images",
             "no step",
-            ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
+            IMAGES,
         ),
         pytest.param(
             "images",
             "fast decoder",
-            ["images/s", "seconds to the first batch", "CPU-s per 1,000 images", "MB, all processes"],
+            IMAGES,
             marks=pytest.mark.long,  # the same but for the decoder
         ),
         ("first_batch", "photographs", ["seconds to the first batch"]),
