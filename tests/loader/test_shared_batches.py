@@ -226,10 +226,10 @@ def test_fewer_batches_are_under_way_where_they_are_shared() -> None:
 
 
 class Told:
-    """What an iterator asks its backend: whether workers share batches."""
+    """What an iterator asks its backend: whether workers share batches, and whether they have become more."""
 
-    def __init__(self, shares: bool | None) -> None:
-        self.shares = shares
+    def __init__(self, shares: bool | None, grown: int = 0) -> None:
+        self.shares, self.grown = shares, grown
 
 
 @pytest.mark.parametrize(
@@ -264,6 +264,7 @@ def test_there_are_rows_for_all_workers_also_where_a_sampler_makes_the_batches()
 def test_others_have_as_many_as_ever_under_way() -> None:
     with iter(loader(Images(), num_workers=8, collate_fn=list)) as batches:
         assert batches._ahead.most(Told(None)) == 16  # type: ignore[arg-type]
+        assert batches._ahead.most(Told(None, grown=20)) == 40  # type: ignore[arg-type]
 
 
 def test_no_more_than_that_are_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
