@@ -36,7 +36,8 @@ class WorkerInfo:
 
     Attributes:
         id: number of the worker, from 0 to `num_workers - 1`.
-        num_workers: how many workers the loader has (1 while a loader without workers fetches a sample).
+        num_workers: how many workers the loader has (1 while a loader without workers fetches a sample). With
+            `num_workers="auto"`, at least `id + 1`: there may come more within the epoch, and some may only wait.
         seed: seed of this worker in this epoch.
         dataset: the dataset as this worker holds it.
         rng: generators that are seeded for each sample, whatever the backend; the promise with threads.

@@ -211,10 +211,10 @@ def test_as_many_more_as_the_cpus_have_room_for(computing: float, number: int) -
 def test_workers_that_compute_are_no_more_than_cpus() -> None:
     trial = waits(0.001, 0.4, 0.3)
     assert decided(trial).number == 2 and set(decided(trial).seconds) == {2}
-    for busy in ({}, {7: 1.0}):  # nobody says how much they compute, or one was replaced
+    pids, seconds = itertools.count(), itertools.count()
+    for busy in (dict, lambda: {next(pids): 0.0}, lambda: {7: -next(seconds)}):
         trial = Trial(2, near=True, beyond=lambda most: 4 * most)
-        pids = itertools.count()
-        trial.busy = lambda busy=busy, pids=pids: {next(pids): used for used in busy.values()}
+        trial.busy = busy  # nobody says how much they compute; one was replaced; threads of theirs have ended
         assert set(played(trial, of(0.001, 0.4))) == {2} and decided(trial).number == 2
 
 

@@ -209,7 +209,8 @@ class Trial:
         before, now = self._busy_before, self.busy()
         if not now or now.keys() != before.keys() or not self._elapsed:
             return None  # one that took another's place has used less
-        return (sum(now.values()) - sum(before.values())) / (self._elapsed * self.most)
+        used = sum(now.values()) - sum(before.values())
+        return used / (self._elapsed * self.most) if used >= 0 else None  # else threads of theirs have ended
 
     def _next(self) -> None:
         """Decides, or begins the next turn."""

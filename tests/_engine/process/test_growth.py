@@ -65,6 +65,15 @@ def test_deaths_of_those_and_of_the_zygote_are_survived() -> None:
     assert any("Another is started" in str(warning.message) for warning in told)
 
 
+def samples_of_an_epoch_that_asks_for_five() -> Any:
+    made = iter(loader())
+    batches = [next(made)]
+    made._backend.grow(5)
+    samples = np.concatenate([*batches, *made])
+    assert samples[:, 0].tolist() == list(range(N))
+    return samples
+
+
 def test_where_no_more_can_be_started_it_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Zygote._fork
 
@@ -74,13 +83,7 @@ def test_where_no_more_can_be_started_it_goes_on_without(monkeypatch: pytest.Mon
         plain(self, number)
 
     monkeypatch.setattr(Zygote, "_fork", fork)
-    made = iter(loader())
-    samples = [next(made)]
-    made._backend.grow(5)
-    samples += [next(made) for _ in range(N - 1)]
-    assert made._backend.workers_there == 3
-    assert np.concatenate(samples)[:, 0].tolist() == list(range(N))
-    assert len(set(np.concatenate(samples)[:, 1].tolist())) == 3
+    assert len(set(samples_of_an_epoch_that_asks_for_five()[:, 1].tolist())) == 3
 
 
 def test_without_descriptors_those_that_there_are_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +95,4 @@ def test_without_descriptors_those_that_there_are_go_on(monkeypatch: pytest.Monk
         plain(self, workers)
 
     monkeypatch.setattr(Stacks, "grow", grow)
-    made = iter(loader())
-    samples = [next(made)]
-    made._backend.grow(5)
-    samples += made
-    assert np.concatenate(samples)[:, 0].tolist() == list(range(N))
-    assert len(set(np.concatenate(samples)[:, 1].tolist())) == 2
+    assert len(set(samples_of_an_epoch_that_asks_for_five()[:, 1].tolist())) == 2

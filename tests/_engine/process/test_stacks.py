@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 
+import pytest
+
 from stoker._engine.process.stacks import Stacks
+from stoker._transport import segments
 
 
 def test_who_would_die_of_the_question_is_not_asked() -> None:
@@ -15,3 +18,23 @@ def test_who_would_die_of_the_question_is_not_asked() -> None:
         told = stacks.read([(0, process.pid)])
     assert told.startswith(f"Worker 0 (pid {process.pid}):\n(cannot be asked") and process.returncode == 0
     os.close(stacks.descriptor(0))
+
+
+def test_where_not_all_files_can_be_had_none_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks, create, room = Stacks(1), segments.create, [None, None]
+
+    def with_room() -> int:
+        if not room:
+            raise OSError(24, "Too many open files")
+        room.pop()
+        return create()
+
+    monkeypatch.setattr(segments, "create", with_room)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="Too many open files"):
+        stacks.grow(4)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    monkeypatch.undo()
+    stacks.grow(2)
+    for worker in range(2):
+        os.close(stacks.descriptor(worker))
