@@ -106,11 +106,11 @@ class Permutation:
             raise _outside(positions[outside.argmax()], self.n)
         if self._table is not None:
             return self._table[positions]
-        numbers = np.empty(len(positions), np.int64)
-        for start in range(0, len(positions), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            numbers[block] = self._walk(positions[block].astype(np.uint64))
-        return numbers
+        numbers = positions.astype(np.uint64)
+        spare = np.empty((3, min(len(numbers), _BLOCK)), np.uint64)
+        for start in range(0, len(numbers), _BLOCK):
+            self._walk(numbers[start : start + _BLOCK], spare)
+        return numbers.view(np.int64)
 
     def __iter__(self) -> Iterator[int]:
         """Yields the numbers in order; some are made ahead, a block at a time."""
@@ -120,15 +120,17 @@ class Permutation:
     def __repr__(self) -> str:
         return f"Permutation(n={self.n}, key={self.key})"
 
-    def _walk(self, points: UInt64Array) -> UInt64Array:
-        """Where each point first lands inside of n."""
+    def _walk(self, points: UInt64Array, spare: UInt64Array) -> None:
+        """Puts each point where it first lands inside of n; in `spare` is room for three times as many."""
         if len(points) <= _FEW:
-            return np.array([self._walk_one(point) for point in points.tolist()], np.uint64)
-        landed = self._pass(points)
-        outside = np.flatnonzero(landed >= np.uint64(self.n))
+            points[:] = [self._walk_one(point) for point in points.tolist()]
+            return
+        self._pass(points, spare[:, : len(points)])
+        outside = np.flatnonzero(points >= np.uint64(self.n))
         if len(outside):
-            landed[outside] = self._walk(landed[outside])
-        return landed
+            again = points[outside]
+            self._walk(again, spare)
+            points[outside] = again
 
     def _walk_one(self, point: int) -> int:
         point = self._pass_one(point)
@@ -136,26 +138,29 @@ class Permutation:
             point = self._pass_one(point)
         return point
 
-    def _pass(self, points: UInt64Array) -> UInt64Array:
+    def _pass(self, points: UInt64Array, spare: UInt64Array) -> None:
         """Once through all rounds. `_pass_one` is the same for one Python integer."""
         side, other_side = np.array(self._width, np.uint64), np.array(self._height, np.uint64)
-        moved = points // other_side
-        other = points - moved * other_side
-        step, spare = np.empty_like(points), np.empty_like(points)
+        moved, step, rest = spare
+        other = points
+        np.floor_divide(points, other_side, out=moved)
+        np.multiply(moved, other_side, out=step)
+        np.subtract(points, step, out=other)
         for key in np.array(self._keys, np.uint64).reshape(_ROUNDS, 1):
             np.bitwise_xor(other, key, out=step)
             np.multiply(step, _FIRST, out=step)
-            np.right_shift(step, _HALF, out=spare)
-            np.bitwise_xor(step, spare, out=step)
+            np.right_shift(step, _HALF, out=rest)
+            np.bitwise_xor(step, rest, out=step)
             np.multiply(step, _SECOND, out=step)
             np.right_shift(step, _HALF, out=step)
             np.multiply(step, side, out=step)  # 32 bits of hash, scaled to 0 .. side - 1
             np.right_shift(step, _HALF, out=step)
             np.add(moved, step, out=moved)
-            np.subtract(moved, side, out=spare)  # wraps to a huge number unless the sum is past the side,
-            np.minimum(moved, spare, out=moved)  # so this is the remainder, without a division
+            np.subtract(moved, side, out=rest)  # wraps to a huge number unless the sum is past the side,
+            np.minimum(moved, rest, out=moved)  # so this is the remainder, without a division
             moved, other, side, other_side = other, moved, other_side, side
-        return moved * other_side + other
+        np.multiply(moved, other_side, out=step)
+        np.add(step, other, out=points)
 
     def _pass_one(self, point: int) -> int:
         side, other_side = self._width, self._height
