@@ -9,6 +9,7 @@ import pytest
 from stoker.datasets.base import is_stream
 from stoker.datasets.map import MapDataset
 from stoker.datasets.window import WindowDataset
+from stoker.errors import StateMismatchError
 from stoker.testing.streams import SOURCES, Numbers, Plain, StreamSuite
 
 
@@ -95,38 +96,61 @@ def test_windows_may_be_changed_by_who_gets_them() -> None:
     assert next(windows) == [2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("torn", [4, 5])
-@pytest.mark.parametrize("stride", [2, 4])
-def test_a_sample_that_fails_is_passed_over_and_states_stay_right(torn: int, stride: int) -> None:
+@pytest.mark.parametrize("torn", range(13))
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize(("size", "stride"), [(4, 2), (4, 4), (3, 1), (2, 5), (5, 3)])
+def test_no_window_reaches_over_a_sample_that_fails(size: int, stride: int, drop_last: bool, torn: int) -> None:
     def read(number: int) -> int:
         if number == torn:
             raise OSError("a torn page")
         return number
 
-    def all_of(windows: Any) -> list[list[int]]:
-        found = []
+    dataset: Any = WindowDataset(MapDataset(Numbers(13), read), size, stride, drop_last)
+
+    def walk(windows: Any) -> list[tuple[Any, Any]]:
+        """What comes, and the state behind it."""
+        found: list[tuple[Any, Any]] = []
         while True:
             try:
-                found.append(next(windows))
+                found.append((next(windows), dataset.state_dict()))
             except OSError:
-                continue
+                found.append(("torn", dataset.state_dict()))
             except StopIteration:
                 return found
 
-    dataset: Any = WindowDataset(MapDataset(Numbers(13), read), 4, stride)
-    windows = iter(dataset)
-    assert next(windows) == [0, 1, 2, 3]
-    with pytest.raises(OSError, match="a torn page"):
-        next(windows)
-    states = [dataset.state_dict()]
-    rest = []
-    for window in windows:
-        rest.append(window)
-        states.append(dataset.state_dict())
-    assert sorted({number for window in rest for number in window} | {torn}) == list(range(stride, 13))
-    for given, state in enumerate(states):
+    walked = walk(iter(dataset))
+    given = [window for window, _ in walked]
+    whole: Any = WindowDataset(range(13), size, stride, drop_last)
+    wanted = [list(whole[index]) for index in range(len(whole))]
+    assert [window for window in given if window != "torn"] == [window for window in wanted if torn not in window]
+    reached = len(wanted) < 2 or torn < (len(wanted) - 1) * stride + size  # else nobody need have read it
+    assert given.count("torn") == 1 or not reached
+    for behind, (_, state) in enumerate(walked, 1):
         dataset.load_state_dict(state)
-        assert all_of(iter(dataset)) == rest[given:]
+        assert [window for window, _ in walk(iter(dataset))] == given[behind:]
+
+
+def test_no_window_reaches_over_an_interruption() -> None:
+    def read(number: int) -> int:
+        if number == 4:
+            raise KeyboardInterrupt
+        return number
+
+    windows = iter(WindowDataset(MapDataset(Numbers(9), read), 3, 1))  # type: ignore[call-overload]
+    assert [next(windows), next(windows)] == [[0, 1, 2], [1, 2, 3]]
+    with pytest.raises(KeyboardInterrupt):
+        next(windows)
+    assert list(windows) == [[5, 6, 7], [6, 7, 8]]
+
+
+def test_a_state_of_other_windows_is_refused() -> None:
+    dataset: Any = WindowDataset(Numbers(13), 4, 2)
+    next(iter(dataset))
+    state = dataset.state_dict()
+    for other in (WindowDataset(Numbers(13), 4, 1), WindowDataset(Numbers(13), 3, 2)):
+        other.load_state_dict(state)  # type: ignore[attr-defined]
+        with pytest.raises(StateMismatchError, match="another order"):
+            iter(other)  # type: ignore[call-overload]
 
 
 def test_windows_stay_within_their_shard() -> None:

@@ -162,6 +162,17 @@ def parts(state: State | None, name: str, number: int) -> list[State | None]:
     return inner
 
 
+def same_settings(state: State | None, settings: State) -> None:
+    """Looks whether a state is of a dataset with these settings, as far as it says so.
+
+    Raises:
+        StateMismatchError: it is of one with others: it would go on with another order than it began.
+    """
+    found = {name: state[name] for name in settings if state is not None and name in state}
+    if any(found[name] != settings[name] for name in found):
+        raise StateMismatchError(f"the state is of another order, {found}: here is {settings}")
+
+
 def not_the_end(by: str) -> RuntimeError:
     """What to raise where code of the user's raised StopIteration."""
     return RuntimeError(

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
-from stoker.datasets.read_again import ReadAgain
-from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume, same_settings
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -21,8 +20,9 @@ class WindowDataset(Dataset[T_co]):
 
     Over a stream it is a stream. Where windows overlap, it holds `size` samples, and a state is the source's at the
     start of the next window: on resume the overlap is read again. It is taken at each start of a window, so it should
-    be small. Shards are windows over the source's shards; none
-    reaches over the end of its shard.
+    be small. Where a sample fails, all windows that it is in are left out: its error is raised once, and the next
+    window is the first that begins behind it. Shards are windows over the source's shards; none reaches over the end
+    of its shard.
 
     Args:
         dataset: by index, or a stream.
@@ -97,11 +97,13 @@ class _Windows(StreamIterator[Any]):
         self._size = windows.size
         self._stride = windows.stride
         self._drop_last = windows.drop_last
+        self._settings: State = {"size": self._size, "stride": self._stride}
+        same_settings(state, self._settings)
         self._skip = count(state, "skip")  # samples before the next window that none has
         self._old = count(state, "old")  # samples of the next window that the one before had too
-        self._source = ReadAgain(resume(windows.dataset, part(state, "source")), state)
+        self._source = resume(windows.dataset, part(state, "source"))
         self._held: list[Any] = []  # samples from the start of the next window on
-        self._marks: deque[tuple[int, State]] = deque()  # the source's calls and states where windows start in them
+        self._marks: deque[State] = deque()  # the source's where windows start in them
 
     def __next__(self) -> Any:
         while self._skip:
@@ -109,13 +111,16 @@ class _Windows(StreamIterator[Any]):
             next(self._source)
         while len(self._held) < self._size:
             if len(self._held) == len(self._marks) * self._stride:
-                self._marks.append((self._source.calls, self._source.state_dict()))
+                self._marks.append(self._source.state_dict())
             try:
                 self._held.append(next(self._source))
             except StopIteration:
                 if self._drop_last or len(self._held) <= self._old:
                     raise
                 break
+            except BaseException:  # Ctrl-C as well: nobody knows whether that sample was read
+                self._begin_behind()
+                raise
         window = self._held
         self._held = window[self._stride :]
         self._marks.popleft()
@@ -123,6 +128,13 @@ class _Windows(StreamIterator[Any]):
         self._old = max(0, self._size - self._stride)
         return window
 
+    def _begin_behind(self) -> None:
+        """The sample behind those that are held has failed: no window is to have others on both sides of it."""
+        self._skip = self._stride - 1 - len(self._held) % self._stride
+        self._old = max(0, self._size - self._stride)
+        self._held = []
+        self._marks.clear()
+
     def state_dict(self) -> State:
-        calls, source = self._marks[0] if self._marks else (self._source.calls, self._source.state_dict())
-        return {"skip": self._skip, "old": self._old, "source": source, **self._source.told_since(calls)}
+        source = self._marks[0] if self._marks else self._source.state_dict()
+        return {**self._settings, "skip": self._skip, "old": self._old, "source": source}
