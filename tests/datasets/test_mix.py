@@ -181,6 +181,20 @@ def test_a_strangers_state_is_refused() -> None:
             iter(dataset)
 
 
+def test_a_state_of_another_mix_is_refused() -> None:
+    dataset: Any = MixDataset([Numbers(3), Numbers(3)], [1, 1])
+    next(iter(dataset))
+    state = dataset.state_dict()
+    same: Any = MixDataset([Numbers(3), Numbers(3)], [0.5, 0.5])
+    same.load_state_dict(state)
+    assert list(same) == list(MixDataset([Numbers(3), Numbers(3)], [1, 1]))[1:]  # type: ignore[call-overload]
+    for weights, stop in (([2, 1], "first"), ([1, 1], "drop")):
+        other: Any = MixDataset([Numbers(3), Numbers(3)], weights, stop)  # type: ignore[arg-type]
+        other.load_state_dict(state)
+        with pytest.raises(ValueError, match="another order"):
+            iter(other)
+
+
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="2 datasets and 3 weights"):
         MixDataset([[1], [2]], [1, 2, 3])

@@ -125,6 +125,15 @@ def test_a_state_of_more_views_is_refused() -> None:
         iter(dataset)
 
 
+def test_a_state_of_another_number_of_views_is_refused() -> None:
+    dataset: Any = ViewsDataset(Numbers(3), 3, seen)
+    next(iter(dataset))
+    other: Any = ViewsDataset(Numbers(3), 2, seen)
+    other.load_state_dict(dataset.state_dict())
+    with pytest.raises(ValueError, match="another order"):
+        iter(other)
+
+
 def test_bad_input_is_refused() -> None:
     for n in (0, -2):
         with pytest.raises(ValueError, match=f"n is {n}, expected at least 1"):

@@ -11,7 +11,7 @@ from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, shard_of, shards_of
 from stoker.datasets.listening import listened
 from stoker.datasets.proportion import Proportions, exact
-from stoker.datasets.stream import State, Stream, StreamIterator, count, parts
+from stoker.datasets.stream import State, Stream, StreamIterator, count, parts, same_settings
 from stoker.errors import StateFormatError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -34,7 +34,8 @@ class MixDataset(Dataset[T_co]):
 
     Args:
         datasets: at least one, by index or streams.
-        weights: one for each, above 0, in any unit: `[7, 2, 1]` is `[0.7, 0.2, 0.1]`.
+        weights: one for each, above 0, in any unit. They are taken exactly, so `[7, 2, 1]` is a hair's breadth beside
+            `[0.7, 0.2, 0.1]`; a state is of one of the two.
         stop: see above.
 
     Raises:
@@ -156,6 +157,9 @@ class _Mixed(StreamIterator[Any]):
 
     def __init__(self, datasets: list[Any], shares: list[Fraction], stop: str, state: State | None) -> None:
         states = parts(state, "datasets", len(datasets))
+        whole = sum(shares)
+        self._settings: State = {"weights": [str(share / whole) for share in shares], "stop": stop}
+        same_settings(state, self._settings)
         self._position = count(state, "position")
         self._ended = _ended(state, len(datasets))
         self._datasets = datasets
@@ -195,7 +199,7 @@ class _Mixed(StreamIterator[Any]):
 
     def state_dict(self) -> State:
         sources = [source.state_dict() for source in self._sources]
-        return {"position": self._position, "ended": list(self._ended), "datasets": sources}
+        return {**self._settings, "position": self._position, "ended": list(self._ended), "datasets": sources}
 
 
 def _ended(state: State | None, number: int) -> list[int]:

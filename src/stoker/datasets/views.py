@@ -9,7 +9,7 @@ import numpy as np
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
-from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end, part, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end, part, resume, same_settings
 from stoker.errors import StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -138,6 +138,7 @@ class _ViewsStream(ViewsDataset[T_co], Stream[T_co]):
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         if self.grouped:
             return _Grouped(resume(self.dataset, state), self.n, self.transform)
+        same_settings(state, {"n": self.n})
         view = count(state, "view")
         if view >= self.n:
             raise StateMismatchError(f"the state stands at view {view}, and this dataset has {self.n} of a sample")
@@ -180,4 +181,5 @@ class _Views(StreamIterator[Any]):
             raise not_the_end("transform of a ViewsDataset") from error
 
     def state_dict(self) -> State:
-        return {"view": self._view, "source": self._before if self._held else self._source.state_dict()}
+        source = self._before if self._held else self._source.state_dict()
+        return {"n": self._n, "view": self._view, "source": source}
