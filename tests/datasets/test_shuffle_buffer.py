@@ -188,6 +188,33 @@ def test_a_source_that_fails_goes_on() -> None:
     assert sorted(given) == [number for number in range(20) if number != 7]
 
 
+def test_shards_have_orders_of_their_own() -> None:
+    whole: Any = ShuffleDataset(Numbers(2000, num_shards=2), 50)
+    one, other = ([number // 2 for number in whole.shard(2, index)] for index in range(2))
+    assert sorted(one) == sorted(other) == list(range(1000))
+    together = sum(abs(a - b) < 3 for a, b in zip(one, other, strict=True))
+    assert together < 150, "neighbours of the whole move apart: 5 of 100 places are so near by chance"
+    assert list(whole.shard(1, 0)) == list(whole), "one shard is the whole"
+
+
+def test_a_state_of_another_shard_is_refused() -> None:
+    whole: Any = ShuffleDataset(Numbers(200, num_shards=2), 20)
+    one = whole.shard(2, 0)
+    next(iter(one))
+    state = one.state_dict()
+    again = whole.shard(2, 0)
+    again.load_state_dict(state)
+    assert [*again] == [*whole.shard(2, 0)][1:]
+    for other in (whole, whole.shard(2, 1)):
+        other.load_state_dict(state)
+        with pytest.raises(ValueError, match="another order"):
+            iter(other)
+    del state["salt"]  # as before shards had orders of their own
+    again.load_state_dict(state)
+    with pytest.raises(ValueError, match="another order"):
+        iter(again)
+
+
 def test_its_length_is_the_sources() -> None:
     assert len(ShuffleDataset(Numbers(9), 3)) == 9
     with pytest.raises(TypeError):

@@ -22,7 +22,7 @@ import operator
 from collections import deque
 from typing import Any, TypeVar
 
-from stoker._hashing import bits
+from stoker._hashing import bits, mixed
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, positive, shard_of, shards_of
 from stoker.datasets.read_again import ReadAgain
@@ -46,8 +46,8 @@ class ShuffleDataset(Stream[T_co]):
     been read. About `buffer_size` samples are held (never more than twice as many).
 
     The state is the source's at an earlier sample, taken at every 8th part of `buffer_size` samples, and the place
-    reached. Resuming reads again from there: some 2.2 * buffer_size samples. A stream that is sharded
-    is shuffled shard by shard.
+    reached. Resuming reads again from there: some 2.2 * buffer_size samples. A stream that is sharded is shuffled shard
+    by shard, each in an order of its own.
 
     Args:
         dataset: a stream. (A dataset by index is shuffled by the loader, wholly.)
@@ -58,6 +58,8 @@ class ShuffleDataset(Stream[T_co]):
         TypeError: `dataset` is no stream, or a number is no integer.
         ValueError: `buffer_size` is less than 1.
     """
+
+    _salt = 0  # of a shard: shards hold each other's neighbours, which are not to move together
 
     def __init__(self, dataset: Any, buffer_size: int, seed: int = 0) -> None:
         if not is_stream(checked(dataset, "ShuffleDataset")):
@@ -92,6 +94,8 @@ class ShuffleDataset(Stream[T_co]):
         """Returns the source's shard, shuffled."""
         shard = copy.copy(self)
         shard.dataset = shard_of(self.dataset, num_shards, index)
+        if num_shards > 1:
+            shard._salt = mixed(mixed(self._salt + num_shards) + index)
         return shard
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
@@ -102,10 +106,11 @@ class _Shuffled(StreamIterator[T_co]):
     def __init__(self, dataset: ShuffleDataset[T_co], state: State | None) -> None:
         self._size = dataset.buffer_size
         self._order: State = {"seed": dataset.seed, "buffer_size": self._size, "epoch": dataset.epoch}
+        self._order["salt"] = dataset._salt
         self._last = [-1, -1]  # place and number of the last one delivered
         if state is not None:
             self._load(state)
-        self._bits = bits(dataset.seed, self._order["epoch"])
+        self._bits = bits(dataset.seed + dataset._salt, self._order["epoch"])
         self._read = count(state, "read")  # samples of the source; those before the first mark were delivered
         self._source = ReadAgain(resume(dataset.dataset, part(state, "source")), state)
         self._ended = False
@@ -113,9 +118,9 @@ class _Shuffled(StreamIterator[T_co]):
         self._marks = deque([(self._read, self._source.calls, self._source.state_dict())])
 
     def _load(self, state: State) -> None:
-        found = {name: state.get(name) for name in self._order}
+        found = {**{name: state.get(name) for name in self._order}, "salt": state.get("salt", 0)}
         last = state.get("last")
-        if not isinstance(last, list) or list(map(type, [*last, *found.values()])) != [int] * 5:
+        if not isinstance(last, list) or list(map(type, [*last, *found.values()])) != [int] * 6:
             raise StateFormatError(f"the state of a ShuffleDataset was expected, not {str(state)[:200]}")
         self._last = last
         self._order["epoch"] = found["epoch"]
