@@ -356,3 +356,26 @@ def test_read_only_arrays_make_no_warning() -> None:
     array = np.ones(2)
     array.flags.writeable = False
     assert collate.default_collate([array, array]).tolist() == [[1, 1], [1, 1]]
+
+
+def test_arrays_become_tensors_where_the_user_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        calls = 0
+
+        def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.calls += function is torch.as_tensor
+            return function(*args, **(kwargs or {}))
+
+    samples = [(1, np.zeros(3)), (2, np.ones(3))]
+    fake = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode
+    for mode in (torch.device("meta"), fake(), torch.device("cpu")):
+        with mode:
+            ours, theirs = default.default_collate(samples), torchs_collate(samples)
+        assert [(type(one), one.device) for one in ours] == [(type(one), one.device) for one in theirs]
+    with Seen() as seen:
+        default.default_collate(samples)
+    assert seen.calls == 2
+    for inner in ("_len_torch_function_stack", "_len_torch_dispatch_stack", "_get_default_device"):
+        with monkeypatch.context() as patch, torch.device("meta"):
+            patch.delattr(torch._C, inner)
+            assert all(one.device.type == "meta" for one in default.default_collate(samples))

@@ -135,6 +135,27 @@ def test_memory_is_asked_for_once_also_where_a_batch_does_not_fit(new_slot: Any)
     assert slot.given[2:] == [64, 8]
 
 
+def test_tensors_of_other_dtypes_are_promoted_in_lent_memory_too(new_slot: Any) -> None:
+    torch = pytest.importorskip("torch")
+    usual, wider = torch.zeros(4), torch.full((4,), 1 / 3, dtype=torch.float64)
+    for lender in (new_slot(), None):
+        compiled = collate.compiling(collate.default_collate)
+        compiled([usual, usual])
+        with memory.lent_by(lender):
+            assert compiled([usual, usual]).dtype == torch.float32
+            mixed = compiled([usual, wider])
+        assert mixed.dtype == torch.float64
+        assert mixed[1].equal(wider)
+
+
+def test_runs_of_rows_have_the_dtype_of_the_first() -> None:
+    torch = pytest.importorskip("torch")
+    compiled = collate.compiling(collate.default_collate)
+    assert compiled.rows([torch.zeros(4)] * 2).dtype == torch.float32
+    with pytest.raises(Exception, match=r"^$"):
+        compiled.rows([torch.zeros(4), torch.zeros(4, dtype=torch.float64)])
+
+
 def test_memory_that_is_refused_is_refused_once() -> None:
     asked: list[int] = []
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from stoker.loader import generators
 from stoker.loader.generators import global_streams, mix, step, stream_of
+from stoker.loader.twisters import TorchTwister
 
 KEY = 0x0123456789ABCDEF
 
@@ -219,7 +221,7 @@ def test_numpys_memory_and_its_public_calls_give_the_same(monkeypatch: pytest.Mo
         return [*numbers, generator.standard_normal(), generator.random_sample(), stream.state()]
 
     quick = story()
-    monkeypatch.setattr(generators, "_memory", lambda address: np.zeros(625, np.uint32))
+    monkeypatch.setattr(generators, "memory_at", lambda address: np.zeros(625, np.uint32))
     assert story() == quick
     assert quick[2:4] == quick[4:6]
 
@@ -242,12 +244,95 @@ def test_pythons_memory_and_its_public_calls_give_the_same(monkeypatch: pytest.M
             assert [generator.gauss(0, 1), generator.getrandbits(32 * 700)] == numbers[-2:]
         return numbers
 
-    assert generators._lie_in_objects() or sys.implementation.name != "cpython"
     quick = story()
-    monkeypatch.setattr(generators, "_memory", lambda address: np.zeros(625, np.uint32))
-    assert not generators._lie_in_objects.__wrapped__()
-    monkeypatch.setattr(generators, "_lie_in_objects", lambda: False)
+    monkeypatch.setattr(generators, "words_of", lambda generator: None)
     assert story() == quick
+
+
+def test_torchs_memory_and_its_public_calls_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def story() -> list[Any]:
+        generator = torch.Generator().manual_seed(5)
+        stream = stream_of(generator)
+        assert stream is not None
+        found: list[Any] = []
+
+        def draws(count: int = 2) -> None:
+            found.extend(torch.rand(count, generator=generator).tolist())
+            found.append(torch.randn((), generator=generator).item())  # of a pair
+            found.extend([stream.state(), stream.state()])
+
+        draws()
+        for key in (KEY, KEY + 1):
+            stream.seed(key)
+            assert not stream.drawn()
+            assert generator.initial_seed() == 5
+            draws()
+            assert stream.drawn()
+            state = stream.state()
+            draws(700)
+            assert stream.state() != state
+            stream.restore(state)
+            assert stream.state() == state
+            draws(700)
+            assert found[-703:] == found[-1406:-703]
+        generator.manual_seed(9)
+        found.append(stream.state())
+        stream.seed(KEY)
+        assert generator.initial_seed() == 5, "whatever a sample has seeded it with"
+        return found
+
+    quick = story()
+    monkeypatch.setattr(TorchTwister, "of", lambda generator: None)
+    assert story() == quick
+
+
+def test_a_state_of_torchs_is_whole_while_another_thread_draws() -> None:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(5)
+    stream = stream_of(generator)
+    assert stream is not None
+    there_is_enough = threading.Event()
+
+    def draw() -> None:
+        numbers = torch.empty(50_000, dtype=torch.int32)
+        while not there_is_enough.is_set():
+            numbers.random_(generator=generator)
+
+    other = threading.Thread(target=draw)
+    other.start()
+    states: set[Any] = set()
+    try:
+        while len(states) < 50:
+            states.add(stream.state())
+    finally:
+        there_is_enough.set()
+        other.join()
+    for state in states:
+        left, following = np.frombuffer(state, np.uint32)[2:5:2].tolist()
+        assert left + following == 625 or (left, following) == (1, 0)
+        stream.restore(state)
+        assert stream.state() == state
+
+
+def test_a_draw_of_another_thread_behind_the_public_call_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(5)
+    stream = stream_of(generator)
+    public = stream._public
+
+    def and_then_another_draws() -> bytes:
+        state = public()
+        torch.rand(3, generator=generator)
+        return state
+
+    torch.rand(3, generator=generator)
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_public", and_then_another_draws)
+        before = stream.state()
+    assert stream.state() != before
+    assert stream.state() == public()
 
 
 def test_a_setstate_of_the_users_is_called() -> None:

@@ -218,6 +218,20 @@ def test_the_trainers_generators_are_not_disturbed(pattern: str, size: int) -> N
     assert dataset.modern["rng"].random() == own[2].random()
 
 
+def test_what_the_trainer_draws_between_two_batches_is_not_taken_for_a_samples() -> None:
+    worker_seeding = SampleSeeding("auto", dataset=None, restore=True)
+    fetched: list[int] = []
+    streams = list(global_streams().values())
+    for batch in cut(64, [16]):
+        before = [stream.state() for stream in streams]
+        worker_seeding.samples(SEED, batch, fetched.append, batch)
+        assert [stream.state() for stream in streams] == before
+        random.random(), np.random.random_sample()
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.rand(())
+    assert fetched == list(range(64)), "each once"
+
+
 def test_states_are_put_back_after_an_exception_too() -> None:
     def fetch(index: int) -> float:
         if index == 20:

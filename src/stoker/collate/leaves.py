@@ -17,7 +17,7 @@ import numpy as np
 from stoker.collate import memory, mismatch
 from stoker.collate.memory import Array
 from stoker.collate.promotion import common_dtype
-from stoker.collate.tensors import as_array, as_tensor, is_tensor, stacked
+from stoker.collate.tensors import as_array, as_tensor, is_tensor, over, stacked
 from stoker.errors import LeafTypeError
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ class TensorLeaves(DeferredLeaves):
 
     def leaf(self, array: Array) -> torch.Tensor:
         """A tensor over the same memory."""
-        import torch
-
-        return torch.as_tensor(array)
+        return over(array)
 
     def of_array(self, array: Array | np.generic) -> torch.Tensor:
         """A tensor over the memory of a sample's array, or a copy where torch cannot have it so."""

@@ -181,17 +181,18 @@ class Tensors:
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(set(map(type, column)) == self._kinds)
-        # `stack` tests shapes, devices and gradients, but promotes dtypes
-        _fit(list(map(_dtype_of, column)).count(self._dtype) == len(column))
-        _fit(column[0].shape == self._shape and not column[0].requires_grad)
+        first = column[0]
+        # The others' shapes, devices and gradients are `stack`'s to test
+        _fit(first.dtype == self._dtype and first.shape == self._shape and not first.requires_grad)
         return column
 
     def make(self, checked: Sequence[Any]) -> Any:
         out = memory.lent_tensor((len(checked), *self._shape), self._dtype)
-        if out is not None:
+        if out is not None:  # into which `stack` would convert
+            _fit(list(map(_dtype_of, checked)).count(self._dtype) == len(checked))
             return self._leaf(self._stack(checked, 0, out=out))
         made = self._stack(checked, 0)
-        _fit(not made.requires_grad)  # with `out`, `stack` sees to it
+        _fit(made.dtype == self._dtype and not made.requires_grad)  # with `out`, `stack` sees to the latter
         return self._leaf(made)
 
 

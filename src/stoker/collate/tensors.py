@@ -66,6 +66,27 @@ def as_tensor(value: Any) -> torch.Tensor:
     return torch.as_tensor(value)
 
 
+def over(array: Array) -> torch.Tensor:
+    """`torch.as_tensor` of an array in the machine's byte order, in a third of its time.
+
+    `torch.from_numpy` is what that comes to, unless the user has set a default device, or a mode of torch's.
+    """
+    import torch
+
+    return torch.from_numpy(array) if _is_as_ever(torch._C) else torch.as_tensor(array)
+
+
+def _is_as_ever(inner: Any) -> bool:
+    try:
+        return (
+            not inner._len_torch_function_stack()
+            and not inner._len_torch_dispatch_stack()
+            and inner._get_default_device() == "cpu"
+        )
+    except AttributeError:  # nobody promises these
+        return False
+
+
 def as_array(tensor: torch.Tensor) -> Array:
     """The tensor's values as an array, over the same memory where it lies in the CPU's."""
     try:

@@ -7,8 +7,6 @@ of some 65,000 samples would share their numbers. Both are Mersenne twisters, wh
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import random
 import sys
 from collections.abc import Callable
@@ -17,8 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stoker.loader.twisters import FRESH, WORDS, TorchTwister, memory_at, seen_in, words_of
+
 _MASK = 2**64 - 1
-_TWISTER_WORDS = 624
 _TORCH_SLOTS = 632
 
 
@@ -65,9 +64,8 @@ def salt_of(state: object) -> int:
 class PythonStream:
     """A `random.Random`, the module's own one included.
 
-    `getstate` makes 625 integers (14 us), and `setstate` takes as many (20). Where CPython keeps the words in the
-    object, as it always has, they are read and written there; whether it does is tried out on a generator of our own.
-    A state is then good in this process alone.
+    `getstate` makes 625 integers (14 us), and `setstate` takes as many (20), so the words are read and written in place
+    where that is known (`twisters`). A state is then good in this process alone.
 
     Args:
         generator: the generator.
@@ -82,7 +80,7 @@ class PythonStream:
         kind = type(generator)
         own = random.Random
         self._is_twister = (kind.seed, kind.getstate, kind.setstate) == (own.seed, own.getstate, own.setstate)
-        self._memory = _words_in(generator) if self._is_twister and not lasting else None
+        self._memory = words_of(generator) if self._is_twister and not lasting else None
         if self._is_twister:
             self._seed = super(own, generator).seed  # Python's own part of it asks what kind of seed it is
         self._seeded: Any = None  # the state, of others
@@ -110,47 +108,9 @@ class PythonStream:
         if not self._is_twister:
             return bool(self.state() != self._seeded)
         if self._memory is not None:
-            return bool(self._memory[0] != _TWISTER_WORDS or self._memory[1] != _FRESH)
+            return bool(self._memory[0] != WORDS or self._memory[1] != FRESH)
         _, words, held_back = self._generator.getstate()
-        return words[0] != _FRESH or words[-1] != _TWISTER_WORDS or held_back is not None
-
-
-def _memory(address: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """All words of a Mersenne twister, and how many of them are used up: NumPy has that last, Python first."""
-    words = (ctypes.c_uint32 * (_TWISTER_WORDS + 1)).from_address(address)
-    return np.frombuffer(memoryview(words), np.uint32)
-
-
-def _words_in(generator: random.Random) -> np.ndarray[Any, np.dtype[np.uint32]] | None:
-    """Python's Mersenne twister: how many of its words are used up, then the words; None where they lie elsewhere.
-
-    What a subclass adds lies behind them, as for every object of C's.
-    """
-    return _memory(id(generator) + object.__basicsize__) if _lie_in_objects() else None
-
-
-@functools.cache
-def _lie_in_objects() -> bool:
-    """Whether generators of our own have their words where CPython has always had them."""
-    trial, size = random.Random(0), object.__basicsize__ + 4 * (_TWISTER_WORDS + 1)
-    if sys.implementation.name != "cpython" or type(trial).__basicsize__ < size:
-        return False
-    memory = _memory(id(trial) + object.__basicsize__)
-    for draws in (0, 1, 700):
-        for _ in range(draws):
-            trial.random()
-        _, words, _ = trial.getstate()
-        if memory.tolist() != [words[-1], *words[:-1]]:
-            return False
-    written, memory[:] = memory.copy(), 0
-    memory[:] = written
-    return bool(trial.getstate()[1] == words)
-
-
-_lie_in_objects()  # found out now, and not by each worker
-
-_FRESH = 2**31
-"""The first word of a twister that was just seeded. All its words then count as used up, so any draw makes new ones."""
+        return words[0] != FRESH or words[-1] != WORDS or held_back is not None
 
 
 class LegacyStream:
@@ -164,11 +124,11 @@ class LegacyStream:
     def __init__(self, generator: np.random.RandomState, salt: int | None = None) -> None:
         self._generator = generator
         public = self._public()
-        memory = _memory(generator._bit_generator.ctypes.state_address)
+        memory = memory_at(generator._bit_generator.ctypes.state_address)
         words, used = public["state"]["key"].astype(np.uint32), public["state"]["pos"]
-        self._direct = memory[:_TWISTER_WORDS].tobytes() == words.tobytes() and memory[_TWISTER_WORDS] == used
+        self._direct = memory[:WORDS].tobytes() == words.tobytes() and memory[WORDS] == used
         self._memory = memory if self._direct else memory.copy()
-        self._words = self._memory[:_TWISTER_WORDS]
+        self._words = self._memory[:WORDS]
         self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
         self._seen = self._seeded = self._read()
         self._salt = salt_of(self.state()) if salt is None else salt
@@ -205,7 +165,7 @@ class LegacyStream:
     def _read(self) -> bytes:
         if not self._direct:
             inner = self._public()["state"]
-            self._words[:], self._memory[_TWISTER_WORDS] = inner["key"], inner["pos"]
+            self._words[:], self._memory[WORDS] = inner["key"], inner["pos"]
         return self._memory.tobytes()
 
     def _public(self) -> dict[str, Any]:
@@ -213,7 +173,7 @@ class LegacyStream:
         return dict(state)
 
     def _publish(self) -> None:
-        inner = {"key": self._words.copy(), "pos": int(self._memory[_TWISTER_WORDS])}
+        inner = {"key": self._words.copy(), "pos": int(self._memory[WORDS])}
         held_back = {"has_gauss": int(self._held_back is not None), "gauss": self._held_back or 0.0}
         self._generator.set_state({"bit_generator": "MT19937", "state": inner, **held_back})
 
@@ -260,23 +220,35 @@ def _comparable(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class TorchStream:
-    """A CPU `torch.Generator`, the default one included. Seeding leaves its `initial_seed()` as it is."""
+    """A CPU `torch.Generator`, the default one included. Seeding leaves its `initial_seed()` as it is.
+
+    `get_state` fills a tensor of 5 kB. As long as the generator has not moved since, which is looked at where it lies
+    (`twisters`), the state is what it gave the last time.
+    """
 
     def __init__(self, generator: Any, salt: int | None = None) -> None:
         import torch
 
         self._generator = generator
+        self._twister = TorchTwister.of(generator)
+        self._seen: Any = None  # what the twister is while the state is `_latest`
+        self._latest = b""
         self._salt = salt_of(self.state()) if salt is None else salt
         fresh = torch.Generator().manual_seed(generator.initial_seed())
         self._template = fresh.get_state()
         self._seeded = self._template.numpy()
         slots = self._seeded.view(np.uint64)
-        self._words = slots[3 : 3 + _TWISTER_WORDS]
+        self._words = slots[3 : 3 + WORDS]
         # Old checkpoints keep torch from changing this layout. If it did all the same, 32 bits would have to do.
         self._direct = len(slots) == _TORCH_SLOTS and int(self._words[0]) == generator.initial_seed() % 2**32
 
     def state(self) -> bytes:
-        return bytes(self._generator.get_state().numpy())
+        if self._twister is None:
+            return self._public()
+        if self._twister.read() != self._seen:
+            self._latest = self._public()
+            self._seen = seen_in(self._latest)  # not what is there now: another thread may draw meanwhile
+        return self._latest
 
     def restore(self, state: bytes) -> None:
         import torch
@@ -293,10 +265,13 @@ class TorchStream:
             self._seeded = self._generator.manual_seed(key >> 1).get_state().numpy()
 
     def drawn(self) -> bool:
-        return self.state() != bytes(self._seeded)
+        return self._public() != bytes(self._seeded)
+
+    def _public(self) -> bytes:
+        return bytes(self._generator.get_state().numpy())
 
 
-_TABLE = np.array([mix(_TWISTER_WORDS, lane) for lane in range(_TWISTER_WORDS)], np.uint64)
+_TABLE = np.array([mix(WORDS, lane) for lane in range(WORDS)], np.uint64)
 _HALF = np.uint64(32)
 
 

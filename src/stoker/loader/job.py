@@ -21,11 +21,12 @@ from stoker.datasets.gather import gatherer
 from stoker.errors import SkipSample
 from stoker.loader import torch_bridge
 from stoker.loader.faults import Faults
-from stoker.loader.generators import mix
+from stoker.loader.generators import loaded_torch, mix
 from stoker.loader.held_generators import held_generators
 from stoker.loader.map_source import MapSource
 from stoker.loader.sample_rng import SampleRNG
 from stoker.loader.seeding import SampleSeeding, Seeding
+from stoker.loader.twisters import offset_in_torchs
 from stoker.loader.worker_seeding import run_init_fn
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ class Settings:
 def assemble(parts: dict[str, Any]) -> Recipe:
     """The recipe of a worker's job, from the parts that travel: those of `LoaderJob`."""
     settings: Settings = parts["settings"]
-    if settings.iterable:  # here: workers that are forked then share it
+    # Here: workers that are forked then share it
+    if loaded_torch() is not None:
+        offset_in_torchs()
+    if settings.iterable:
         import stoker.loader.stream_source
     if settings.threads > 1:
         import stoker.loader.threads  # noqa: F401

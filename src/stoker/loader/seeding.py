@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 from stoker.errors import StokerWarning
@@ -37,6 +37,9 @@ _PROBES = 8  # 25 us each, before the first batch
 _PROOFS = 8  # samples in a row
 _SAMPLE, _WHOLE, _COLLATE = range(3)
 
+_NOTHING = nullcontext()
+_key = lru_cache(16)(mix)  # of an epoch: asked for at each batch
+
 T = TypeVar("T")
 
 
@@ -51,7 +54,7 @@ class SampleSeeding:
     workers agree, generators with other initial seeds differ. They are looked for again when the epoch's seed changes,
     because `set_epoch` may have made new ones.
 
-    Cost (`benchmarks/order_cost.py`), in a batch of 64: some 7 us for the batch if nothing is drawn (13 with
+    Cost (`benchmarks/order_cost.py`), in a batch of 64: some 6 us for the batch if nothing is drawn (8 with
     `restore`). Seeding for a sample costs 5 us for Python's generator, 3 each for NumPy's legacy one and for torch's, 5
     for those of `rng`, and is paid only for those that are drawn from. `one`, `whole` and `collate` always seed all.
 
@@ -186,7 +189,7 @@ class SampleSeeding:
         if not self._only_rng and (seed != self._epoch or self._torch_is_new()):
             self._epoch = seed
             self._find()
-        return mix(seed, purpose)
+        return _key(seed, purpose)
 
     def _find(self) -> None:
         """Takes up the generators that there are now; those that were there before stay what they were."""
@@ -264,6 +267,8 @@ class SampleSeeding:
                     return
 
     def _states_of_idle(self) -> list[tuple[Stream, Any]]:
+        if self._restore:  # the training loop may have drawn since
+            return [(stream, stream.state()) for stream in self._idle]
         if self._idle_states is None:
             self._idle_states = [(stream, stream.state()) for stream in self._idle]
         return self._idle_states
@@ -277,8 +282,14 @@ class SampleSeeding:
             self._find()
             _, default = self._found[id(loaded_torch().default_generator)]
             before = [*before, (default, torch_unused())]
-            self._to_put_back.append(before[-1])
-        moved = [(stream, state) for stream, state in before if _has_moved(stream, state)]
+            if self._to_put_back:
+                self._to_put_back.append(before[-1])
+        moved = []
+        for stream, state in before:
+            if stream.drawn() if state is None else stream.state() != state:
+                moved.append((stream, state))
+        if not moved and not self._rng.streams:  # nearly always
+            return False
         for stream, state in moved:
             self._idle_states = None
             if stream in self._idle:
@@ -291,7 +302,7 @@ class SampleSeeding:
 
     def _borrowed(self, streams: list[Stream]) -> AbstractContextManager[None]:
         """In the trainer's process, puts the states of these streams back at the end."""
-        return self._put_back(streams) if self._restore else nullcontext()
+        return self._put_back(streams) if self._restore and streams else _NOTHING
 
     @contextmanager
     def _put_back(self, streams: list[Stream]) -> Iterator[None]:
@@ -301,14 +312,14 @@ class SampleSeeding:
         finally:
             for stream, state in self._to_put_back:
                 stream.restore(state)
-            self._to_put_back, self._idle_states = [], None
+            self._to_put_back = []
 
     def _bystanders_watched(self) -> AbstractContextManager[None]:
         """Warns if a global generator moves during each of a worker thread's first samples.
 
         The training loop draws from it as well, but not during every one of them.
         """
-        return self._warned() if self._bystanders and self._probes else nullcontext()
+        return self._warned() if self._bystanders and self._probes else _NOTHING
 
     @contextmanager
     def _warned(self) -> Iterator[None]:
@@ -334,7 +345,3 @@ class SampleSeeding:
 def key_of_samples(seed: int) -> int:
     """From an epoch's seed: `step(key, position)` is what the generators of a sample are seeded with."""
     return mix(seed, _SAMPLE)
-
-
-def _has_moved(stream: Stream, state: Any) -> bool:
-    return stream.drawn() if state is None else bool(stream.state() != state)
