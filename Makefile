@@ -27,8 +27,8 @@ test test-slow test-frameworks test-long: export GLIBC_TUNABLES := glibc.malloc.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
 BENCHMARKS := transport overhead start memory columns small_shm images order resume order_cost rows tokens dicts ragged where auto
 BENCHMARKS += latency first_batch chaos recovery supervision
-# Those of which a short form says something beside another loader, in 5 minutes.
-QUICK := $(filter-out where order_cost auto latency chaos recovery supervision,$(BENCHMARKS))
+# Those of which a short form says something beside torch's loader, in 5 minutes.
+QUICK := $(filter-out where resume order_cost auto latency chaos recovery supervision,$(BENCHMARKS))
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...

@@ -92,7 +92,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
             [*beside_torch, Goal(RATE, PILLOW, at_least=2), *beside_limits, *beside_others],
         ),
     ]
-    return rivals.left_out(result) if options.quick else result
+    if not options.quick:
+        return result
+    return rivals.left_out(result[:2]) + rivals.left_out(result[2:], PILLOW, "bare processes", "stoker, processes")
 
 
 def measure(rival: str, data: str, train: bool, batches: int, pause: float = PAUSE, fast: bool = False) -> Figures:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import method
+import rivals
 from method import Case, Figures, Goal
 
 BATCH = 256
@@ -30,15 +31,16 @@ FIRST, MEMORY, LATER = "ms to the first batch", "MB until then", "us per index a
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    def case(name: str, size: str, *rivals: str) -> Case:
+    def case(name: str, size: str, *others: str) -> Case:
         goals = [Goal(FIRST, at_most=5), Goal(MEMORY, at_most=2)] if size == "10^10" else []
-        return Case(f"{size} samples, {name}", {rival: {"rival": rival, "n": SIZES[size]} for rival in rivals}, goals)
+        return Case(f"{size} samples, {name}", {rival: {"rival": rival, "n": SIZES[size]} for rival in others}, goals)
 
     sizes = ["10^6", "10^10"] if options.quick else list(SIZES)
-    return [
+    result = [
         *(case("all of them", size, "stoker", "torch", "torchdata", "Grain") for size in sizes),
         *(case(f"one of {RANKS} ranks", size, "stoker distributed", "torch DistributedSampler") for size in sizes),
     ]
+    return rivals.left_out(result) if options.quick else result
 
 
 def measure(rival: str, n: int) -> Figures:

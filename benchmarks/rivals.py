@@ -19,13 +19,14 @@ NOT_INSTALLED = "not installed"
 """What stands in the place of a figure, of a rival that this machine has not."""
 
 
-def left_out(cases: list[Case]) -> list[Case]:
-    """The cases without these rivals: what is measured in the quick form."""
+def left_out(cases: list[Case], *also: str) -> list[Case]:
+    """The cases without these rivals, and others: what is measured in the quick form."""
+    names = (*NAMES, *also)
     return [
         replace(
             case,
-            rivals={name: arguments for name, arguments in case.rivals.items() if not name.startswith(NAMES)},
-            goals=[goal for goal in case.goals if not (goal.against or "").startswith(NAMES)],
+            rivals={name: arguments for name, arguments in case.rivals.items() if not name.startswith(names)},
+            goals=[goal for goal in case.goals if not (goal.against or "").startswith(names)],
         )
         for case in cases
     ]

@@ -76,7 +76,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
         ("columns", "tuples", ["columns", "list"]),
         ("small_shm", "", ["stoker", "torch"]),
-        ("order", "10^10 samples, all", ["stoker", "torch", "torchdata", "Grain"]),
+        ("order", "10^10 samples, all", ["stoker", "torch", "torchdata"]),
         ("resume", "which both walk", ["stoker", "torchdata"]),
         ("latency", "uneven", ["stoker", "torch", "bare"]),
         ("where", "ready batches", ["stoker", "stoker, hot"]),

@@ -89,6 +89,12 @@ def test_a_rival_is_counted(name: str, arguments: dict[str, Any], rival: str) ->
 
 
 @pytest.mark.slow
+def test_a_rival_begins_an_epoch() -> None:
+    pytest.importorskip("grain")
+    assert measured("order", rival="Grain", n=10**10)["ms to the first batch"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rival", "package"),
     [
