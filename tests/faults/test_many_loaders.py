@@ -159,6 +159,8 @@ def test_10000_batches(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             kept.append(batch)
             total += int(batch[0, -1])
             done += 1
+            if done % 500 == 0:
+                say("reached")
             if done == 1000:
                 before = measured(it)
         after = measured(it)
@@ -170,4 +172,4 @@ def test_10000_batches(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert now[2] <= memory + 1024, (before, after)
     assert os.fstat(it._backend._life.arena).st_size <= MOST * SLOT
     """
-    assert ended(start, tmp_path, monkeypatch, "fork", lines) == (0, "")
+    assert ended(start, tmp_path, monkeypatch, "fork", lines, ["reached"] * 20) == (0, "")
