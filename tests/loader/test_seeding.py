@@ -210,7 +210,7 @@ def test_the_trainers_generators_are_not_disturbed(pattern: str, size: int) -> N
         before = [stream.state() for stream in streams]
         worker_seeding.samples(SEED, batch, dataset.__getitem__, batch)
         worker_seeding.collate(SEED, batch[0], lambda: dataset.draw("Python"))
-        worker_seeding.one(SEED, batch[0], lambda: dataset.draw("NumPy"))
+        worker_seeding.one(SEED, batch[0], lambda: dataset.draw("NumPy"), set())
         assert [stream.state() for stream in streams] == before
         random.random(), np.random.standard_normal(), dataset.draw("Torch")
     assert dataset.python.random() == own[0].random()
@@ -247,12 +247,12 @@ def test_states_are_put_back_after_an_exception_too() -> None:
 
 def test_undisturbed_puts_states_back_once_at_its_end() -> None:
     worker_seeding = SampleSeeding("auto", dataset=None, restore=True)
-    model = SampleSeeding("auto", dataset=None)
-    expected = [model.one(SEED, position, random.random) for position in range(3)]
+    model, of_model, drawn = SampleSeeding("auto", dataset=None), set[str](), set[str]()
+    expected = [model.one(SEED, position, random.random, of_model) for position in range(3)]
     random.random()
     before = random.getstate()
     with worker_seeding.undisturbed(SEED):
-        made = [worker_seeding.one(SEED, position, random.random) for position in range(3)]
+        made = [worker_seeding.one(SEED, position, random.random, drawn) for position in range(3)]
         assert random.getstate() != before
     assert random.getstate() == before
     assert made == expected
@@ -307,20 +307,116 @@ def test_an_exception_that_depends_on_a_draw_does_not_depend_on_the_path() -> No
 
 def test_purposes_have_numbers_of_their_own() -> None:
     worker_seeding = SampleSeeding("auto", dataset=None)
-    made = [getattr(worker_seeding, name)(SEED, 5, random.random) for name in ("one", "whole", "collate")]
+    made = [
+        worker_seeding.one(SEED, 5, random.random, {"Python"}),
+        worker_seeding.whole(SEED, 5, random.random),
+        worker_seeding.collate(SEED, 5, random.random),
+    ]
     assert len(set(made)) == 3
     sample = worker_seeding.samples(SEED, range(5, 6), lambda index: random.random(), [0])
     assert sample == made[:1]
     assert worker_seeding.collate(SEED, 5, random.random) == made[2]
 
 
-def test_streams_are_never_asked_twice() -> None:
+def read_in_turn(
+    dataset: Noisy, start: int, drawn: set[str], sizes: list[int], restore: bool = False, mode: Any = "auto"
+) -> list[Any]:
+    """The samples from there on, of a stream whose samples had drawn from these, and whose batches are collated."""
+    worker_seeding = SampleSeeding(mode, dataset=None, restore=restore, rng=dataset.rng)
+    made = []
+    for batch in cut(100 - start, sizes):
+        with worker_seeding.undisturbed(SEED):
+            for position in range(start + batch.start, start + batch.stop):
+                made.append(worker_seeding.one(SEED, position, lambda index=position: dataset[index], drawn))
+        worker_seeding.collate(SEED, start + batch.start, lambda: [dataset.draw(source) for source in SOURCES[:3]])
+        if restore:
+            random.random(), np.random.standard_normal(), dataset.draw("Torch")
+    return made
+
+
+@given(
+    pattern=st.sampled_from(sorted(PATTERNS)),
+    sources=st.lists(st.sampled_from(["Python", "NumPy", "Torch", "rng"]), min_size=1, max_size=3),
+    spread=st.booleans(),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    restore=st.booleans(),
+    start=st.integers(0, 100),
+)
+def test_a_stream_draws_the_same_from_wherever_it_is_read(
+    pattern: str, sources: list[str], spread: bool, sizes: list[int], restore: bool, start: int
+) -> None:
+    """The first sample that draws from a generator finds it as the stream's first would have, the others as always."""
+
+    def draws(index: int) -> tuple[str, ...]:
+        if not PATTERNS[pattern](index):
+            return ()
+        return (sources[index % len(sources)],) if spread else tuple(sources)
+
+    drawn: set[str] = set()
+    whole = read_in_turn(Noisy(draws), 0, drawn, [start, 100] if start else [100])
+    of_torch = set() if torch is None else {"Torch"}
+    wanted = {source for index in range(100) for source in draws(index)} & {"Python", "NumPy", *of_torch}
+    assert {whose.capitalize() if whose == "torch" else whose for whose in drawn} == wanted
+    before: set[str] = set()
+    read_in_turn(Noisy(lambda index: draws(index) if index < start else ()), 0, before, [100])
+    assert read_in_turn(Noisy(draws), start, before, sizes, restore) == whole[start:]
+    by_position = read_in_turn(Noisy(draws), 0, set(), sizes, mode="sample")
+    met: set[str] = set()
+    for index, (sample, usual) in enumerate(zip(whole, by_position, strict=True)):
+        new = set(draws(index)) - met - {"rng"}
+        assert index == 0 or new or sample == usual
+        met |= new
+    numbers = [number for sample in whole for number in sample[1:] if number != 0.0]
+    assert len(set(numbers)) == len(numbers) or len(set(sources)) < len(sources)
+
+
+def test_what_a_streams_samples_do_not_draw_from_is_seeded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     worker_seeding = SampleSeeding("auto", dataset=None)
+    worker_seeding.collate(SEED, 0, int)  # takes them up
+    seeded: list[Any] = []
+    for whose, stream in worker_seeding._globals.items():
+        seed = stream.seed
+        monkeypatch.setattr(stream, "seed", lambda key, whose=whose, seed=seed: (seeded.append(whose), seed(key)))
+    drawn: set[str] = set()
+    for position in range(20):
+        worker_seeding.one(SEED, position, random.random if position >= 10 else int, drawn)
+    assert drawn == {"Python"}
+    assert seeded.count("Python") == 1 + 9
+    assert seeded.count("NumPy") == 1 + 1  # and once more when the others are looked through anew
+
+
+def test_whoever_draws_between_the_samples_of_a_stream_changes_nothing() -> None:
+    """The one who is asked what to do about a sample that failed."""
+
+    def fails() -> None:
+        raise KeyError
+
+    one, other, drawn = SampleSeeding("auto", dataset=None), SampleSeeding("auto", dataset=None), set[str]()
+    with pytest.raises(KeyError):
+        one.one(SEED, 0, fails, drawn)
+    random.random()
+    assert one.one(SEED, 1, int, drawn) == 0 and drawn == set()
+    other.one(SEED, 0, int, drawn)
+    assert one.one(SEED, 2, random.random, set()) == other.one(SEED, 2, random.random, set())
+
+
+def test_to_seed_a_global_generator_counts_as_to_draw_from_it() -> None:
+    calls = {"Python": lambda: random.seed(3), "NumPy": lambda: np.random.seed(3)}
+    if torch is not None:
+        calls["torch"] = lambda: torch.manual_seed(torch.initial_seed())
+    for whose, seed in calls.items():
+        drawn: set[str] = set()
+        SampleSeeding("auto", dataset=None).one(SEED, 0, seed, drawn)
+        assert drawn == {whose}
+
+
+def test_streams_are_never_asked_twice() -> None:
+    worker_seeding, drawn = SampleSeeding("auto", dataset=None), set[str]()
     source = iter((index, random.random()) for index in range(40))
-    made = [worker_seeding.one(SEED, position, lambda: next(source)) for position in range(40)]
+    made = [worker_seeding.one(SEED, position, lambda: next(source), drawn) for position in range(40)]
     assert [index for index, _ in made] == list(range(40))
     with pytest.raises(StopIteration):
-        worker_seeding.one(SEED, 40, lambda: next(source))
+        worker_seeding.one(SEED, 40, lambda: next(source), drawn)
 
 
 def test_a_generator_of_rng_may_be_kept() -> None:
@@ -363,7 +459,7 @@ def test_worker_mode_leaves_generators_to_their_course() -> None:
     twin = copy.deepcopy(dataset)
     random.seed(1), np.random.seed(1)
     made = worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
-    made.append(worker_seeding.one(SEED, 40, lambda: dataset[40]))
+    made.append(worker_seeding.one(SEED, 40, lambda: dataset[40], set()))
     random.seed(1), np.random.seed(1)
     assert made == [twin[index] for index in range(41)]
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -205,6 +206,31 @@ class KeepsTheGlobalGenerator(KeepsItsState):
         rng().setstate((version, tuple(numbers), gauss))
 
 
+class Seldom(Plain):
+    """Most samples draw nothing, no two generators are drawn from first by the same, and what was drawn is kept."""
+
+    def __iter__(self) -> Iterator[Any]:
+        python = numpys = 0.0
+        for number in range(N):
+            python = rng().random() if number in (4, 7, 9) else python
+            numpys = float(np.random.random_sample()) if number in (5, 8) and rng() is random else numpys
+            yield number, python, numpys
+
+
+class DrawsWhereItIsLoaded(KeepsItsState):
+    """Which no sample is to notice."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < N:
+            self.at += 1
+            yield self.at - 1, rng().random() if self.at in (5, 6, 10) else 0.0
+        self.at = 0
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        rng().random()
+
+
 class Stumbling(Plain):
     """Raises, and goes on when it is asked again."""
 
@@ -249,7 +275,7 @@ SOURCES: list[Any] = [
     *(Plain, ShuffledFirst, Buffered, SharesItself, SharesItselfUnevenly, HasShards, KeepsItsState),
     *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, chain, mapped),
     *(HasShardsAndSharesItself, shuffled_between, KeepsAStateBesideItsIterators, ItsOwnIterator),
-    KeepsTheGlobalGenerator,
+    *(KeepsTheGlobalGenerator, Seldom, DrawsWhereItIsLoaded),
 ]
 WAYS: list[dict[str, Any]] = [{}, {"shard": "none"}, {"worker_init_fn": int}, {"batch_size": None}, {"drop_last": True}]
 THREADS: dict[str, Any] = {"num_workers": 3, "worker_method": "thread"}
@@ -310,7 +336,9 @@ def test_the_same_sequence_on_threads(source: Any, way: dict[str, Any]) -> None:
     assert_goes_on(make, **({"stops": (4,), "epochs": 1} if way else {"stops": (0, 1, 5)}))
 
 
-@pytest.mark.parametrize("source", [Buffered, SharesItselfUnevenly, HasShards, KeepsItsState, Stumbling, mapped])
+@pytest.mark.parametrize(
+    "source", [Buffered, SharesItselfUnevenly, HasShards, KeepsItsState, Stumbling, mapped, Seldom]
+)
 def test_the_same_sequence_in_processes(source: Any) -> None:
     assert_goes_on(lambda: loader(source(), **PROCESSES), stops=(3,), epochs=1)
 
@@ -429,6 +457,45 @@ def read_in_legs(make: Any, legs: list[tuple[int, int]], last: int, **settings: 
         iterator.close()  # type: ignore[attr-defined]
         state = through_json(some.state_dict())
     return received
+
+
+def test_what_a_shared_out_stream_draws_does_not_depend_on_its_workers() -> None:
+    whole = list(itertools.chain.from_iterable(loader(Seldom())))
+    assert len({number for sample in whole for number in sample[1:]}) == 1 + 5
+    for *legs, last in [((0, 2), (3, 3), 2), ((2, 1), 3), ((2, 4), 0), ((3, 5), 2)]:
+        received: list[Any] = []
+        state = None
+        for workers, count in (*legs, (last, None)):
+            some = loader(Seldom(), num_workers=workers)
+            if state is not None:
+                some.load_state_dict(state)
+            iterator = iter(some)
+            received += itertools.chain.from_iterable(itertools.islice(iterator, count))
+            iterator.close()
+            state = through_json(some.state_dict())
+        assert sorted(received) == whole, (legs, last)
+
+
+def test_a_state_that_does_not_say_what_was_drawn_from_is_of_a_stream_seeded_for_each_sample() -> None:
+    """As all were, when there were no such words in states."""
+    by_position = list(loader(Seldom(), seeding="sample"))
+    some = loader(Seldom())
+    walked(iter(some), 1)
+    state = some.state_dict()
+    below = json.loads(state["below"])
+    assert below["workers"][0].pop("drawn") == []
+    state["below"] = json.dumps(below)
+    assert list(_loaded(loader(Seldom()), state)) == by_position[1:] != list(loader(Seldom()))[1:]
+
+
+def test_named_shards_have_been_drawn_from_by_whichever_worker() -> None:
+    states: list[Any] = [
+        {"ended": False, "position": position, "stream": {"shards": {f"file {position}": 0}}, "drawn": drawn}
+        for position, drawn in ((5, []), (9, ["torch"]), (2, ["NumPy"]))
+    ]
+    assert [state["drawn"] for state in reshared(states, 2)] == [["NumPy", "torch"]] * 2
+    del states[0]["drawn"]
+    assert [state["drawn"] for state in reshared(states, 2)] == [["NumPy", "Python", "torch"]] * 2
 
 
 LEGS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4)
@@ -721,6 +788,8 @@ def test_to_ask_late_is_an_error_after_a_resume_too() -> None:
         [{"ended": False, "position": "3", "stream": None}],
         [{"ended": False, "position": 3}],
         [{"ended": False, "position": 3, "stream": [3]}],
+        [{"ended": False, "position": 3, "stream": None, "drawn": "NumPy"}],
+        [{"ended": False, "position": 3, "stream": None, "drawn": [["NumPy"]]}],
     ],
     ids=str,
 )

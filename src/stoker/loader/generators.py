@@ -15,7 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker.loader.twisters import FRESH, WORDS, TorchTwister, memory_at, seen_in, words_of
+from stoker.loader.twisters import WORDS, TorchTwister, memory_at, seen_in, words_of
+
+GLOBALS = ("Python", "NumPy", "torch")
+"""Whose global generators are known."""
 
 _MASK = 2**64 - 1
 _TORCH_SLOTS = 632
@@ -81,9 +84,11 @@ class PythonStream:
         own = random.Random
         self._is_twister = (kind.seed, kind.getstate, kind.setstate) == (own.seed, own.getstate, own.setstate)
         self._memory = words_of(generator) if self._is_twister and not lasting else None
+        # How many are used up, and two words: 624 draws change these, and seed() the second
+        self._head = None if self._memory is None else self._memory[:3]
         if self._is_twister:
             self._seed = super(own, generator).seed  # Python's own part of it asks what kind of seed it is
-        self._seeded: Any = None  # the state, of others
+        self._seeded: Any = None
 
     def state(self) -> Any:
         if self._memory is None:
@@ -101,16 +106,13 @@ class PythonStream:
         self._seed(key ^ self._salt)
         if self._is_twister:
             self._generator.gauss_next = None  # type: ignore[attr-defined]
-        else:
-            self._seeded = self.state()
+        self._seeded = self._glance()
 
     def drawn(self) -> bool:
-        if not self._is_twister:
-            return bool(self.state() != self._seeded)
-        if self._memory is not None:
-            return bool(self._memory[0] != WORDS or self._memory[1] != FRESH)
-        _, words, held_back = self._generator.getstate()
-        return words[0] != FRESH or words[-1] != WORDS or held_back is not None
+        return bool(self._glance() != self._seeded)
+
+    def _glance(self) -> Any:
+        return self.state() if self._head is None else self._head.tobytes()
 
 
 class LegacyStream:
@@ -236,11 +238,11 @@ class TorchStream:
         self._salt = salt_of(self.state()) if salt is None else salt
         fresh = torch.Generator().manual_seed(generator.initial_seed())
         self._template = fresh.get_state()
-        self._seeded = self._template.numpy()
-        slots = self._seeded.view(np.uint64)
+        slots = self._template.numpy().view(np.uint64)
         self._words = slots[3 : 3 + WORDS]
         # Old checkpoints keep torch from changing this layout. If it did all the same, 32 bits would have to do.
         self._direct = len(slots) == _TORCH_SLOTS and int(self._words[0]) == generator.initial_seed() % 2**32
+        self._seeded: Any = None
 
     def state(self) -> bytes:
         if self._twister is None:
@@ -262,10 +264,14 @@ class TorchStream:
             np.right_shift(self._words, _HALF, out=self._words)
             self._generator.set_state(self._template)
         else:
-            self._seeded = self._generator.manual_seed(key >> 1).get_state().numpy()
+            self._generator.manual_seed(key >> 1)
+        self._seeded = self._glance()
 
     def drawn(self) -> bool:
-        return self._public() != bytes(self._seeded)
+        return bool(self._glance() != self._seeded)
+
+    def _glance(self) -> Any:
+        return self._public() if self._twister is None else self._twister.glance()
 
     def _public(self) -> bytes:
         return bytes(self._generator.get_state().numpy())

@@ -6,6 +6,10 @@ becomes *active*, seeded before each sample, and the batch is done again. The fi
 doing anything twice: all generators are seeded before each of them, and those that move become active. Whatever the
 path, a sample draws only from generators that were seeded for its own position, so the results are the same.
 
+A stream cannot be asked for a sample twice. There a global generator is *waiting*: as it is for the sample at position
+0, until one draws from it; behind that one it is seeded for each. Which have been drawn from is part of where the
+stream stands.
+
 Not seen: code that draws and then puts the state back (`torch.random.fork_rng`); `seeding="sample"` is the cure.
 """
 
@@ -95,11 +99,17 @@ class SampleSeeding:
         self._epoch: int | None = None
         self._knows_torch = False
         self._found: dict[int, tuple[Any, Stream]] = {}  # holds what it names, so that no id is used twice
+        self._globals: dict[str, Stream] = {}  # by whose they are
         self._active: list[Stream] = []
         self._idle: list[Stream] = []
         self._seeded: list[Stream] = []  # for the sample that is being made
         self._idle_states: list[tuple[Stream, Any]] | None = None
         self._to_put_back: list[tuple[Stream, Any]] = []
+        self._drawn: set[str] = set()  # of the stream that is read
+        self._waiting_for: int | None = None  # key of the samples whose first the waiting ones are seeded for, and were
+        self._waiting: list[tuple[str, Stream]] = []
+        self._at = 0
+        self._others: list[Stream] = []
 
     def samples(
         self,
@@ -137,13 +147,23 @@ class SampleSeeding:
             raise
         return done
 
-    def one(self, seed: int, position: int, call: Callable[[], T]) -> T:
-        """`call()` under generators seeded for one sample, never done twice: for the `next` of a stream."""
-        return self._once(_SAMPLE, seed, position, call)
+    def one(self, seed: int, position: int, call: Callable[[], T], drawn: set[str]) -> T:
+        """`call()` for the next sample of a stream, never done twice.
+
+        Those of Python's, NumPy's and torch's global generators that are in `drawn` are seeded for it; the others are
+        as they are for position 0, and come into `drawn` if it moves them.
+        """
+        if not (self._restore or self._bystanders):  # what each sample of a stream comes to
+            return self._in_turn(seed, position, call, drawn)
+        self._begin(seed, _SAMPLE)
+        with self._bystanders_watched(), self._borrowed(self._all()):
+            self._waiting_for = None
+            return self._in_turn(seed, position, call, drawn)
 
     def again(self, seed: int, position: int) -> None:
         """Within a call of `one`: the rest of it runs under generators seeded for another sample."""
-        self._seed_all(mix(seed, _SAMPLE), position)
+        self._waiting_for = None
+        self._seed_in_turn(_key(seed, _SAMPLE), position)
 
     def afresh(self, seed: int, position: int) -> None:
         """Within `samples`: another is tried in the place of the one that failed, and draws what that one drew."""
@@ -166,6 +186,7 @@ class SampleSeeding:
         restore = self._restore
         with self._borrowed(self._all()):
             self._restore = False
+            self._waiting_for = None if restore else self._waiting_for  # the training loop may have drawn since
             try:
                 yield
             finally:
@@ -173,16 +194,49 @@ class SampleSeeding:
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
-        if not (self._restore or self._bystanders):  # what each sample of a stream comes to
-            return self._seeded_once(key, position, call)
         with self._bystanders_watched(), self._borrowed(self._all()):
-            return self._seeded_once(key, position, call)
+            self._seed_all(key, position)
+            if self._probes:
+                self._probes -= 1
+            return call()
 
-    def _seeded_once(self, key: int, position: int, call: Callable[[], T]) -> T:
-        self._seed_all(key, position)
+    def _in_turn(self, seed: int, position: int, call: Callable[[], T], drawn: set[str]) -> T:
+        if seed != self._epoch or not self._knows_torch:
+            self._begin(seed, _SAMPLE)
+        if drawn is not self._drawn:
+            self._drawn, self._waiting_for = drawn, None
+        self._seed_in_turn(_key(seed, _SAMPLE), position)
         if self._probes:
             self._probes -= 1
-        return call()
+        try:
+            return call()
+        except BaseException:
+            self._waiting_for = None  # who is asked what to do about it may draw as well
+            raise
+        finally:
+            for whose, stream in self._waiting:
+                if stream.drawn():
+                    drawn.add(whose)
+                    self._waiting_for = None
+
+    def _seed_in_turn(self, key: int, position: int) -> None:
+        if self._waiting_for != key:
+            self._wait(key)
+        self._at = position
+        if self._others or self._rng.streams:
+            sample_key = step(key, position)
+            for stream in (*self._others, *self._rng.streams):
+                stream.seed(sample_key)
+
+    def _wait(self, key: int) -> None:
+        names = () if self._always else self._globals.keys() - self._drawn
+        self._waiting = [(whose, stream) for whose, stream in self._globals.items() if whose in names]
+        waiting = [stream for _, stream in self._waiting]
+        self._others = [stream for stream in self._all() if stream not in waiting]
+        self._rng.key, self._rng.find_position = key, lambda: self._at
+        self._waiting_for, self._idle_states = key, None
+        for stream in waiting:
+            stream.seed(step(key, 0))
 
     def _begin(self, seed: int, purpose: int) -> int:
         self.failed_at = None
@@ -195,12 +249,14 @@ class SampleSeeding:
         """Takes up the generators that there are now; those that were there before stay what they were."""
         self._knows_torch = loaded_torch() is not None
         before, self._found = self._found, {}
+        self._waiting_for = None
         for generator in (*global_generators().values(), *held_generators(self._dataset)):
             name = id(generator)
             stream = before[name][1] if name in before else stream_of(generator)
             if stream is not None:
                 self._found[name] = (generator, stream)
         streams = [stream for _, stream in self._found.values()]
+        self._globals = {whose: self._found[id(generator)][1] for whose, generator in global_generators().items()}
         self._active = [stream for stream in streams if self._always or stream in self._active]
         self._idle = [stream for stream in streams if stream not in self._active]
         self._idle_states = None
@@ -213,7 +269,7 @@ class SampleSeeding:
 
     def _seed_all(self, key: int, position: int) -> None:
         self._rng.key, self._rng.find_position = key, lambda: position
-        self._idle_states = None
+        self._idle_states = self._waiting_for = None
         sample_key = step(key, position)
         for stream in (*self._active, *self._idle, *self._rng.streams):
             stream.seed(sample_key)

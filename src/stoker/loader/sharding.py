@@ -17,6 +17,7 @@ from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.datasets.worker_share import OfWorker
 from stoker.errors import ShardingError, StateFormatError, StateMismatchError
 from stoker.loader import asking
+from stoker.loader.generators import GLOBALS
 
 OTHERS = object()
 """Stands in a worker's stream for a sample that another worker gives."""
@@ -280,6 +281,9 @@ def _begun(states: list[Any]) -> list[State]:
 def _is_state(state: Any) -> bool:
     if not isinstance(state, dict) or "ended" not in state:
         return False
+    drawn = state.get("drawn", [])
+    if not isinstance(drawn, list) or not all(isinstance(whose, str) for whose in drawn):
+        return False
     known = "part" in state or isinstance(state.get("stream", 0), (dict, type(None)))
     return bool(state["ended"]) or (known and isinstance(state.get("position"), int))
 
@@ -329,7 +333,11 @@ def _merged(states: list[State]) -> State | None:
             (unread if name in old else read)[name] = place
     whole: State = {"shards": {**unread, **read}}
     position = max(state["position"] for state in states)
-    return {"ended": False, "merged": True, "position": position, "stream": whole if wrap is None else {wrap: whole}}
+    drawn = {whose for state in states for whose in state.get("drawn", GLOBALS)}
+    return {
+        **{"ended": False, "merged": True, "position": position, "drawn": sorted(drawn)},
+        "stream": whole if wrap is None else {wrap: whole},
+    }
 
 
 def _shards(state: State) -> tuple[dict[str, Any] | None, str | None]:
@@ -352,7 +360,7 @@ def _strided_anew(states: list[Any]) -> State:
     places = itertools.chain(enumerate(left), ((q - tail + len(left), q) for q in range(tail, new_tail)))
     earliest = states[unread.index(min(unread))]
     return {
-        **({"position": 0, "stream": None} if earliest is None else earliest),
+        **({"position": 0, "stream": None, "drawn": []} if earliest is None else earliest),
         **{"ended": False, "strided": True, "tail": new_tail},
         "left": [position for place, position in places if position >= unread[place % len(states)]],
     }

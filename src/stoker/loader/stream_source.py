@@ -6,7 +6,7 @@ import functools
 import inspect
 import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from stoker._stories import text_of
 from stoker._worker_info import current
 from stoker.errors import ErrorBudgetError, SkipSample, StateMismatchError, StreamLostError
 from stoker.loader.faults import Faults
-from stoker.loader.generators import mix
+from stoker.loader.generators import GLOBALS, mix
 from stoker.loader.held_generators import held_generators
 from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
 
@@ -70,11 +70,13 @@ class StreamSource:
         self._mark = mark
         self._resumed = resumed
         self._source: StreamIterator[tuple[int, Any]] | None = None
+        self._pull: Callable[[], tuple[int, Any] | None] = lambda: None
         self._ended = False
         self._never_opened = False
         self._raised: Exception | None = None  # by a generator, just now
         self._position = 0  # where it goes on to look for its samples
         self._at = 0  # of its latest sample, given or raised
+        self._drawn: set[str] = set()  # whose global generators its samples have drawn from
         self.seed = 0
         self.first = 0
         self.read = 0
@@ -124,7 +126,8 @@ class StreamSource:
         while len(samples) + left_out < wanted:
             self._mark[0] = read
             self.read = read + 1
-            self._raise_known(read)
+            if self._faults.knows_any:
+                self._raise_known(read)
             try:
                 sample = self._next_sample(seeds)
             except Exception as error:
@@ -174,19 +177,24 @@ class StreamSource:
             if left.get("run") == self._run:
                 state = self._after_a_death(left)
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
+        # States of former versions do not say it: all generators were seeded for each sample
+        self._drawn = set(() if state is None else state.get("drawn", GLOBALS))
         again = read_again(self._dataset, state)
         if again:
+            self._drawn = set() if "drawn" in state else self._drawn
             state = {**state, "position": 0, "stream": None} if strided else None
         if settings.shard == "auto" and not self._init_fn and (several or strided):
             share = (self._dataset, self._number, max(1, settings.num_workers), self.notes.append, state)
             # Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's
             current.on_told = functools.partial(seeds.again, mix(work.seed, self._number), 0)
             try:
-                self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share))
+                self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share), self._drawn)
             finally:
                 current.on_told = None
         else:
-            self._source, whole = seeds.one(work.seed, 0, lambda: Numbered(self._dataset, state)), not several
+            opened = functools.partial(Numbered, self._dataset, state)
+            self._source, whole = seeds.one(work.seed, 0, opened, self._drawn), not several
+        self._pull = functools.partial(next, self._source, None)
         self._position = 0 if state is None else state["position"]
         self.seed = work.seed if whole else mix(work.seed, self._number)
         with seeds.undisturbed(self.seed):
@@ -212,7 +220,7 @@ class StreamSource:
             ended = self._ended and not self._never_opened
             return (pickle.dumps({"run": self._run, "ended": True}, 5) if ended else None), True
         try:
-            state = {"run": self._run, **self._source.state_dict()}
+            state = {"run": self._run, **self._source.state_dict(), "drawn": sorted(self._drawn)}
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
             return blob, self._ended or self._goes_on(state)
         except Exception as error:
@@ -260,11 +268,9 @@ class StreamSource:
 
     def _next_item(self, seeds: SampleSeeding) -> tuple[int, Any] | None:
         """The next of the stream that is read, under the seeds of its position; None at the end."""
-        assert self._source is not None
         ended = False
         try:
-            item: tuple[int, Any] | None
-            item = seeds.one(self.seed, self._position, functools.partial(next, self._source, None))
+            item: tuple[int, Any] | None = seeds.one(self.seed, self._position, self._pull, self._drawn)
             ended = item is None
             return item
         finally:

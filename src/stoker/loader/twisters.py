@@ -18,9 +18,6 @@ import numpy as np
 
 WORDS = 624
 
-FRESH = 2**31
-"""The first word of Python's and NumPy's twister that was just seeded."""
-
 Memory = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -79,6 +76,7 @@ class TorchTwister:
         self._held_back = memory_at(address + 2500, ctypes.c_uint8, 17)
         self._head = memory_at(address - 20, ctypes.c_uint8, 13)
         self._words_from_next = memory_at(address - 4)
+        self._start = self._words_from_next[:2]
 
     @classmethod
     def of(cls, generator: Any) -> TorchTwister | None:
@@ -90,6 +88,10 @@ class TorchTwister:
         not what it was before."""
         held_back, head = self._held_back.tobytes(), self._head.tobytes()
         return head, self._words_from_next.tobytes(), _held(held_back[:5], held_back[8:])
+
+    def glance(self) -> tuple[bytes, bytes]:
+        """Enough of it to see whether it was drawn from, or seeded, since it was seeded."""
+        return self._head.tobytes(), self._start.tobytes()
 
 
 Seen = tuple[bytes, bytes, "tuple[bytes, bytes] | None"]
