@@ -23,7 +23,7 @@ PLOT = PAGE.with_suffix(".svg")
 README = ROOT / "README.md"
 ORDER = (
     *("transport", "overhead", "start", "memory", "columns", "small_shm", "images"),
-    *("rows", "tokens", "dicts", "ragged", "where", "auto"),
+    *("rows", "tokens", "dicts", "ragged", "streams", "where", "auto"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
     *("chaos", "recovery", "supervision"),

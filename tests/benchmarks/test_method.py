@@ -72,6 +72,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("tokens", "tokens", ["stoker", "torch", "torch, 2 workers", "gather alone", "bare"]),
         ("dicts", "dicts, collation alone", ["stoker", "general", "torch"]),
         ("ragged", "ragged texts, 2 workers", ["stoker", "torch"]),
+        ("streams", "noise, 2 workers", ["stoker", "stoker, seeding='worker'", "torch"]),
         ("order_cost", "one worker, nothing drawn", ["stoker"]),
         ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
         ("columns", "tuples", ["columns", "list"]),
