@@ -210,7 +210,8 @@ def test_the_trainers_generators_are_not_disturbed(pattern: str, size: int) -> N
         before = [stream.state() for stream in streams]
         worker_seeding.samples(SEED, batch, dataset.__getitem__, batch)
         worker_seeding.collate(SEED, batch[0], lambda: dataset.draw("Python"))
-        worker_seeding.one(SEED, batch[0], lambda: dataset.draw("NumPy"), set())
+        with worker_seeding.undisturbed(SEED):
+            worker_seeding.one(SEED, batch[0], lambda: dataset.draw("NumPy"), set())
         assert [stream.state() for stream in streams] == before
         random.random(), np.random.standard_normal(), dataset.draw("Torch")
     assert dataset.python.random() == own[0].random()

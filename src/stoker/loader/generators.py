@@ -106,13 +106,10 @@ class PythonStream:
         self._seed(key ^ self._salt)
         if self._is_twister:
             self._generator.gauss_next = None  # type: ignore[attr-defined]
-        self._seeded = self._glance()
+        self._seeded = self.state() if self._head is None else self._head.tobytes()
 
     def drawn(self) -> bool:
-        return bool(self._glance() != self._seeded)
-
-    def _glance(self) -> Any:
-        return self.state() if self._head is None else self._head.tobytes()
+        return bool((self.state() if self._head is None else self._head.tobytes()) != self._seeded)
 
 
 class LegacyStream:
@@ -265,13 +262,10 @@ class TorchStream:
             self._generator.set_state(self._template)
         else:
             self._generator.manual_seed(key >> 1)
-        self._seeded = self._glance()
+        self._seeded = self._public() if self._twister is None else self._twister.glance()
 
     def drawn(self) -> bool:
-        return bool(self._glance() != self._seeded)
-
-    def _glance(self) -> Any:
-        return self._public() if self._twister is None else self._twister.glance()
+        return bool((self._public() if self._twister is None else self._twister.glance()) != self._seeded)
 
     def _public(self) -> bytes:
         return bytes(self._generator.get_state().numpy())

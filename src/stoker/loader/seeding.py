@@ -148,22 +148,40 @@ class SampleSeeding:
         return done
 
     def one(self, seed: int, position: int, call: Callable[[], T], drawn: set[str]) -> T:
-        """`call()` for the next sample of a stream, never done twice.
+        """Within `undisturbed`: `call()` for the next sample of a stream, never done twice.
 
         Those of Python's, NumPy's and torch's global generators that are in `drawn` are seeded for it; the others are
         as they are for position 0, and come into `drawn` if it moves them.
         """
-        if not (self._restore or self._bystanders):  # what each sample of a stream comes to
-            return self._in_turn(seed, position, call, drawn)
-        self._begin(seed, _SAMPLE)
-        with self._bystanders_watched(), self._borrowed(self._all()):
-            self._waiting_for = None
-            return self._in_turn(seed, position, call, drawn)
+        if seed != self._epoch or not self._knows_torch:
+            self._begin(seed, _SAMPLE)
+        key = _key(seed, _SAMPLE)
+        if drawn is not self._drawn or key != self._waiting_for:
+            self._drawn = drawn
+            self._wait(key)
+        self._at = position
+        if self._others or self._rng.streams:
+            self._seed_others(key, position)
+        try:
+            if self._probes:
+                with self._bystanders_watched():
+                    self._probes -= 1
+                    return call()
+            return call()
+        except BaseException:
+            self._waiting_for = None  # who is asked what to do about it may draw as well
+            raise
+        finally:
+            for whose, stream in self._waiting:
+                if stream.drawn():
+                    drawn.add(whose)
+                    self._waiting_for = None
 
     def again(self, seed: int, position: int) -> None:
         """Within a call of `one`: the rest of it runs under generators seeded for another sample."""
-        self._waiting_for = None
-        self._seed_in_turn(_key(seed, _SAMPLE), position)
+        key, self._at = _key(seed, _SAMPLE), position
+        self._wait(key)
+        self._seed_others(key, position)
 
     def afresh(self, seed: int, position: int) -> None:
         """Within `samples`: another is tried in the place of the one that failed, and draws what that one drew."""
@@ -181,7 +199,7 @@ class SampleSeeding:
 
     @contextmanager
     def undisturbed(self, seed: int) -> Iterator[None]:
-        """Within it, states are put back once, at its end: cheaper, where a batch takes many calls."""
+        """Within it, samples may be made by `one`. States are put back once, at its end."""
         self._begin(seed, _SAMPLE)
         restore = self._restore
         with self._borrowed(self._all()):
@@ -200,34 +218,6 @@ class SampleSeeding:
                 self._probes -= 1
             return call()
 
-    def _in_turn(self, seed: int, position: int, call: Callable[[], T], drawn: set[str]) -> T:
-        if seed != self._epoch or not self._knows_torch:
-            self._begin(seed, _SAMPLE)
-        if drawn is not self._drawn:
-            self._drawn, self._waiting_for = drawn, None
-        self._seed_in_turn(_key(seed, _SAMPLE), position)
-        if self._probes:
-            self._probes -= 1
-        try:
-            return call()
-        except BaseException:
-            self._waiting_for = None  # who is asked what to do about it may draw as well
-            raise
-        finally:
-            for whose, stream in self._waiting:
-                if stream.drawn():
-                    drawn.add(whose)
-                    self._waiting_for = None
-
-    def _seed_in_turn(self, key: int, position: int) -> None:
-        if self._waiting_for != key:
-            self._wait(key)
-        self._at = position
-        if self._others or self._rng.streams:
-            sample_key = step(key, position)
-            for stream in (*self._others, *self._rng.streams):
-                stream.seed(sample_key)
-
     def _wait(self, key: int) -> None:
         names = () if self._always else self._globals.keys() - self._drawn
         self._waiting = [(whose, stream) for whose, stream in self._globals.items() if whose in names]
@@ -238,11 +228,17 @@ class SampleSeeding:
         for stream in waiting:
             stream.seed(step(key, 0))
 
+    def _seed_others(self, key: int, position: int) -> None:
+        sample_key = step(key, position)
+        for stream in (*self._others, *self._rng.streams):
+            stream.seed(sample_key)
+
     def _begin(self, seed: int, purpose: int) -> int:
         self.failed_at = None
-        if not self._only_rng and (seed != self._epoch or self._torch_is_new()):
-            self._epoch = seed
-            self._find()
+        if seed != self._epoch or self._torch_is_new():
+            self._epoch, self._knows_torch = seed, loaded_torch() is not None
+            if not self._only_rng:
+                self._find()
         return _key(seed, purpose)
 
     def _find(self) -> None:

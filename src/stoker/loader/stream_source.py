@@ -188,12 +188,14 @@ class StreamSource:
             # Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's
             current.on_told = functools.partial(seeds.again, mix(work.seed, self._number), 0)
             try:
-                self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share), self._drawn)
+                with seeds.undisturbed(work.seed):
+                    self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share), self._drawn)
             finally:
                 current.on_told = None
         else:
             opened = functools.partial(Numbered, self._dataset, state)
-            self._source, whole = seeds.one(work.seed, 0, opened, self._drawn), not several
+            with seeds.undisturbed(work.seed):
+                self._source, whole = seeds.one(work.seed, 0, opened, self._drawn), not several
         self._pull = functools.partial(next, self._source, None)
         self._position = 0 if state is None else state["position"]
         self.seed = work.seed if whole else mix(work.seed, self._number)
