@@ -211,7 +211,7 @@ def test_the_trainers_generators_are_not_disturbed(pattern: str, size: int) -> N
         worker_seeding.samples(SEED, batch, dataset.__getitem__, batch)
         worker_seeding.collate(SEED, batch[0], lambda: dataset.draw("Python"))
         with worker_seeding.undisturbed(SEED):
-            worker_seeding.one(SEED, batch[0], lambda: dataset.draw("NumPy"), set())
+            worker_seeding.one(SEED, batch[0], lambda: dataset.draw("NumPy"), {})
         assert [stream.state() for stream in streams] == before
         random.random(), np.random.standard_normal(), dataset.draw("Torch")
     assert dataset.python.random() == own[0].random()
@@ -248,7 +248,7 @@ def test_states_are_put_back_after_an_exception_too() -> None:
 
 def test_undisturbed_puts_states_back_once_at_its_end() -> None:
     worker_seeding = SampleSeeding("auto", dataset=None, restore=True)
-    model, of_model, drawn = SampleSeeding("auto", dataset=None), set[str](), set[str]()
+    model, of_model, drawn = SampleSeeding("auto", dataset=None), dict[str, int](), dict[str, int]()
     expected = [model.one(SEED, position, random.random, of_model) for position in range(3)]
     random.random()
     before = random.getstate()
@@ -309,7 +309,7 @@ def test_an_exception_that_depends_on_a_draw_does_not_depend_on_the_path() -> No
 def test_purposes_have_numbers_of_their_own() -> None:
     worker_seeding = SampleSeeding("auto", dataset=None)
     made = [
-        worker_seeding.one(SEED, 5, random.random, {"Python"}),
+        worker_seeding.one(SEED, 5, random.random, {"Python": -1}),
         worker_seeding.whole(SEED, 5, random.random),
         worker_seeding.collate(SEED, 5, random.random),
     ]
@@ -320,7 +320,7 @@ def test_purposes_have_numbers_of_their_own() -> None:
 
 
 def read_in_turn(
-    dataset: Noisy, start: int, drawn: set[str], sizes: list[int], restore: bool = False, mode: Any = "auto"
+    dataset: Noisy, start: int, drawn: dict[str, int], sizes: list[int], restore: bool = False, mode: Any = "auto"
 ) -> list[Any]:
     """The samples from there on, of a stream whose samples had drawn from these, and whose batches are collated."""
     worker_seeding = SampleSeeding(mode, dataset=None, restore=restore, rng=dataset.rng)
@@ -353,15 +353,15 @@ def test_a_stream_draws_the_same_from_wherever_it_is_read(
             return ()
         return (sources[index % len(sources)],) if spread else tuple(sources)
 
-    drawn: set[str] = set()
+    drawn: dict[str, int] = {}
     whole = read_in_turn(Noisy(draws), 0, drawn, [start, 100] if start else [100])
     of_torch = set() if torch is None else {"Torch"}
     wanted = {source for index in range(100) for source in draws(index)} & {"Python", "NumPy", *of_torch}
     assert {whose.capitalize() if whose == "torch" else whose for whose in drawn} == wanted
-    before: set[str] = set()
+    before: dict[str, int] = {}
     read_in_turn(Noisy(lambda index: draws(index) if index < start else ()), 0, before, [100])
     assert read_in_turn(Noisy(draws), start, before, sizes, restore) == whole[start:]
-    by_position = read_in_turn(Noisy(draws), 0, set(), sizes, mode="sample")
+    by_position = read_in_turn(Noisy(draws), 0, {}, sizes, mode="sample")
     met: set[str] = set()
     for index, (sample, usual) in enumerate(zip(whole, by_position, strict=True)):
         new = set(draws(index)) - met - {"rng"}
@@ -378,10 +378,10 @@ def test_what_a_streams_samples_do_not_draw_from_is_seeded_once(monkeypatch: pyt
     for whose, stream in worker_seeding._globals.items():
         seed = stream.seed
         monkeypatch.setattr(stream, "seed", lambda key, whose=whose, seed=seed: (seeded.append(whose), seed(key)))
-    drawn: set[str] = set()
+    drawn: dict[str, int] = {}
     for position in range(20):
         worker_seeding.one(SEED, position, random.random if position >= 10 else int, drawn)
-    assert drawn == {"Python"}
+    assert drawn == {"Python": 10}
     assert seeded.count("Python") == 1 + 9
     assert seeded.count("NumPy") == 1 + 1  # and once more when the others are looked through anew
 
@@ -392,13 +392,13 @@ def test_whoever_draws_between_the_samples_of_a_stream_changes_nothing() -> None
     def fails() -> None:
         raise KeyError
 
-    one, other, drawn = SampleSeeding("auto", dataset=None), SampleSeeding("auto", dataset=None), set[str]()
+    one, other, drawn = SampleSeeding("auto", dataset=None), SampleSeeding("auto", dataset=None), dict[str, int]()
     with pytest.raises(KeyError):
         one.one(SEED, 0, fails, drawn)
     random.random()
-    assert one.one(SEED, 1, int, drawn) == 0 and drawn == set()
+    assert one.one(SEED, 1, int, drawn) == 0 and drawn == {}
     other.one(SEED, 0, int, drawn)
-    assert one.one(SEED, 2, random.random, set()) == other.one(SEED, 2, random.random, set())
+    assert one.one(SEED, 2, random.random, {}) == other.one(SEED, 2, random.random, {})
 
 
 def test_to_seed_a_global_generator_counts_as_to_draw_from_it() -> None:
@@ -406,13 +406,13 @@ def test_to_seed_a_global_generator_counts_as_to_draw_from_it() -> None:
     if torch is not None:
         calls["torch"] = lambda: torch.manual_seed(torch.initial_seed())
     for whose, seed in calls.items():
-        drawn: set[str] = set()
+        drawn: dict[str, int] = {}
         SampleSeeding("auto", dataset=None).one(SEED, 0, seed, drawn)
-        assert drawn == {whose}
+        assert drawn == {whose: 0}
 
 
 def test_streams_are_never_asked_twice() -> None:
-    worker_seeding, drawn = SampleSeeding("auto", dataset=None), set[str]()
+    worker_seeding, drawn = SampleSeeding("auto", dataset=None), dict[str, int]()
     source = iter((index, random.random()) for index in range(40))
     made = [worker_seeding.one(SEED, position, lambda: next(source), drawn) for position in range(40)]
     assert [index for index, _ in made] == list(range(40))
@@ -460,7 +460,7 @@ def test_worker_mode_leaves_generators_to_their_course() -> None:
     twin = copy.deepcopy(dataset)
     random.seed(1), np.random.seed(1)
     made = worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
-    made.append(worker_seeding.one(SEED, 40, lambda: dataset[40], set()))
+    made.append(worker_seeding.one(SEED, 40, lambda: dataset[40], {}))
     random.seed(1), np.random.seed(1)
     assert made == [twin[index] for index in range(41)]
 

@@ -122,8 +122,9 @@ class LegacyStream:
 
     def __init__(self, generator: np.random.RandomState, salt: int | None = None) -> None:
         self._generator = generator
+        self._bits = generator._bit_generator  # keeps the words
         public = self._public()
-        memory = memory_at(generator._bit_generator.ctypes.state_address)
+        memory = memory_at(self._bits.ctypes.state_address)
         words, used = public["state"]["key"].astype(np.uint32), public["state"]["pos"]
         self._direct = memory[:WORDS].tobytes() == words.tobytes() and memory[WORDS] == used
         self._memory = memory if self._direct else memory.copy()
@@ -139,7 +140,13 @@ class LegacyStream:
             self._seen, self._held_back = seen, public["gauss"] if public["has_gauss"] else None
         return seen, self._held_back
 
+    def is_of(self, generator: Any) -> bool:
+        """Whether this is still where it draws from: `np.random.set_bit_generator` changes that."""
+        return generator is self._generator and generator._bit_generator is self._bits
+
     def restore(self, state: tuple[bytes, float | None]) -> None:
+        if not self.is_of(self._generator):
+            return
         if self._read() != self._seeded:
             self._generator.seed(0)  # the one cheap call that drops what is held back; only a draw leaves anything
         self._memory[:] = np.frombuffer(state[0], np.uint32)
@@ -148,6 +155,8 @@ class LegacyStream:
             self._publish()
 
     def seed(self, key: int) -> None:
+        if not self.is_of(self._generator):
+            return  # who has put another there seeds it, until it is found in the next epoch
         key ^= self._salt
         self._generator.seed(key & 0xFFFFFFFF)
         if not self._direct:

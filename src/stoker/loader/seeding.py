@@ -7,14 +7,15 @@ doing anything twice: all generators are seeded before each of them, and those t
 path, a sample draws only from generators that were seeded for its own position, so the results are the same.
 
 A stream cannot be asked for a sample twice. There a global generator is *waiting*: as it is for the sample at position
-0, until one draws from it; behind that one it is seeded for each. Which have been drawn from is part of where the
-stream stands.
+0, until one draws from it; behind that one it is seeded for each. Which one that was is part of where the stream
+stands, so what a sample draws follows from its position here too.
 
 Not seen: code that draws and then puts the state back (`torch.random.fork_rng`); `seeding="sample"` is the cure.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,6 +24,7 @@ from typing import Any, Literal, TypeVar
 
 from stoker.errors import StokerWarning
 from stoker.loader.generators import (
+    LegacyStream,
     Stream,
     global_generators,
     global_streams,
@@ -60,7 +62,7 @@ class SampleSeeding:
 
     Cost (`benchmarks/order_cost.py`), in a batch of 64: some 6 us for the batch if nothing is drawn (8 with
     `restore`). Seeding for a sample costs 5 us for Python's generator, 3 each for NumPy's legacy one and for torch's, 5
-    for those of `rng`, and is paid only for those that are drawn from. `one`, `whole` and `collate` always seed all.
+    for those of `rng`, and is paid only for those that are drawn from. `whole` and `collate` always seed all.
 
     Args:
         mode: `"auto"`; `"sample"` seeds every generator before each sample, drawn from or not; `"worker"` leaves all
@@ -105,8 +107,9 @@ class SampleSeeding:
         self._seeded: list[Stream] = []  # for the sample that is being made
         self._idle_states: list[tuple[Stream, Any]] | None = None
         self._to_put_back: list[tuple[Stream, Any]] = []
-        self._drawn: set[str] = set()  # of the stream that is read
+        self._drawn: dict[str, int] = {}  # of the stream that is read
         self._waiting_for: int | None = None  # key of the samples whose first the waiting ones are seeded for, and were
+        self._waiting_until = math.inf  # the last position for which they wait
         self._waiting: list[tuple[str, Stream]] = []
         self._at = 0
         self._others: list[Stream] = []
@@ -147,18 +150,22 @@ class SampleSeeding:
             raise
         return done
 
-    def one(self, seed: int, position: int, call: Callable[[], T], drawn: set[str]) -> T:
+    def one(self, seed: int, position: int, call: Callable[[], T], drawn: dict[str, int]) -> T:
         """Within `undisturbed`: `call()` for the next sample of a stream, never done twice.
 
-        Those of Python's, NumPy's and torch's global generators that are in `drawn` are seeded for it; the others are
-        as they are for position 0, and come into `drawn` if it moves them.
+        Args:
+            seed: of the epoch.
+            position: of the sample.
+            call: gives it.
+            drawn: whose global generators were drawn from (see `GLOBALS`), and at which position first. Up to there
+                they are as for position 0, behind it they are seeded for each. It is added to.
         """
         if seed != self._epoch or not self._knows_torch:
             self._begin(seed, _SAMPLE)
         key = _key(seed, _SAMPLE)
-        if drawn is not self._drawn or key != self._waiting_for:
+        if drawn is not self._drawn or key != self._waiting_for or position > self._waiting_until:
             self._drawn = drawn
-            self._wait(key)
+            self._wait(key, position)
         self._at = position
         if self._others or self._rng.streams:
             self._seed_others(key, position)
@@ -174,13 +181,13 @@ class SampleSeeding:
         finally:
             for whose, stream in self._waiting:
                 if stream.drawn():
-                    drawn.add(whose)
+                    drawn.setdefault(whose, position)
                     self._waiting_for = None
 
     def again(self, seed: int, position: int) -> None:
         """Within a call of `one`: the rest of it runs under generators seeded for another sample."""
         key, self._at = _key(seed, _SAMPLE), position
-        self._wait(key)
+        self._wait(key, position)
         self._seed_others(key, position)
 
     def afresh(self, seed: int, position: int) -> None:
@@ -204,7 +211,8 @@ class SampleSeeding:
         restore = self._restore
         with self._borrowed(self._all()):
             self._restore = False
-            self._waiting_for = None if restore else self._waiting_for  # the training loop may have drawn since
+            if restore or any(stream.drawn() for _, stream in self._waiting):  # by whatever came between
+                self._waiting_for = None
             try:
                 yield
             finally:
@@ -218,15 +226,20 @@ class SampleSeeding:
                 self._probes -= 1
             return call()
 
-    def _wait(self, key: int) -> None:
-        names = () if self._always else self._globals.keys() - self._drawn
-        self._waiting = [(whose, stream) for whose, stream in self._globals.items() if whose in names]
+    def _wait(self, key: int, position: int) -> None:
+        if self._always:
+            self._drawn.update(dict.fromkeys(self._globals, -1))
+        self._waiting = [
+            (whose, stream) for whose, stream in self._globals.items() if position <= self._drawn.get(whose, position)
+        ]
+        self._waiting_until = min((self._drawn.get(whose, math.inf) for whose, _ in self._waiting), default=math.inf)
         waiting = [stream for _, stream in self._waiting]
         self._others = [stream for stream in self._all() if stream not in waiting]
         self._rng.key, self._rng.find_position = key, lambda: self._at
         self._waiting_for, self._idle_states = key, None
+        first = step(key, 0)
         for stream in waiting:
-            stream.seed(step(key, 0))
+            stream.seed(first)
 
     def _seed_others(self, key: int, position: int) -> None:
         sample_key = step(key, position)
@@ -249,10 +262,16 @@ class SampleSeeding:
         for generator in (*global_generators().values(), *held_generators(self._dataset)):
             name = id(generator)
             stream = before[name][1] if name in before else stream_of(generator)
+            if isinstance(stream, LegacyStream) and not stream.is_of(generator):
+                stream = stream_of(generator)
             if stream is not None:
                 self._found[name] = (generator, stream)
         streams = [stream for _, stream in self._found.values()]
-        self._globals = {whose: self._found[id(generator)][1] for whose, generator in global_generators().items()}
+        self._globals = {
+            whose: self._found[id(generator)][1]
+            for whose, generator in global_generators().items()
+            if id(generator) in self._found
+        }
         self._active = [stream for stream in streams if self._always or stream in self._active]
         self._idle = [stream for stream in streams if stream not in self._active]
         self._idle_states = None

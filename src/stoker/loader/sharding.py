@@ -183,6 +183,7 @@ def shared_out(
     stream = Numbered(dataset, state)
     if state is not None and not state.get("merged"):
         return stream, False  # it has shared itself out when the state was saved
+    current.resumed()  # its first sample draws what it draws where it is read behind this
     first = _first_of(stream)
     if current.asked:
         return _Asked(stream, first), False
@@ -228,8 +229,10 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
         StateFormatError: they are no states of streams.
     """
     begun = _begun(states)
-    if len(states) == workers or not begun:
-        return states if begun else [None] * workers
+    if not begun:
+        return [None] * workers
+    if len(states) == workers:
+        return states if _know_draws(begun) else [_as_begun(begun[0]) if state is None else state for state in states]
     merged = _merged(begun)
     if all(state["ended"] for state in begun) and len(begun) == len(states):
         return [{**(merged or {}), "ended": True}] * workers
@@ -281,8 +284,8 @@ def _begun(states: list[Any]) -> list[State]:
 def _is_state(state: Any) -> bool:
     if not isinstance(state, dict) or "ended" not in state:
         return False
-    drawn = state.get("drawn", [])
-    if not isinstance(drawn, list) or not all(isinstance(whose, str) for whose in drawn):
+    drawn = state.get("drawn", {})
+    if not isinstance(drawn, dict) or not all(isinstance(position, int) for position in drawn.values()):
         return False
     known = "part" in state or isinstance(state.get("stream", 0), (dict, type(None)))
     return bool(state["ended"]) or (known and isinstance(state.get("position"), int))
@@ -333,9 +336,11 @@ def _merged(states: list[State]) -> State | None:
             (unread if name in old else read)[name] = place
     whole: State = {"shards": {**unread, **read}}
     position = max(state["position"] for state in states)
-    drawn = {whose for state in states for whose in state.get("drawn", GLOBALS)}
+    drawn: dict[str, int] = {}
+    for whose, first in (item for state in states for item in drawn_in(state).items()):
+        drawn[whose] = min(first, drawn.get(whose, first))
     return {
-        **{"ended": False, "merged": True, "position": position, "drawn": sorted(drawn)},
+        **{"ended": False, "merged": True, "position": position, "drawn": drawn},
         "stream": whole if wrap is None else {wrap: whole},
     }
 
@@ -360,10 +365,29 @@ def _strided_anew(states: list[Any]) -> State:
     places = itertools.chain(enumerate(left), ((q - tail + len(left), q) for q in range(tail, new_tail)))
     earliest = states[unread.index(min(unread))]
     return {
-        **({"position": 0, "stream": None, "drawn": []} if earliest is None else earliest),
+        **((_as_begun(some) or {}) if earliest is None else earliest),
         **{"ended": False, "strided": True, "tail": new_tail},
         "left": [position for place, position in places if position >= unread[place % len(states)]],
     }
+
+
+def _as_begun(other: State) -> State | None:
+    """Where a worker has not begun, beside another that has: as one of its version, if they read one stream."""
+    if not other.get("strided"):
+        return None
+    start: State = {"position": 0, "stream": None, "ended": False, "strided": True}
+    return {**start, "drawn": {}} if _know_draws([other]) else start
+
+
+def _know_draws(states: list[State]) -> bool:
+    """Whether they are of a version that says what was drawn from."""
+    return all("drawn" in state or "position" not in state for state in states)
+
+
+def drawn_in(state: State) -> dict[str, int]:
+    """Whose global generators a stream has drawn from, and where first. In former versions, which do not say it, all
+    were seeded for each sample."""
+    return dict(state.get("drawn", dict.fromkeys(GLOBALS, -1)))
 
 
 def _told(dataset: Any, workers: int) -> str:

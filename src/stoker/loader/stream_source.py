@@ -15,9 +15,9 @@ from stoker._stories import text_of
 from stoker._worker_info import current
 from stoker.errors import ErrorBudgetError, SkipSample, StateMismatchError, StreamLostError
 from stoker.loader.faults import Faults
-from stoker.loader.generators import GLOBALS, mix
+from stoker.loader.generators import mix
 from stoker.loader.held_generators import held_generators
-from stoker.loader.sharding import OTHERS, Numbered, read_again, shared_out
+from stoker.loader.sharding import OTHERS, Numbered, drawn_in, read_again, shared_out
 
 if TYPE_CHECKING:
     from stoker.datasets.stream import StreamIterator
@@ -76,7 +76,7 @@ class StreamSource:
         self._raised: Exception | None = None  # by a generator, just now
         self._position = 0  # where it goes on to look for its samples
         self._at = 0  # of its latest sample, given or raised
-        self._drawn: set[str] = set()  # whose global generators its samples have drawn from
+        self._drawn: dict[str, int] = {}  # whose global generators its samples have drawn from, and where first
         self.seed = 0
         self.first = 0
         self.read = 0
@@ -177,31 +177,39 @@ class StreamSource:
             if left.get("run") == self._run:
                 state = self._after_a_death(left)
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
-        # States of former versions do not say it: all generators were seeded for each sample
-        self._drawn = set(() if state is None else state.get("drawn", GLOBALS))
+        self._drawn = {} if state is None else drawn_in(state)
         again = read_again(self._dataset, state)
         if again:
-            self._drawn = set() if "drawn" in state else self._drawn
             state = {**state, "position": 0, "stream": None} if strided else None
-        if settings.shard == "auto" and not self._init_fn and (several or strided):
-            share = (self._dataset, self._number, max(1, settings.num_workers), self.notes.append, state)
-            # Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's
-            current.on_told = functools.partial(seeds.again, mix(work.seed, self._number), 0)
-            try:
-                with seeds.undisturbed(work.seed):
-                    self._source, whole = seeds.one(work.seed, 0, lambda: shared_out(*share), self._drawn)
-            finally:
-                current.on_told = None
-        else:
-            opened = functools.partial(Numbered, self._dataset, state)
-            with seeds.undisturbed(work.seed):
-                self._source, whole = seeds.one(work.seed, 0, opened, self._drawn), not several
+        at = state["position"] if state is not None and state.get("merged") else 0
+        own = mix(work.seed, self._number)
+        # Where it was opened before, what it draws for that is no sample's
+        drawn = self._drawn if state is None or state.get("merged") else dict(self._drawn)
+        with seeds.undisturbed(work.seed):
+            if settings.shard == "auto" and not self._init_fn and (several or strided):
+                share = (self._dataset, self._number, max(1, settings.num_workers), self.notes.append, state)
+                # Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's
+                begin = functools.partial(self._begin_again, seeds, at)
+                self.seed, current.on_resumed = work.seed, begin
+                current.on_told = functools.partial(begin, own)
+                try:
+                    self._source, whole = seeds.one(work.seed, at, lambda: shared_out(*share), drawn)
+                finally:
+                    current.on_told = current.on_resumed = None
+            else:
+                opened = functools.partial(Numbered, self._dataset, state)
+                self._source, whole = seeds.one(work.seed, at, opened, drawn), not several
         self._pull = functools.partial(next, self._source, None)
         self._position = 0 if state is None else state["position"]
-        self.seed = work.seed if whole else mix(work.seed, self._number)
+        self.seed = work.seed if whole else own
         with seeds.undisturbed(self.seed):
             while self._position < again:
                 self._read_again(seeds, again)
+
+    def _begin_again(self, seeds: SampleSeeding, at: int, seed: int | None = None) -> None:
+        """What has been drawn till here was drawn to open it."""
+        self.seed = self.seed if seed is None else seed
+        seeds.again(self.seed, at)
 
     def _read_again(self, seeds: SampleSeeding, until: int) -> None:
         """A sample that was delivered before: read as then, also what it draws, and thrown away."""
@@ -222,7 +230,7 @@ class StreamSource:
             ended = self._ended and not self._never_opened
             return (pickle.dumps({"run": self._run, "ended": True}, 5) if ended else None), True
         try:
-            state = {"run": self._run, **self._source.state_dict(), "drawn": sorted(self._drawn)}
+            state = {"run": self._run, **self._source.state_dict(), "drawn": {**self._drawn}}
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
             return blob, self._ended or self._goes_on(state)
         except Exception as error:
