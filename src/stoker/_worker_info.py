@@ -70,6 +70,7 @@ class Questions:
     on_told: Callable[[], None] | None = None
     on_resumed: Callable[[], None] | None = None
     on_part: Callable[[str, bool], None] | None = None
+    on_read_again: Callable[[int], None] | None = None
 
     @property
     def asked(self) -> bool:
@@ -139,6 +140,16 @@ class _Current(threading.local):
     @on_part.setter
     def on_part(self, call: Callable[[str, bool], None] | None) -> None:
         self._asking.on_part = call
+
+    @property
+    def on_read_again(self) -> Callable[[int], None] | None:
+        """Where a loader resumes a stream: called before a sample is read again, with how many there are from it to the
+        next. Who gives other samples than the stream below is not to pass it on to that."""
+        return self._asking.on_read_again
+
+    @on_read_again.setter
+    def on_read_again(self, call: Callable[[int], None] | None) -> None:
+        self._asking.on_read_again = call
 
     @property
     def one_of_several(self) -> tuple[int, int] | None:

@@ -288,7 +288,7 @@ def test_a_full_arena_while_a_worker_is_replaced(
     if when == "it waits for memory":
         monkeypatch.setattr(worker.ZygotesWorker, "send", dies)
         monkeypatch.setattr(zygote.Lending, "offer", lambda self, unit: None)  # so that each unit asks
-        monkeypatch.setattr(cut, "WORTH", math.inf)  # parts of one do not wait for memory
+    monkeypatch.setattr(cut, "WORTH", math.inf)  # parts of one do not wait for memory
     settings = {"num_workers": workers, "multiprocessing_context": "fork", "memory_budget": 3 << 20, "timeout": 20}
     kept, seen = [], []
     for batch in loader(Rows(once if when == "it makes a sample" else {}), max_restarts=9, **settings):

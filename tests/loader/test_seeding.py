@@ -329,9 +329,9 @@ def read_in_turn(
         with worker_seeding.undisturbed(SEED):
             for position in range(start + batch.start, start + batch.stop):
                 made.append(worker_seeding.one(SEED, position, lambda index=position: dataset[index], drawn))
-        worker_seeding.collate(SEED, start + batch.start, lambda: [dataset.draw(source) for source in SOURCES[:3]])
-        if restore:
-            random.random(), np.random.standard_normal(), dataset.draw("Torch")
+        if batch.start % 2:
+            worker_seeding.collate(SEED, start + batch.start, lambda: [dataset.draw(source) for source in SOURCES[:3]])
+        random.random(), np.random.standard_normal(), dataset.draw("Torch")  # whoever does so between two batches
     return made
 
 
@@ -361,7 +361,12 @@ def test_a_stream_draws_the_same_from_wherever_it_is_read(
     before: dict[str, int] = {}
     read_in_turn(Noisy(lambda index: draws(index) if index < start else ()), 0, before, [100])
     assert read_in_turn(Noisy(draws), start, before, sizes, restore) == whole[start:]
-    by_position = read_in_turn(Noisy(draws), 0, {}, sizes, mode="sample")
+    again = dict(drawn)
+    assert read_in_turn(Noisy(draws), 0, again, sizes, restore) == whole, "with all that is known by then"
+    assert again == drawn
+    always: dict[str, int] = {}
+    by_position = read_in_turn(Noisy(draws), 0, always, sizes, mode="sample")
+    assert read_in_turn(Noisy(draws), start, always, sizes) == by_position[start:]
     met: set[str] = set()
     for index, (sample, usual) in enumerate(zip(whole, by_position, strict=True)):
         new = set(draws(index)) - met - {"rng"}
@@ -399,6 +404,40 @@ def test_whoever_draws_between_the_samples_of_a_stream_changes_nothing() -> None
     assert one.one(SEED, 1, int, drawn) == 0 and drawn == {}
     other.one(SEED, 0, int, drawn)
     assert one.one(SEED, 2, random.random, {}) == other.one(SEED, 2, random.random, {})
+
+
+def test_a_global_generator_that_cannot_be_seeded_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "_inst", random.SystemRandom())
+    drawn: dict[str, int] = {}
+    worker_seeding = SampleSeeding("auto", dataset=None)
+    assert worker_seeding.one(SEED, 0, lambda: float(np.random.random_sample()), drawn) >= 0
+    assert drawn == {"NumPy": 0}
+    assert worker_seeding.samples(SEED, range(20), int, range(20)) == list(range(20))
+
+
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("bits", [np.random.MT19937, np.random.PCG64])
+def test_samples_may_put_another_bit_generator_into_numpys_global_one(bits: Any, restore: bool) -> None:
+    """Whose words are then others: until the next epoch it runs its own course."""
+
+    def fetch(index: int) -> float:
+        if index == 25:
+            np.random.set_bit_generator(bits(5))
+        return float(np.random.standard_normal())
+
+    kept = np.random.get_bit_generator()
+    worker_seeding = SampleSeeding("auto", dataset=None, restore=restore)
+    try:
+        for batch in cut(60, [8]):
+            worker_seeding.samples(SEED, batch, fetch, batch)
+        for batch in cut(20, [8]):
+            worker_seeding.samples(SEED + 1, batch, lambda index: float(np.random.standard_normal()), batch)
+        again = worker_seeding.samples(
+            SEED + 1, range(8, 16), lambda index: float(np.random.standard_normal()), [0] * 8
+        )
+    finally:
+        np.random.set_bit_generator(kept)
+    assert len(set(again)) == 8
 
 
 def test_to_seed_a_global_generator_counts_as_to_draw_from_it() -> None:

@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stoker
+from stoker.collate.registry import default_collate_fn_map
 from stoker.datasets.interleave import InterleaveDataset
+from stoker.datasets.stream import StreamIterator
 from stoker.errors import ShardingError, StateError, StateFormatError, StateMismatchError, StokerWarning
 from stoker.loader.epoch import Epoch
 from stoker.loader.plan import TurnPlan
@@ -231,6 +233,43 @@ class DrawsWhereItIsLoaded(KeepsItsState):
         rng().random()
 
 
+class DrawsWhereItIsOpened(stoker.Stream[Any]):
+    """At a place: no sample is to notice, though most have drawn nothing."""
+
+    def _begin(self, state: Any) -> Any:
+        if state is not None:
+            rng().random()
+        return _Counted(state["at"] if state else 0)
+
+
+class _Counted(StreamIterator[Any]):
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __next__(self) -> Any:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1, rng().random() if self.at > 7 else 0.0
+
+    def state_dict(self) -> Any:
+        return {"at": self.at}
+
+
+class ShuffledLate(Plain):
+    """Its order is drawn behind its first sample."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.first, 0.0
+        numbers = list(range(self.first + 1, self.first + N))
+        random.shuffle(numbers)
+        for number in numbers:
+            yield number, 0.0
+
+
 class Stumbling(Plain):
     """Raises, and goes on when it is asked again."""
 
@@ -275,7 +314,7 @@ SOURCES: list[Any] = [
     *(Plain, ShuffledFirst, Buffered, SharesItself, SharesItselfUnevenly, HasShards, KeepsItsState),
     *(KeepsItsStateAndSharesItself, IteratorKeepsItsState, Stumbling, Falling, chain, mapped),
     *(HasShardsAndSharesItself, shuffled_between, KeepsAStateBesideItsIterators, ItsOwnIterator),
-    *(KeepsTheGlobalGenerator, Seldom, DrawsWhereItIsLoaded),
+    *(KeepsTheGlobalGenerator, Seldom, DrawsWhereItIsLoaded, DrawsWhereItIsOpened),
 ]
 WAYS: list[dict[str, Any]] = [{}, {"shard": "none"}, {"worker_init_fn": int}, {"batch_size": None}, {"drop_last": True}]
 THREADS: dict[str, Any] = {"num_workers": 3, "worker_method": "thread"}
@@ -476,16 +515,91 @@ def test_what_a_shared_out_stream_draws_does_not_depend_on_its_workers() -> None
         assert sorted(received) == whole, (legs, last)
 
 
-def test_a_state_that_does_not_say_what_was_drawn_from_is_of_a_stream_seeded_for_each_sample() -> None:
-    """As all were, when there were no such words in states."""
-    by_position = list(loader(Seldom(), seeding="sample"))
-    some = loader(Seldom())
-    walked(iter(some), 1)
+def as_formerly(some: Any) -> Any:
+    """Its state without the words that say what was drawn from: all generators were seeded for each sample."""
     state = some.state_dict()
     below = json.loads(state["below"])
-    assert below["workers"][0].pop("drawn") == {}
-    state["below"] = json.dumps(below)
-    assert list(_loaded(loader(Seldom()), state)) == by_position[1:] != list(loader(Seldom()))[1:]
+    for worker in below["workers"]:
+        if worker is not None:
+            del worker["drawn"]
+    return {**state, "below": json.dumps(below)}
+
+
+def test_a_state_that_does_not_say_what_was_drawn_from_is_of_a_stream_seeded_for_each_sample() -> None:
+    by_position = list(loader(Seldom(), seeding="sample"))
+    some = loader(Seldom(), seeding="sample")
+    walked(iter(some), 1)
+    assert list(_loaded(loader(Seldom()), as_formerly(some))) == by_position[1:] != list(loader(Seldom()))[1:]
+
+
+@pytest.mark.parametrize(("workers", "count"), [(0, 1), (0, 3), (2, 1), (2, 3)])
+def test_such_a_state_loses_nothing_in_later_ones(workers: int, count: int) -> None:
+    some = loader(ShuffledLate(), seeding="sample", num_workers=workers)
+    received = walked(iter(some), count)
+    state = as_formerly(some)
+    for more in (2, None):
+        some = _loaded(loader(ShuffledLate(), num_workers=workers), state)
+        received += walked(iter(some), more)
+        state = some.state_dict()
+    assert sorted(number for number, _ in itertools.chain.from_iterable(received)) == list(range(N))
+
+
+def test_seeded_for_each_sample_and_then_not_no_numbers_come_twice() -> None:
+    some = loader(Plain(), seeding="sample")
+    numbers = walked(iter(some), 2)
+    numbers += list(_loaded(loader(Plain()), some.state_dict()))
+    assert len({drawn for _, drawn in itertools.chain.from_iterable(numbers)}) == N
+
+
+class OpensWithADraw(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        first = rng().random()
+        return ((number, first, rng().random()) for number in range(N))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_first_sample_draws_the_same_on_any_number_of_workers(workers: int) -> None:
+    assert sorted(itertools.chain.from_iterable(loader(OpensWithADraw(), num_workers=workers))) == list(
+        itertools.chain.from_iterable(loader(OpensWithADraw()))
+    )
+
+
+class Registered(int):
+    """Collated by a function that draws."""
+
+
+def drawing(samples: Any, *, collate_fn_map: Any = None) -> Any:
+    random.random()
+    return list(samples)
+
+
+def test_what_a_registered_collate_function_draws_is_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that read one stream by stride would part."""
+
+    class Late(Plain):
+        def __iter__(self) -> Iterator[Any]:
+            return (Registered(number) for number, _ in ShuffledLate().__iter__())
+
+    monkeypatch.setitem(default_collate_fn_map, Registered, drawing)
+    for workers, size in ((2, 1), (2, 2), (3, 1)):
+        made = stoker.DataLoader(Late(), size, num_workers=workers, seed=3)
+        assert sorted(itertools.chain.from_iterable(made)) == list(range(N))
+
+
+def chain_of_shuffled() -> Any:
+    return stoker.ChainDataset([ShuffledLate(), Numbers(0), ShuffledLate(100)])
+
+
+@pytest.mark.parametrize("make", [chain_of_shuffled, lambda: stoker.MapDataset(chain_of_shuffled(), tuple)])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_parts_of_a_chain_in_an_order_of_their_own(make: Any, workers: int) -> None:
+    """Each worker draws the same order for a part, also where it is read again."""
+    everything = [*range(N), *range(100, 100 + N)]
+    for count in (0, 2, 8, 10):
+        some = loader(make(), num_workers=workers)
+        received = walked(iter(some), count)
+        received += walked(iter(_loaded(loader(make(), num_workers=workers), through_json(some.state_dict()))))
+        assert sorted(number for number, *_ in itertools.chain.from_iterable(received)) == everything, count
 
 
 def test_named_shards_have_been_drawn_from_by_whichever_worker() -> None:
@@ -809,6 +923,19 @@ def test_named_shards_go_on_behind_all_positions_that_were_drawn_for() -> None:
     assert [state["position"] for state in merged] == [9, 9]
     assert merged[0]["stream"] == {"shards": {"file 5": 5, "file 9": 9, "file 2": 2}}
     assert json.dumps(states) == before
+
+
+def test_first_samples_of_merged_states_draw_numbers_of_their_own() -> None:
+    class Drawing(Files):
+        def __iter__(self) -> Iterator[Any]:
+            return ((name, random.random()) for name in super().__iter__())
+
+    some = loader(Drawing(), num_workers=2)
+    received = walked(iter(some), 4)
+    for workers in (1, 3):
+        rest = walked(iter(_loaded(loader(Drawing(), num_workers=workers), through_json(some.state_dict()))))
+        drawn = [sample[-1] for sample in itertools.chain(*received, *rest)]
+        assert len(set(drawn)) == len(drawn), workers
 
 
 def test_one_workers_state_is_shared_out_in_a_copy() -> None:

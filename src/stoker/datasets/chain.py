@@ -28,6 +28,7 @@ class ChainDataset(Stream[T_co], _nominal.base("ChainDataset")):  # type: ignore
     """
 
     datasets: Iterable[Any]
+    _in_step = True
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = datasets

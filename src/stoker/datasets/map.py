@@ -70,6 +70,8 @@ class MapDataset(Dataset[T_co]):
 
 
 class _MapStream(MapDataset[T_co], Stream[T_co]):
+    _in_step = True
+
     @property
     def num_shards(self) -> int:
         return shards_of(self.dataset)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -51,6 +51,7 @@ class Stream(IterableDataset[T_co]):
     What it has to read again on resume must come out the same: random augmentation belongs above (outside), not below.
     """
 
+    _in_step = False  # whether each of its samples is one of the stream below
     _latest: StreamIterator[T_co] | None = None
     _loaded: State | None = None
 
@@ -100,21 +101,23 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
         StateMismatchError: the dataset ends before the place that the state names.
     """
     state = state or None
+    tell, current.on_read_again = current.on_read_again, None
     if isinstance(dataset, Stream):
         if state is None or not type(dataset).__iter__.__module__.startswith("stoker.datasets."):
             # An `__iter__` of the user's may be a generator around ours, which must not go to the place too.
             iterator = iter(dataset)
             if not isinstance(iterator, StreamIterator):
-                return Counted(iterator, state)
+                return Counted(iterator, state, tell)
             if state is None:
                 return iterator
         dataset.load_state_dict(state)
+        current.on_read_again = tell if dataset._in_step else None
         return iter(dataset)
     if not is_stream(dataset) and hasattr(dataset, "__getitem__"):
         return _ByIndex(dataset, count(state, "index"))
     if _keeps_state(dataset):
         return _OfDataset(dataset, state)
-    return Counted(iter(dataset), state)
+    return Counted(iter(dataset), state, tell)
 
 
 def count(state: State | None, name: str) -> int:
@@ -290,9 +293,10 @@ class Counted(StreamIterator[Any]):
     Args:
         iterator: at its start.
         state: of an earlier one of these.
+        tell: called before a sample is read again, with how many there are from it to the next.
     """
 
-    def __init__(self, iterator: Iterator[Any], state: State | None) -> None:
+    def __init__(self, iterator: Iterator[Any], state: State | None, tell: Callable[[int], None] | None = None) -> None:
         self._iterator = iterator
         self._seen = 0
         if state is not None and "iterator" in state and hasattr(iterator, "load_state_dict"):
@@ -300,6 +304,8 @@ class Counted(StreamIterator[Any]):
             return
         seen = count(state, "seen")
         while self._seen < seen:
+            if tell is not None:
+                tell(seen - self._seen)
             try:
                 next(self)
             except StopIteration:

@@ -22,7 +22,8 @@ from stoker.loader.generators import GLOBALS
 OTHERS = object()
 """Stands in a worker's stream for a sample that another worker gives."""
 
-Tell = Callable[[str], None]
+Share = tuple[int, int, Callable[[str], None]]
+"""A worker's number, how many there are, and where to tell the user something."""
 
 
 class Numbered(StreamIterator[tuple[int, Any]]):
@@ -118,45 +119,22 @@ class _Asked(StreamIterator[tuple[int, Any]]):
         return self._stream.state_dict()
 
 
-class _Chained(StreamIterator[tuple[int, Any]]):
-    """The streams of a `ChainDataset`, each shared out for itself when those before it are through."""
-
-    def __init__(self, streams: Iterator[Any], worker: int, workers: int, tell: Tell, state: State | None) -> None:
-        self._part = 0 if state is None else state["part"]
-        self._position = 0 if state is None else state["position"]
-        self._streams = itertools.islice(streams, self._part, None)
-        self._share = (worker, workers, tell)
-        self._stream = None if state is None or state["in"] is None else self._next_stream(state["in"])
-
-    def _next_stream(self, state: State | None) -> StreamIterator[Any]:
-        dataset = next(self._streams) if state is None else next(self._streams, None)
-        if dataset is None:
-            raise StateMismatchError(f"the state stands in stream {self._part} of a chain that has no more than that")
-        try:
-            return shared_out(dataset, *self._share, state)[0]
-        except Exception:  # one that cannot be opened is not tried again
-            self._part, self._position = self._part + 1, self._position + 1
-            raise
-
-    def __next__(self) -> tuple[int, Any]:
-        while True:
-            if self._stream is None:
-                self._stream = self._next_stream(None)
-            self._position += 1
-            try:
-                return self._position - 1, next(self._stream)[1]
-            except StopIteration:
-                self._part, self._stream = self._part + 1, None
-                self._position -= 1
-
-    def state_dict(self) -> State:
-        inner = None if self._stream is None else self._stream.state_dict()
-        return {"part": self._part, "position": self._position, "in": inner}
+def other_dataset(dataset: Any) -> StateMismatchError:
+    """What to raise where a state cannot be this one's."""
+    return StateMismatchError(f"the state is of another dataset than this {type(dataset).__name__}")
 
 
-def shared_out(
-    dataset: Any, worker: int, workers: int, tell: Tell, state: State | None
-) -> tuple[StreamIterator[tuple[int, Any]], bool]:
+def is_chain(dataset: Any, workers: int) -> bool:
+    """Whether so many workers share out the streams of a chain, each for itself, when those before it are through."""
+    return type(dataset).__iter__ is ChainDataset.__iter__ and not _is_cut(dataset, workers)
+
+
+def _is_cut(dataset: Any, workers: int) -> bool:
+    """Whether each worker gets a shard that the stream itself cuts."""
+    return callable(getattr(dataset, "shard", None)) and most_shares(dataset) >= workers
+
+
+def shared_out(dataset: Any, share: Share, state: State | None) -> tuple[StreamIterator[tuple[int, Any]], bool]:
     """The worker's share of a stream.
 
     A dataset that asks `get_worker_info()` before its first sample shares itself out, and is left alone. One with a
@@ -167,18 +145,15 @@ def shared_out(
         An iterator over (position in the stream that is read, sample or `OTHERS`), and whether that stream is the
         whole one, the same in each worker. An error of the stream's passes through, and the next sample may follow.
     """
+    worker, workers, tell = share
     current.on_part = asking.all_or_none() if workers > 1 else None
     if state is not None and state.get("strided"):
         return _Strided(Numbered(dataset, state), [], worker, workers, state), True
-    chain = type(dataset).__iter__ is ChainDataset.__iter__
-    named = callable(getattr(dataset, "shard", None)) and most_shares(dataset) >= workers
-    if state is not None and ("part" in state) != (chain and not named):
-        raise StateMismatchError(f"the state is of another dataset than this {type(dataset).__name__}")
-    if named:
+    if state is not None and "part" in state:
+        raise other_dataset(dataset)
+    if _is_cut(dataset, workers):
         current.on_part = asking.in_a_shard if workers > 1 else None
         return Numbered(shard_of(dataset, workers, OfWorker(worker)), state), False
-    if chain:
-        return _Chained(iter(dataset.datasets), worker, workers, tell, state), False
     current.asked = False
     stream = Numbered(dataset, state)
     if state is not None and not state.get("merged"):
@@ -209,7 +184,7 @@ def _taken(first: list[Any]) -> Any:
 
 def read_again(dataset: Any, state: State | None) -> int:
     """How many samples have to be read again to come to where a worker's stream stands: it cannot say so itself."""
-    if state is None or state["ended"] or isinstance(dataset, Stream):
+    if state is None or state.get("ended") or isinstance(dataset, Stream):
         return 0
     stream = state.get("stream")
     return int(state["position"]) if isinstance(stream, dict) and stream.keys() == {"seen"} else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,10 +18,11 @@ from stoker.errors import ErrorBudgetError, SkipSample, StateMismatchError, Stre
 from stoker.loader.faults import Faults
 from stoker.loader.generators import mix
 from stoker.loader.held_generators import held_generators
-from stoker.loader.sharding import OTHERS, Numbered, drawn_in, read_again, shared_out
+from stoker.loader.open_stream import OpenStream
+from stoker.loader.sharding import OTHERS, is_chain, other_dataset
 
 if TYPE_CHECKING:
-    from stoker.datasets.stream import StreamIterator
+    from stoker.datasets.stream import State
     from stoker.loader.job import Settings, Work
     from stoker.loader.seeding import SampleSeeding
 
@@ -69,14 +71,16 @@ class StreamSource:
         self._faults = faults
         self._mark = mark
         self._resumed = resumed
-        self._source: StreamIterator[tuple[int, Any]] | None = None
-        self._pull: Callable[[], tuple[int, Any] | None] = lambda: None
+        self._stream: OpenStream | None = None  # that is read
+        self._begun = False
+        self._parts: Iterator[Any] | None = None  # of a chain, which is shared out part by part: those that follow
+        self._part = 0
+        self._before = 0  # samples of parts that are through
+        self._open: Callable[[Any, Any, SampleSeeding, int], OpenStream]
         self._ended = False
         self._never_opened = False
         self._raised: Exception | None = None  # by a generator, just now
-        self._position = 0  # where it goes on to look for its samples
-        self._at = 0  # of its latest sample, given or raised
-        self._drawn: dict[str, int] = {}  # whose global generators its samples have drawn from, and where first
+        self._at = 0  # position of its latest sample, given or raised
         self.seed = 0
         self.first = 0
         self.read = 0
@@ -93,10 +97,10 @@ class StreamSource:
         self._raise_known(0)
         if self._resumed is not None and self._left_at_its_end(self._resumed):
             self._resumed, self._ended = None, True
-        if self._source is None and not self._ended:
+        if not self._begun and not self._ended:
             self._ended = self._never_opened = True  # one that cannot be opened is not tried again
-            self._open(work, seeds)
-            self._ended = self._never_opened = False
+            self._begin(work, seeds)
+            self._ended, self._never_opened, self._begun = False, False, True
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
         with seeds.undisturbed(self.seed), self._seeded_behind_a_state(seeds):
             samples, left_out = self._read(seeds, wanted)
@@ -108,7 +112,7 @@ class StreamSource:
     @contextmanager
     def _seeded_behind_a_state(self, seeds: SampleSeeding) -> Iterator[None]:
         """Within it, a sample whose stream has first to be resumed draws what it would have drawn in its turn."""
-        current.on_resumed = lambda: seeds.again(self.seed, self._position)
+        current.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
         try:
             yield
         finally:
@@ -169,68 +173,69 @@ class StreamSource:
             self._ended = True
             raise
 
-    def _open(self, work: Work, seeds: SampleSeeding) -> None:
-        """The worker's stream of samples in this epoch, each made under its own seed."""
+    def _begin(self, work: Work, seeds: SampleSeeding) -> None:
+        """Opens the worker's stream in this epoch."""
         settings, state = self._settings, work.indices
         if self._resumed is not None:
             left = pickle.loads(self._resumed)
             if left.get("run") == self._run:
                 state = self._after_a_death(left)
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
-        self._drawn = {} if state is None else drawn_in(state)
-        again = read_again(self._dataset, state)
-        if again:
-            state = {**state, "position": 0, "stream": None} if strided else None
-        at = state["position"] if state is not None and state.get("merged") else 0
-        own = mix(work.seed, self._number)
-        # Where it was opened before, what it draws for that is no sample's
-        drawn = self._drawn if state is None or state.get("merged") else dict(self._drawn)
-        with seeds.undisturbed(work.seed):
-            if settings.shard == "auto" and not self._init_fn and (several or strided):
-                share = (self._dataset, self._number, max(1, settings.num_workers), self.notes.append, state)
-                # Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's
-                begin = functools.partial(self._begin_again, seeds, at)
-                self.seed, current.on_resumed = work.seed, begin
-                current.on_told = functools.partial(begin, own)
-                try:
-                    self._source, whole = seeds.one(work.seed, at, lambda: shared_out(*share), drawn)
-                finally:
-                    current.on_told = current.on_resumed = None
-            else:
-                opened = functools.partial(Numbered, self._dataset, state)
-                self._source, whole = seeds.one(work.seed, at, opened, drawn), not several
-        self._pull = functools.partial(next, self._source, None)
-        self._position = 0 if state is None else state["position"]
-        self.seed = work.seed if whole else own
-        with seeds.undisturbed(self.seed):
-            while self._position < again:
-                self._read_again(seeds, again)
+        shares = settings.shard == "auto" and not self._init_fn and (several or strided)
+        share = (self._number, max(1, settings.num_workers), self.notes.append) if shares else None
 
-    def _begin_again(self, seeds: SampleSeeding, at: int, seed: int | None = None) -> None:
-        """What has been drawn till here was drawn to open it."""
-        self.seed = self.seed if seed is None else seed
-        seeds.again(self.seed, at)
+        def opened(dataset: Any, state: State | None, seeds: SampleSeeding, seed: int) -> OpenStream:
+            own = mix(seed, self._number)
+            return OpenStream(dataset, state, seeds, seed=seed, own=own, share=share, whole=not several)
 
-    def _read_again(self, seeds: SampleSeeding, until: int) -> None:
-        """A sample that was delivered before: read as then, also what it draws, and thrown away."""
-        try:
-            found = self._next_item(seeds) is not None
-        except Exception:  # so it was then
+        self._open, self.seed = opened, work.seed
+        if share is None or strided or not is_chain(self._dataset, share[1]):
+            self._stream = self._open(self._dataset, state, seeds, work.seed)
+            self.seed = self._stream.seed
             return
-        if not found:
-            raise StateMismatchError(
-                f"the state stands behind sample {until} of a stream that has {self._position} now: it is another's, "
-                "or has lost samples since."
-            )
+        if state is not None and "part" not in state:
+            raise other_dataset(self._dataset)
+        self._epochs_seed = work.seed
+        self._part = 0 if state is None else state["part"]
+        self._parts = itertools.islice(iter(self._dataset.datasets), self._part, None)
+        self._before = 0 if state is None else state["position"]
+        if state is not None and state["in"] is not None:
+            self._before -= state["in"]["position"]
+            if not self._begin_part(seeds, state["in"]):
+                raise StateMismatchError(
+                    f"the state stands in stream {self._part} of a chain that has no more than that"
+                )
+
+    def _begin_part(self, seeds: SampleSeeding, state: State | None = None) -> bool:
+        """Opens the next stream of a chain, if there is one. All workers read what they share out of it by stride under
+        the same seeds, however many samples of those before were whose."""
+        assert self._parts is not None
+        dataset = next(self._parts, _END)
+        if dataset is _END:
+            return False
+        try:
+            self._stream = self._open(dataset, state, seeds, mix(self._epochs_seed, self._part))
+        except Exception:  # one that cannot be opened is not tried again
+            self._part, self._before = self._part + 1, self._before + 1
+            raise
+        self.seed = self._stream.seed
+        return True
+
+    @property
+    def _position(self) -> int:
+        """Where it goes on to look for its samples."""
+        return self._before + (0 if self._stream is None else self._stream.position)
 
     def state(self) -> tuple[bytes | None, bool]:
         """Where the stream stands behind the last unit (None where there is none yet, nor where it could not be opened:
         a later run may), and whether another worker can go on from there."""
-        if self._source is None:
+        if not self._begun:
             ended = self._ended and not self._never_opened
             return (pickle.dumps({"run": self._run, "ended": True}, 5) if ended else None), True
         try:
-            state = {"run": self._run, **self._source.state_dict(), "drawn": {**self._drawn}}
+            inner = None if self._stream is None else self._stream.state_dict()
+            whole = {"part": self._part, "position": self._position, "in": inner} if self._parts is not None else inner
+            state = {"run": self._run, **(whole or {})}
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
             return blob, self._ended or self._goes_on(state)
         except Exception as error:
@@ -268,23 +273,19 @@ class StreamSource:
         """The next sample that is this worker's, or _END. A stream may raise, and go on behind it."""
         while not self._ended:
             self._at = self._position
-            item = self._next_item(seeds)
-            if item is None:
+            if self._stream is None and not self._begin_part(seeds):
                 self._ended = True
                 break
-            if item[1] is not OTHERS:
+            stream: Any = self._stream
+            item = stream.next(seeds)
+            if item is None and self._parts is None:
+                self._ended = True
+            elif item is None:
+                self._before, self._stream = self._position, None
+                self._part += 1
+            elif item[1] is not OTHERS:
                 return item[1]
         return _END
-
-    def _next_item(self, seeds: SampleSeeding) -> tuple[int, Any] | None:
-        """The next of the stream that is read, under the seeds of its position; None at the end."""
-        ended = False
-        try:
-            item: tuple[int, Any] | None = seeds.one(self.seed, self._position, self._pull, self._drawn)
-            ended = item is None
-            return item
-        finally:
-            self._position += not ended
 
 
 def _left_a_generator(error: BaseException) -> bool:

@@ -1,7 +1,8 @@
 """Makes torch's own `get_worker_info()` give the right answer in our workers, however the user imported it.
 
 The function object is torch's and may be bound to names anywhere, so its code is replaced, not its name. In a process
-worker without torch, that happens when torch is first imported.
+worker without torch, that happens when torch is first imported. Then torch's default generator, which has another seed
+in each process, begins there as every other generator of torch's does: samples of several workers may be one order.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 from stoker._worker_info import current
 
 _WORKER = "torch.utils.data._utils.worker"
+_UNUSED = 67280421310721
+"""c10's `default_rng_seed_val`: the seed of a `torch.Generator()`."""
 
 
 def _answer(torchs_own: Any) -> Any:
@@ -66,3 +69,5 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._inner.exec_module(module)
         _patch(module)
+        if current.info is not None and current.info.worker_method == "multiprocessing":
+            sys.modules["torch._C"].default_generator.manual_seed(_UNUSED)

@@ -1,0 +1,132 @@
+"""A stream that one worker reads: opened or resumed, all of it or a share, each sample under its own seeds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stoker._worker_info import current
+from stoker.errors import StateMismatchError
+from stoker.loader.sharding import Numbered, drawn_in, read_again, shared_out
+
+if TYPE_CHECKING:
+    from stoker.datasets.stream import State, StreamIterator
+    from stoker.loader.seeding import SampleSeeding
+    from stoker.loader.sharding import Share
+
+Item = tuple[int, Any]
+
+
+class OpenStream:
+    """An iteration over a stream, in one worker.
+
+    Args:
+        dataset: what is iterated over.
+        state: where it is to go on: `state_dict()` of an earlier one, or as `reshared` made it; None for the start.
+        seeds: under which it is opened.
+        seed: of all workers, for what each of them reads whole.
+        own: this worker's.
+        share: which part of it is wanted; None for all of it.
+        whole: whether all workers read the same, where it is not shared out.
+
+    Attributes:
+        seed: under which samples are made.
+        position: of the next sample.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        state: State | None,
+        seeds: SampleSeeding,
+        *,
+        seed: int,
+        own: int,
+        share: Share | None,
+        whole: bool,
+    ) -> None:
+        self._drawn = {} if state is None else drawn_in(state)
+        again = read_again(dataset, state)
+        if state is not None and again:
+            state = {**state, "position": 0, "stream": None} if state.get("strided") else None
+        self.position = 0 if state is None else state["position"]
+        merged = state is not None and state.get("merged")
+        # Where it was opened before, what it draws for that is no sample's
+        drawn = self._drawn if state is None or merged else dict(self._drawn)
+        at = self.position if merged else 0
+        self.seed = seed
+        self._source: StreamIterator[Item]
+        if state is not None and not merged:
+            of_all = whole if share is None else state.get("strided")
+            current.on_read_again = self._reader(seeds, seed if of_all else own, self.position)
+        try:
+            with seeds.undisturbed(seed):
+                if share is None:
+                    self._source = seeds.one(seed, at, functools.partial(Numbered, dataset, state), drawn)
+                else:
+                    self._source, whole = self._shared_out(dataset, share, state, seeds, own, at, drawn)
+        finally:
+            current.on_read_again = None
+        self.seed = seed if whole else own
+        self._pull: Callable[[], Item | None] = functools.partial(next, self._source, None)
+        with seeds.undisturbed(self.seed):
+            while self.position < again:
+                self._read_again(seeds, again)
+
+    def _shared_out(
+        self,
+        dataset: Any,
+        share: Share,
+        state: State | None,
+        seeds: SampleSeeding,
+        own: int,
+        at: int,
+        drawn: dict[str, int],
+    ) -> tuple[StreamIterator[Item], bool]:
+        """Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's."""
+
+        def told() -> None:
+            self.seed = own
+            seeds.again(own, at)
+
+        outside = current.on_resumed
+        current.on_told, current.on_resumed = told, lambda: seeds.again(self.seed, at)
+        try:
+            return seeds.one(self.seed, at, lambda: shared_out(dataset, share, state), drawn)
+        finally:
+            current.on_told, current.on_resumed = None, outside
+
+    def _reader(self, seeds: SampleSeeding, seed: int, position: int) -> Callable[[int], None]:
+        return lambda back: seeds.again(seed, position - back)
+
+    def next(self, seeds: SampleSeeding) -> Item | None:
+        """The next of its samples, with its position, under that one's seeds; None at the end. One that raises has a
+        position too."""
+        ended = False
+        try:
+            item = seeds.one(self.seed, self.position, self._pull, self._drawn)
+            ended = item is None
+            return item
+        finally:
+            self.position += not ended
+
+    def again(self, seeds: SampleSeeding) -> None:
+        """Within `next`: what follows is drawn as if nothing had been."""
+        seeds.again(self.seed, self.position)
+
+    def state_dict(self) -> State:
+        """Where it stands."""
+        return {**self._source.state_dict(), "drawn": {**self._drawn}}
+
+    def _read_again(self, seeds: SampleSeeding, until: int) -> None:
+        """A sample that was delivered before: read as then, also what it draws, and thrown away."""
+        try:
+            found = self.next(seeds) is not None
+        except Exception:  # so it was then
+            return
+        if not found:
+            raise StateMismatchError(
+                f"the state stands behind sample {until} of a stream that has {self.position} now: it is another's, "
+                "or has lost samples since."
+            )
