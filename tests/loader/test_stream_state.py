@@ -586,6 +586,87 @@ def test_what_a_registered_collate_function_draws_is_no_samples(monkeypatch: pyt
         assert sorted(itertools.chain.from_iterable(made)) == list(range(N))
 
 
+class AsksAtOnce(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = mine()
+        return ((number, random.random()) for number in range(worker, N, workers))
+
+
+def test_who_asks_where_it_is_opened_draws_as_that_worker() -> None:
+    made = list(itertools.chain.from_iterable(loader(AsksAtOnce(), num_workers=3)))
+    assert len({drawn for _, drawn in made}) == N
+
+
+class Buffering(Plain):
+    """Which of its samples comes next is drawn for each, among those that it has read ahead."""
+
+    def __init__(self, numbers: Any = range(N)) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[Any]:
+        waiting = list(self.numbers)
+        while waiting:
+            yield waiting.pop(random.randrange(len(waiting[:4])))
+
+    def shard(self, num_shards: int, index: int) -> Buffering:
+        return Buffering(self.numbers[index::num_shards])
+
+
+class BufferingWhole(Buffering):
+    shard: Any = None
+
+
+@pytest.mark.parametrize(
+    "below",
+    [Buffering, BufferingWhole, lambda: stoker.ChainDataset([Buffering(), Numbers(3)])],
+    ids=["shards", "whole", "chain"],
+)
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_is_mapped_is_read_again_as_it_was(below: Any, workers: int) -> None:
+    make = lambda: loader(stoker.MapDataset(below(), int), num_workers=workers)  # noqa: E731
+    whole = walked(iter(make()))
+    for count in (1, 3, 5):
+        some = make()
+        assert walked(iter(some), count) == whole[:count]
+        assert walked(iter(_loaded(make(), through_json(some.state_dict())))) == whole[count:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_comes_twice_is_read_again_in_its_order(workers: int) -> None:
+    class First(Plain):
+        def __iter__(self) -> Iterator[Any]:
+            numbers = list(range(N))
+            random.shuffle(numbers)
+            yield from numbers
+
+    make = lambda: loader(stoker.ViewsDataset(First(), 2, transform), num_workers=workers)  # noqa: E731
+    whole = walked(iter(make()))
+    some = make()
+    assert walked(iter(some), 6) == whole[:6]
+    assert walked(iter(_loaded(make(), some.state_dict()))) == whole[6:]
+
+
+def transform(sample: Any, view: int) -> Any:
+    return sample
+
+
+def test_parts_of_a_chain_draw_numbers_of_their_own() -> None:
+    for workers in (0, 2):
+        made = list(itertools.chain.from_iterable(loader(stoker.ChainDataset([Plain()] * 3), num_workers=workers)))
+        assert len({drawn for _, drawn in made}) == 3 * N
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_chain_that_goes_on_is_where_it_would_have_been(workers: int) -> None:
+    one, count = loader(chain_of_shuffled(), num_workers=workers), 9
+    walked(iter(one), count)
+    other = _loaded(loader(chain_of_shuffled(), num_workers=workers), one.state_dict())
+    walked(iter(other), 1)
+    calm = loader(chain_of_shuffled(), num_workers=workers)
+    walked(iter(calm), count + 1)
+    assert other.state_dict() == calm.state_dict()
+
+
 def chain_of_shuffled() -> Any:
     return stoker.ChainDataset([ShuffledLate(), Numbers(0), ShuffledLate(100)])
 

@@ -18,16 +18,16 @@ pytestmark = [
 ]
 
 
-class Shuffled(stoker.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        import torch
-
-        yield from torch.randperm(24).tolist()
-
-
 @pytest.mark.parametrize("birth", ["fork", "forkserver"])
 def test_its_generator_begins_alike_in_all_workers(birth: str) -> None:
     """They read one stream by stride, so it must have one order."""
+
+    class Shuffled(stoker.IterableDataset[int]):  # one of this module would bring torch with it
+        def __iter__(self) -> Iterator[int]:
+            import torch
+
+            yield from torch.randperm(24).tolist()
+
     made: list[list[Any]] = []
     for _ in range(2):
         loader = stoker.DataLoader(

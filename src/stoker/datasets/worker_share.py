@@ -27,6 +27,8 @@ class WorkerShare(Stream[Any]):
         index: number of this one.
     """
 
+    _in_step = True
+
     def __init__(self, dataset: Any, num_shards: int, index: int) -> None:
         self._whole = own_copy(dataset)
         self._part = dataset.shard(num_shards=num_shards, index=index)
@@ -34,11 +36,13 @@ class WorkerShare(Stream[Any]):
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         if self._asks is None:
+            tell = current.on_read_again
             current.asked = False
             begun = _Begun(self._whole)
             self._asks, current.asked = current.asked, False  # it is answered here: nobody above needs to know
             if self._asks and state is None:
                 return begun
+            current.on_read_again = tell
         return resume(self._whole if self._asks else self._part, state)
 
 

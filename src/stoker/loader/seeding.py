@@ -181,7 +181,7 @@ class SampleSeeding:
         finally:
             for whose, stream in self._waiting:
                 if stream.drawn():
-                    drawn.setdefault(whose, position)
+                    drawn[whose] = position
                     self._waiting_for = None
 
     def again(self, seed: int, position: int) -> None:
