@@ -612,20 +612,34 @@ class Buffering(Plain):
         return Buffering(self.numbers[index::num_shards])
 
 
+class ShuffledShards(Buffering):
+    def __iter__(self) -> Iterator[Any]:
+        numbers = list(self.numbers)
+        random.shuffle(numbers)
+        yield from numbers
+
+    def shard(self, num_shards: int, index: int) -> ShuffledShards:
+        return ShuffledShards(self.numbers[index::num_shards])
+
+
 class BufferingWhole(Buffering):
     shard: Any = None
 
 
 @pytest.mark.parametrize(
     "below",
-    [Buffering, BufferingWhole, lambda: stoker.ChainDataset([Buffering(), Numbers(3)])],
-    ids=["shards", "whole", "chain"],
+    [
+        *(Buffering, BufferingWhole, ShuffledShards),
+        lambda: stoker.ChainDataset([Buffering(), Numbers(3)]),
+        lambda: stoker.ChainDataset([ShuffledShards(), ShuffledShards(range(50, 59))]),
+    ],
+    ids=["shards", "whole", "shuffled", "chain", "chain of shuffled"],
 )
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_what_is_mapped_is_read_again_as_it_was(below: Any, workers: int) -> None:
     make = lambda: loader(stoker.MapDataset(below(), int), num_workers=workers)  # noqa: E731
     whole = walked(iter(make()))
-    for count in (1, 3, 5):
+    for count in (1, 3, 5, len(whole) - 1):
         some = make()
         assert walked(iter(some), count) == whole[:count]
         assert walked(iter(_loaded(make(), through_json(some.state_dict())))) == whole[count:]

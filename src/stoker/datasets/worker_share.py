@@ -43,6 +43,7 @@ class WorkerShare(Stream[Any]):
             if self._asks and state is None:
                 return begun
             current.on_read_again = tell
+            current.resumed()  # what was drawn to find out is no sample's
         return resume(self._whole if self._asks else self._part, state)
 
 
