@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import DataLoader, IterableDataset, StokerWarning, StreamLostError, WorkerDiedError, get_worker_info
+from stoker import (
+    ChainDataset,
+    DataLoader,
+    IterableDataset,
+    StokerWarning,
+    StreamLostError,
+    WorkerDiedError,
+    get_worker_info,
+)
 from stoker._engine.process import trainer
 from tests.faults.runs import Once
 
@@ -295,6 +303,33 @@ def test_streams_outlive_their_zygote(kind: type[Plain]) -> None:
         if number == 3:
             os.kill(iterator._backend.pids[0], signal.SIGKILL)
     assert bytes_of(batches) == expected
+
+
+class Shuffled(Plain):
+    """The order of what follows its first sample is drawn behind that."""
+
+    def __init__(self, first: int, at: dict[int, Callable[[], object]] | None = None) -> None:
+        super().__init__(at)
+        self._first = first
+
+    def __iter__(self) -> Iterator[Any]:
+        yield np.array([self._first, 0.0])
+        numbers = list(range(self._first + 1, self._first + 13))
+        random.shuffle(numbers)
+        for place, number in enumerate(numbers):
+            if self._first + place in self._at:
+                self._at[self._first + place]()
+            yield np.array([number, random.random()])
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("at", [0, 7, 100, 106])
+def test_a_part_of_a_chain_goes_on_in_its_order(at: int, tmp_path: Path) -> None:
+    calm = [batch[:, 0].astype(int).tolist() for batch in loader(ChainDataset([Shuffled(0), Shuffled(100)]))]
+    assert sorted(number for batch in calm for number in batch) == [*range(13), *range(100, 113)]
+    parts = [Shuffled(first, {at: Once(tmp_path / "died", die)}) for first in (0, 100)]
+    assert [batch[:, 0].astype(int).tolist() for batch in loader(ChainDataset(parts))] == calm
+    assert (tmp_path / "died").exists()
 
 
 def read(iterator: Iterator[Any]) -> tuple[list[int], list[str]]:
