@@ -77,6 +77,15 @@ def hall() -> Iterator[Hall]:
     hall.close()
 
 
+def test_memory_is_lent_in_any_order(hall: Hall) -> None:
+    samples = [(number, np.full(SMALL, number)) for number in range(4)]
+    layout = hall.write(samples, 0, 2, None).layout
+    writer = RowWriter(2, 4, 4, layout, hall.ask)
+    assert writer.lend(2 * 8 * SMALL) is not None
+    assert writer.lend(2 * 8) is not None
+    assert writer.lend(2 * 8) is None
+
+
 class Pair(NamedTuple):
     left: Any
     right: Any

@@ -94,14 +94,16 @@ class RowWriter:
         self.lent: list[Lent] = []
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
-        """Memory for the next leaf, where it is the one that is expected: collators ask in the order of the leaves."""
-        if self._layout is None or not self._expected:
+        """Memory for a leaf: the first of this size that nobody has asked for. Collators ask in the order of leaves;
+        for those that are written as samples come they ask before."""
+        layout = self._layout
+        if layout is None:
             return None
-        number = self._expected[0]
-        if self._layout.rows[number].size * self._rows != size:
+        number = next((one for one in self._expected if layout.rows[one].size * self._rows == size), None)
+        if number is None:
             return None
-        del self._expected[0]
-        part = self._place(self._layout, number)
+        self._expected.remove(number)
+        part = self._place(layout, number)
         assert self._mapping is not None
         self.lent.append((self._mapping, weakref.ref(part)))
         return part

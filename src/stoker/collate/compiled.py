@@ -6,10 +6,12 @@ collated by the general path. See `docs/design/08-gather-and-collation.md`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stoker.collate import default, registry
+from stoker.collate import default, memory, registry
+from stoker.collate.early import WORTH, Keep, Keeper
 from stoker.collate.plan import Node, plan_of
 from stoker.errors import MemoryLimitError
 
@@ -31,6 +33,44 @@ class Compiled:
         self._fitted = 0
         self._deviated = 0
         self._runs: Node | None = None  # the plan for runs of rows
+        self._begun: float | None = None  # when the samples were, if that matters
+        self._is_early = False  # whether samples are so slow, and have memory of their own
+        self._early: Node | None = None  # whose rows are being written as the samples come
+
+    def begin(self, count: int, lender: memory.Lender | None, in_runs: bool = False) -> Keep | None:
+        """Samples are about to be made, at most so many: for one batch, or for a run of its rows.
+
+        Args:
+            count: of samples.
+            lender: gives the memory of the batch.
+            in_runs: whether `rows` will collate them.
+
+        Returns:
+            What each is to be given to as soon as it is made, with its place; None where that is not worth it.
+        """
+        plan = self._runs if in_runs else self._plan
+        if plan is None or not plan.large or count < 2:
+            self._begun = None
+            return None
+        self._begun = time.perf_counter()
+        if not self._is_early:
+            return None
+        self._early = plan
+        return Keeper(plan, count, lender)
+
+    def end(self) -> None:
+        """What `begin` began is over: nobody here looks at the batch's memory any more."""
+        early, self._early = self._early, None
+        if early is not None:
+            early.end()
+
+    def _look(self, plan: Node, samples: Sequence[Any]) -> None:
+        """Finds out whether the next samples are to be written as they come."""
+        if self._begun is None:
+            return
+        since, self._begun = self._begun, None
+        is_slow = time.perf_counter() - since > WORTH * len(samples)
+        self._is_early = is_slow and (self._early is not None or plan.is_apart(samples))
 
     def __call__(self, batch: Sequence[Any]) -> Any:
         """Collates samples into a batch."""
@@ -40,6 +80,7 @@ class Compiled:
             self._plan = self._runs = None
         if self._plan is not None:
             try:
+                self._look(self._plan, batch)
                 made = self._plan.make(self._plan.check(batch))
                 self._fitted += 1
                 return made
@@ -67,6 +108,7 @@ class Compiled:
         if not self._runs.by_rows:
             return None
         try:
+            self._look(self._runs, run)
             return self._runs.make(self._runs.check(run))
         except Exception:
             self._runs = None

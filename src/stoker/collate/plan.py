@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stoker.collate import default, memory, registry, structure
+from stoker.collate.early import Rows, Unlike
 from stoker.collate.leaves import NumpyLeaves
 from stoker.collate.promotion import common_dtype
 from stoker.collate.tensors import is_plain
@@ -42,9 +43,12 @@ class Node(Protocol):
     Attributes:
         by_rows: whether the field of a batch holds nothing but leaves with a row for each sample, so that runs of its
             rows can be made apart.
+        large: whether it has rows that are worth being written as their samples come; only then has it `begin`, `put`,
+            `end` and `is_apart` (see `early.Rows`).
     """
 
     by_rows: bool
+    large: bool
 
     def check(self, column: Sequence[Any]) -> Any:
         """Tests the column and takes it apart; raises anything where it does not fit. Asks for no memory."""
@@ -52,13 +56,43 @@ class Node(Protocol):
     def make(self, checked: Any) -> Any:
         """The field of the batch, from what `check` gave."""
 
+    def begin(self, count: int) -> None:
+        """Asks for the memory of its rows."""
+
+    def put(self, place: int, value: Any) -> Any:
+        """Writes a sample's rows, and gives the value with these in place of what is large."""
+
+    def end(self) -> None:
+        """Lets go of the memory."""
+
+    def is_apart(self, column: Sequence[Any]) -> bool:
+        """Whether the samples of a batch share no large leaf."""
+
 
 def _fit(fits: bool) -> None:
     if not fits:
         raise Deviation
 
 
-class General:
+class _Small:
+    """A field without anything large."""
+
+    large = False
+
+    def begin(self, count: int) -> None:
+        raise NotImplementedError
+
+    def put(self, place: int, value: Any) -> Any:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+    def is_apart(self, column: Sequence[Any]) -> bool:
+        raise NotImplementedError
+
+
+class General(_Small):
     """A field that the general path collates."""
 
     by_rows = False
@@ -83,7 +117,7 @@ class Texts(list[Any]):
     joined: type = list
 
 
-class Strings:
+class Strings(_Small):
     """Strings or bytes: unchanged, and untested but for the first, as on the general path.
 
     Args:
@@ -109,7 +143,7 @@ class Strings:
         return texts
 
 
-class Numbers:
+class Numbers(_Small):
     """Numbers that make one dtype: of one exact type, Python's or NumPy's, or with others among them.
 
     Args:
@@ -142,7 +176,7 @@ class Numbers:
         return self._leaf(out)
 
 
-class Arrays:
+class Arrays(Rows):
     """NumPy arrays of one dtype and shape, which has at least one dimension."""
 
     by_rows = True
@@ -153,6 +187,7 @@ class Arrays:
         self._dtype = dtype
         self._lengths = {shape[0]}
         self._leaf = leaves.leaf
+        self._sized(shape, dtype.itemsize)
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(self._kinds.issuperset(map(type, column)))
@@ -161,13 +196,27 @@ class Arrays:
         return column
 
     def make(self, checked: Sequence[Any]) -> Any:
+        if (out := self.written(checked)) is not None:
+            return self._leaf(out)
         count, (first, *others) = len(checked), self._shape
         out = memory.empty((count, *self._shape), self._dtype)
         np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
         return self._leaf(out)
 
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
+        whole = memory.empty((count, *self._shape), self._dtype)
+        return whole, list(whole)
 
-class Tensors:
+    def _write(self, row: Any, value: Any) -> None:
+        if type(value) is not np.ndarray or value.shape != self._shape or value.dtype != self._dtype:
+            raise Unlike
+        np.copyto(row, value)
+
+    def _address(self, value: Any) -> int:
+        return value.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+class Tensors(Rows):
     """Plain tensors of the CPU, of one dtype and shape."""
 
     by_rows = True
@@ -178,6 +227,7 @@ class Tensors:
         self._dtype = example.dtype
         self._leaf = leaves.of_tensor
         self._stack = sys.modules["torch"].stack
+        self._sized(self._shape, example.element_size())
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(set(map(type, column)) == self._kinds)
@@ -187,6 +237,8 @@ class Tensors:
         return column
 
     def make(self, checked: Sequence[Any]) -> Any:
+        if (out := self.written(checked)) is not None:
+            return self._leaf(out)
         out = memory.lent_tensor((len(checked), *self._shape), self._dtype)
         if out is not None:  # into which `stack` would convert
             _fit(list(map(_dtype_of, checked)).count(self._dtype) == len(checked))
@@ -194,6 +246,18 @@ class Tensors:
         made = self._stack(checked, 0)
         _fit(made.dtype == self._dtype and not made.requires_grad)  # with `out`, `stack` sees to the latter
         return self._leaf(made)
+
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
+        whole = memory.empty_tensor((count, *self._shape), self._dtype)
+        return whole, whole.unbind()
+
+    def _write(self, row: Any, value: Any) -> None:
+        if value.shape != self._shape or value.dtype != self._dtype or not is_plain(value):
+            raise Unlike
+        row.copy_(value)
+
+    def _address(self, value: Any) -> int:
+        return value.data_ptr()  # type: ignore[no-any-return]
 
 
 class _Fields:
@@ -204,6 +268,8 @@ class _Fields:
         self._nodes = nodes
         self.by_rows = all(node.by_rows for node in nodes)
         self._getters = list(getters)
+        self._large = [number for number, node in enumerate(nodes) if node.large]
+        self.large = bool(self._large)
 
     def _checked(self, column: Sequence[Any], listed: bool = True) -> list[Any]:
         # Not `zip(*column)`: a tuple or an iterator for each sample would have the garbage collector walk them all
@@ -212,6 +278,27 @@ class _Fields:
 
     def _made(self, checked: Sequence[Any]) -> list[Any]:
         return [node.make(part) for node, part in zip(self._nodes, checked, strict=True)]
+
+    def begin(self, count: int) -> None:
+        for number in self._large:
+            self._nodes[number].begin(count)
+
+    def end(self) -> None:
+        for number in self._large:
+            self._nodes[number].end()
+
+    def is_apart(self, column: Sequence[Any]) -> bool:
+        return all(self._nodes[number].is_apart(list(map(self._getters[number], column))) for number in self._large)
+
+    def put(self, place: int, value: Any) -> Any:
+        if type(value) not in self._kinds:
+            raise Unlike
+        put = {number: self._nodes[number].put(place, self._getters[number](value)) for number in self._large}
+        return self._exchanged(value, put)
+
+    def _exchanged(self, value: Any, put: Mapping[int, Any]) -> Any:
+        """The same, of the same type, with these fields."""
+        raise NotImplementedError
 
 
 class Dicts(_Fields):
@@ -228,12 +315,16 @@ class Dicts(_Fields):
     def make(self, checked: list[Any]) -> Any:
         return dict(zip(self._keys, self._made(checked), strict=True))
 
+    def _exchanged(self, value: dict[Any, Any], put: Mapping[int, Any]) -> Any:
+        return {**value, **{self._keys[number]: field for number, field in put.items()}}
+
 
 class Sequences(_Fields):
     """Exact tuples, which become lists, lists, and named tuples."""
 
     def __init__(self, kind: type, nodes: Sequence[Node]) -> None:
         super().__init__(kind, nodes, map(itemgetter, range(len(nodes))))
+        self._kind = kind
         self._lengths = {len(nodes)}
         self._rebuilt: Callable[..., Any] | None = None if kind in (tuple, list) else kind
 
@@ -244,6 +335,10 @@ class Sequences(_Fields):
     def make(self, checked: list[Any]) -> Any:
         fields = self._made(checked)
         return fields if self._rebuilt is None else self._rebuilt(*fields)
+
+    def _exchanged(self, value: Sequence[Any], put: Mapping[int, Any]) -> Any:
+        fields = [put.get(number, field) for number, field in enumerate(value)]
+        return fields if self._kind is list else tuple.__new__(self._kind, fields)
 
 
 class Records(_Fields):
@@ -271,6 +366,12 @@ class Records(_Fields):
         clone = structure.copied(checked[0])
         for name, value in zip(self._names, self._made(checked[1]), strict=True):
             object.__setattr__(clone, name, value)
+        return clone
+
+    def _exchanged(self, value: Any, put: Mapping[int, Any]) -> Any:
+        clone = structure.copied(value)
+        for number, field in put.items():
+            object.__setattr__(clone, self._names[number], field)
         return clone
 
 

@@ -104,6 +104,7 @@ class LoaderJob:
             torch_bridge.connect()
         self._collate_fn = parts["collate_fn"]
         self._collate = collate.compiling(self._collate_fn)
+        self._compiled = self._collate if isinstance(self._collate, collate.Compiled) else None
         self._gathered: collate.Gathered | None = None
         self._faults = Faults(parts["on_error"], self._dataset, number)
         self._info: WorkerInfo | None = None
@@ -144,6 +145,8 @@ class LoaderJob:
                 self._lend = self._recycled.lend
             return self._made(work, seeds, rows)
         finally:
+            if self._compiled is not None:
+                self._compiled.end()
             if self._settings.method == "serial":
                 current.info = outside  # a worker's, where its dataset has a loader of its own
 
@@ -241,8 +244,9 @@ class LoaderJob:
         """A run of a batch's rows. Samples raise what they raise; all else that is wrong is for the whole batch."""
         source = self._source
         self._samples = last - first
+        keep = None if self._compiled is None else self._compiled.begin(last - first, self._lend, in_runs=True)
         try:
-            samples = source.run(work, seeds, first, last)
+            samples = source.run(work, seeds, first, last, keep)
         except SkipSample as wish:
             raise MisfitError("a sample to be left out") from wish
         except Exception:
@@ -251,7 +255,7 @@ class LoaderJob:
         self.mark[0] = COLLATE
         try:
             with memory.lent_by(self._lend):
-                batch = self._collate.rows(samples) if isinstance(self._collate, collate.Compiled) else None
+                batch = None if self._compiled is None else self._compiled.rows(samples)
         except Exception as error:
             raise MisfitError("samples that do not go together") from error
         if batch is None:
@@ -293,8 +297,9 @@ class LoaderJob:
         if isinstance(work.indices, np.ndarray):  # those who fetch samples get integers of Python's
             self._failed = work.indices.tolist()
             work = work._replace(indices=self._failed)
+        keep = None if self._compiled is None else self._compiled.begin(len(work.indices), self._lend)
         try:
-            batch = self._collated(work.seed, work.position, source.samples(work, seeds))
+            batch = self._collated(work.seed, work.position, source.samples(work, seeds, keep))
         except Exception:
             self._failed = source.failed_index if seeds.failed_at is not None else work.indices
             raise
@@ -323,8 +328,10 @@ class LoaderJob:
                 resumed=self._resumed,
             )
             self._resumed = None
+        count = self._settings.batch_size or 1
+        keep = None if self._compiled is None else self._compiled.begin(count, self._lend)
         try:
-            samples = stream.samples(work, seeds)
+            samples = stream.samples(work, seeds, keep)
         except Exception:
             self._samples = max(1, stream.read)
             raise

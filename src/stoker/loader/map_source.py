@@ -16,6 +16,7 @@ from stoker.loader.faults import LEFT_OUT, Faults, candidates
 from stoker.loader.generators import mix
 
 if TYPE_CHECKING:
+    from stoker.collate.early import Keep
     from stoker.loader.job import Work
     from stoker.loader.seeding import SampleSeeding
     from stoker.loader.threads import Made, Threads
@@ -56,8 +57,13 @@ class MapSource:
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
 
-    def samples(self, work: Work, seeds: SampleSeeding) -> list[Any]:
+    def samples(self, work: Work, seeds: SampleSeeding, keep: Keep | None = None) -> list[Any]:
         """The unit's samples in order, without those that were left out.
+
+        Args:
+            work: the unit.
+            seeds: seeds the generators for each sample.
+            keep: is given each sample as it comes, with its place, and gives what stands for it.
 
         Raises:
             NothingLeft: all were left out.
@@ -65,7 +71,7 @@ class MapSource:
         """
         indices = list(work.indices) if self._batched else [work.indices]
         try:
-            samples = self._all(work, seeds, indices)
+            samples = self._all(work, seeds, indices, keep)
         except Exception as error:
             place = seeds.failed_at
             if place is None:
@@ -79,8 +85,8 @@ class MapSource:
                 raise NothingLeft
         return samples
 
-    def run(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> list[Any]:
-        """The samples from `first` to before `last`, of which none may be left out.
+    def run(self, work: Work, seeds: SampleSeeding, first: int, last: int, keep: Keep | None = None) -> list[Any]:
+        """The samples from `first` to before `last`, of which none may be left out; `keep` counts from the first.
 
         Raises:
             Exception: what the dataset raised.
@@ -88,17 +94,25 @@ class MapSource:
         indices = list(work.indices)
         positions = _positions(work, indices)
         try:
-            return seeds.samples(work.seed, positions[first:last], self._fetch, indices[first:last], first)
+            fetch = self._kept(keep, first)
+            return seeds.samples(work.seed, positions[first:last], fetch, indices[first:last], first)
         except Exception as error:
             if seeds.failed_at is not None and not isinstance(error, SkipSample):
                 self._blame(first + seeds.failed_at, indices, positions, error)
             raise
 
-    def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
+    def _kept(self, keep: Keep | None, first: int = 0) -> Callable[[Any], Any]:
+        """What fetches the sample at the place that is marked."""
+        if keep is None:
+            return self._fetch
+        fetch, mark = self._fetch, self._mark
+        return lambda index: keep(mark[0] - first, fetch(index))
+
+    def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any], keep: Keep | None) -> list[Any]:
         if self._fetch_all is not None:
             return self._at_once(work, seeds, indices)
         if self._threads is None:
-            return self._in_turn(work, seeds, indices)
+            return self._in_turn(work, seeds, indices, keep=keep)
         if self._faults.knows_any:
             self._threads.rest()  # one at a time: so the mark says which it was
             return self._in_turn(work, seeds, indices)
@@ -122,17 +136,24 @@ class MapSource:
             indices = list(work.indices) if self._batched else [work.indices]
             self._threads.begin(work, _positions(work, indices), indices, self._fetch)
 
-    def _in_turn(self, work: Work, seeds: SampleSeeding, indices: list[Any], made: Made | None = None) -> list[Any]:
+    def _in_turn(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        indices: list[Any],
+        made: Made | None = None,
+        keep: Keep | None = None,
+    ) -> list[Any]:
         """Sample by sample; threads may have made them."""
         if not (self._skips or self._faults.is_lenient or self._faults.knows_any):
             positions = _positions(work, indices)
             try:
                 if made is None:
-                    return seeds.samples(work.seed, positions, self._fetch, indices)
+                    return seeds.samples(work.seed, positions, self._kept(keep), indices)
                 return seeds.samples(work.seed, positions, made.sample, range(len(indices)))
             except SkipSample:
                 self._skips = True  # from now on it is expected
-        return self._carefully(work, seeds, indices, self._fetch, made)
+        return self._carefully(work, seeds, indices, self._fetch, made, keep)
 
     def _at_once(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
         """By `__getitems__`; sample by sample where that fails, and it matters which one it is.
@@ -161,10 +182,16 @@ class MapSource:
         indices: list[Any],
         fetch: Callable[[Any], Any],
         made: Made | None = None,
+        keep: Keep | None = None,
     ) -> list[Any]:
         positions = _positions(work, indices)
         guarded = functools.partial(self._guarded, work, seeds, positions, indices, fetch, made)
-        return seeds.samples(work.seed, positions, guarded, list(enumerate(indices)))
+
+        def kept(item: tuple[int, Any]) -> Any:
+            sample = guarded(item)
+            return sample if keep is None or sample is LEFT_OUT else keep(item[0], sample)
+
+        return seeds.samples(work.seed, positions, kept, list(enumerate(indices)))
 
     def _guarded(
         self,

@@ -22,6 +22,7 @@ from stoker.loader.open_stream import OpenStream
 from stoker.loader.sharding import OTHERS, is_chain, other_dataset
 
 if TYPE_CHECKING:
+    from stoker.collate.early import Keep
     from stoker.datasets.stream import State
     from stoker.loader.job import Settings, Work
     from stoker.loader.seeding import SampleSeeding
@@ -86,8 +87,8 @@ class StreamSource:
         self.read = 0
         self.notes: list[str] = []
 
-    def samples(self, work: Work, seeds: SampleSeeding) -> list[Any]:
-        """The samples of the next batch.
+    def samples(self, work: Work, seeds: SampleSeeding, keep: Keep | None = None) -> list[Any]:
+        """The samples of the next batch. `keep` is given each as it comes, and its place; it gives what stands for it.
 
         Raises:
             StreamEnd: there are none.
@@ -103,7 +104,7 @@ class StreamSource:
             self._ended, self._never_opened, self._begun = False, False, True
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
         with seeds.undisturbed(self.seed), self._seeded_behind_a_state(seeds):
-            samples, left_out = self._read(seeds, wanted)
+            samples, left_out = self._read(seeds, wanted, keep)
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
             # What was met on the way to the end is to be counted; the end is then the next unit's
             raise NothingLeft if self._faults.has_met_any else StreamEnd
@@ -123,7 +124,7 @@ class StreamSource:
         left = pickle.loads(state)
         return left.get("run") == self._run and bool(left.get("ended"))
 
-    def _read(self, seeds: SampleSeeding, wanted: int) -> tuple[list[Any], int]:
+    def _read(self, seeds: SampleSeeding, wanted: int, keep: Keep | None) -> tuple[list[Any], int]:
         """So many samples, or those that there are; and how many of them were left out."""
         samples: list[Any] = []
         left_out = read = in_a_row = 0
@@ -152,7 +153,8 @@ class StreamSource:
                 if sample is _END:
                     break
                 self.first = self.first if read else self._at
-                samples.append(sample)
+                samples.append(sample if keep is None else keep(len(samples), sample))
+                del sample  # or it would still be there while the next one is made
                 self._raised, in_a_row = None, 0
             read += 1
         if self._ended and self._raised is not None:

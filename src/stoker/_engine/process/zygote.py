@@ -144,6 +144,7 @@ class Zygote:
                 self._refuse(number, error)
             self._from_trainer()  # the first unit does not wait for the last worker
         kernel.name_process("stoker-zygote")  # what takes long and can wait is done while the workers begin
+        kernel.give_back()  # what the trainer had freed and written again since is here alone
         self._retirement.most_bytes = self._most_growth()
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
