@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoker._transport.owned import Owned, tensor_over
+
 SMALL = 64 * 1024
 """Leaves below this many bytes travel in the pickle: the trainer would copy them out of the slot anyway."""
 
@@ -63,11 +65,9 @@ def _small_tensor(
     requires_grad: bool = False,
 ) -> Any:
     """A small leaf. Torch's own pickling takes ten times as long, and a worker without torch has none."""
-    import torch
-
-    tensor = torch.from_numpy(array)
+    tensor = tensor_over(array.view(Owned))
     if dtype is not None:
-        tensor = tensor.view(getattr(torch, dtype))
+        tensor = tensor.view(getattr(sys.modules["torch"], dtype))
     if layout is not None:
         tensor = tensor.as_strided(*layout)
     return tensor.requires_grad_() if requires_grad else tensor

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 
 from stoker._machine.reserve import check, punch
-from stoker._transport import leaves, segments
+from stoker._transport import leaves, owned, segments
 from stoker._transport.arena import Slot
 from stoker._transport.board import Board
 from stoker._transport.leaves import SMALL, Leaf
+from stoker._transport.owned import Owned, tensor_over
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
 
 _open: set[Lease] = set()  # leases whose exporter lives; also beyond the loader's end
-_moved: deque[Lease] = deque()  # leases with a storage that was moved away, and may have views left here
 _born_by: dict[int, ForkHold] = {}  # by the thread that makes a fork of ours
 _forks: list[int] = []  # threads in which forks are under way, of whomever
 
@@ -100,14 +100,14 @@ class Lease:
         self._storages = left
 
     def look_again(self) -> None:
-        """Ends the lease if the storages that were moved away are gone by now. Only by who has taken it from `_moved`:
-        a storage is forgotten once."""
+        """Ends the lease if the storages that were moved away are gone by now. Only by who has taken it from
+        `owned.moved`: a storage is forgotten once."""
         self._forget_gone_storages()
         self._over_or_moved()
 
     def _over_or_moved(self) -> None:
         if self._storages:
-            _moved.append(self)
+            owned.moved.append(self)
             return
         self._mapping = None
         _open.discard(self)
@@ -222,7 +222,7 @@ class Reader:
                 if number in written.texts:
                     made.append(_joined(leaf, written.texts[number]))
                 elif mapping is None or copies or leaf.size < SMALL:
-                    made.append(_built(leaf, self._copy(slot, leaf.offset, leaf.size), 0))
+                    made.append(_copied(leaf, self._copy(slot, leaf.offset, leaf.size)))
                 else:
                     if exporter is None:
                         exporter = lease.export(mapping)
@@ -295,12 +295,8 @@ class Reader:
         return came_back
 
     def _settle(self) -> None:
-        for _ in range(len(_moved)):  # of all readers: some have no loader any more
-            try:
-                lease = _moved.popleft()
-            except IndexError:  # another thread looks at them
-                break
-            lease.look_again()
+        if owned.moved:
+            owned.look_again()
         while self._home.gone:
             lease = self._home.gone.popleft()
             # What was posted is over, whoever has forked meanwhile: nobody could see it any more
@@ -318,6 +314,21 @@ def _joined(leaf: Leaf, runs: list[bytes]) -> Any:
     """A column of texts, of the runs in which it was made."""
     texts = [text for run in runs for text in pickle.loads(run)]
     return tuple(texts) if leaf.dtype == "tuple" else texts
+
+
+def _copied(leaf: Leaf, memory: bytearray) -> Any:
+    """The array or tensor that this is a copy of."""
+    if not leaf.tensor:
+        return _built(leaf, memory, 0)
+    dtype = _IN_NUMPY.get(leaf.dtype)
+    if leaf.strides is None and dtype is not None:
+        tensor = tensor_over(Owned(leaf.shape, dtype, memory))
+    else:
+        import torch
+
+        flat = tensor_over(Owned(len(memory), np.uint8, memory)).view(getattr(torch, leaf.dtype))
+        tensor = flat.view(leaf.shape) if leaf.strides is None else flat.as_strided(leaf.shape, leaf.strides)
+    return tensor.requires_grad_() if leaf.requires_grad else tensor
 
 
 def _built(leaf: Leaf, buffer: Any, offset: int) -> Any:
