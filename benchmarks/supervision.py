@@ -81,10 +81,18 @@ WITHOUT: dict[str, dict[str, str]] = {
     # Trainer
     "loader.iterator:LoaderIterator._next": {
         "asked = time.perf_counter()": "asked = 0.0",
-        "self._ledger.waited(asked, time.perf_counter())": "pass",
+        "counts, now = self._ledger.epoch, time.perf_counter()": "pass",
+        "counts.waited += now - asked": "pass",
+        "counts.until = now": "pass",
     },
     "loader.iterator:LoaderIterator._delivered": {"if self._witness.later:": "if False:"},
-    "loader.iterator:LoaderIterator._account": {"self._accounts.deliver(answer, step)": "pass"},
+    "loader.iterator:LoaderIterator._account": {
+        'if answer.kind == "batch" and not said.faults:': "if True:",
+        "counts = accounts.counts": "pass",
+        "counts.delivered += said.samples": "pass",
+        "counts.batches += 1": "pass",
+        "accounts.clean += said.samples": "pass",
+    },
 }
 """Module, class and method; what is taken out of it, and what stands there instead."""
 

@@ -778,7 +778,7 @@ def test_it_is_measured_anew_where_the_loop_waits_more_than_it_did(last: int, st
     assert loader.num_workers == last
     epoch = loader._ledger.epoch
     object.__setattr__(loader._auto.choice, "waiting", 0.01)
-    epoch.waited, epoch.spent = 9.0, 10.0
+    epoch.waited, epoch.asked, epoch.until = 9.0, 0.0, 10.0
     with loader, iter(loader) as again:
         assert loader.num_workers == 2
         assert again is not first and again._backend._trial is not None

@@ -112,7 +112,7 @@ def test_marking_is_not_paid_again_beside_a_short_epoch(
     monkeypatch.setattr(heap.memory, "available", lambda: SimpleNamespace(bytes=free, limit=free, source="a test"))
     loads = loader([])
     assert heap.is_marked(loads), "nobody knows yet what it costs"
-    loads._ledger.marked, loads._ledger.epoch.spent = (1_000_000, seconds), epoch
+    loads._ledger.marked, loads._ledger.epoch.until = (1_000_000, seconds), epoch
     assert heap.is_marked(loads) is again
     words = "and will be" if again else "and will not be"
     assert re.search(f"1,000,000 objects were marked immortal in 1 s.*{words} in the next epoch", loads.describe())

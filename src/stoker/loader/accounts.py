@@ -31,6 +31,10 @@ class Accounts:
         loader: whose settings and ledger these are.
         witness: who is told of bad samples.
 
+    Attributes:
+        counts: of its epoch.
+        clean: samples that the error budget has not been told of: those of batches in which none was bad.
+
     Raises:
         QuarantineError: the file cannot be opened.
     """
@@ -44,9 +48,9 @@ class Accounts:
         self._file = _opened(loader.quarantine)
         self._first: dict[str, Any] | None = None  # bad sample of the epoch
         self._epoch = 0
-        self._counts = Counts()
+        self.counts = Counts()
         self._rank, self._ranks = 0, 1
-        self._clean = 0  # samples that the budget has not been told of: those of batches in which none was bad
+        self.clean = 0
         # Samples that end their workers, by unit and place there: each time that one was blamed
         self._blamed: dict[int, dict[int, list[Event]]] = {}
         self._batched = loader._auto_collation
@@ -63,29 +67,24 @@ class Accounts:
     def begin(self, epoch: Epoch, loader: DataLoader[Any], asked: float) -> None:
         """An epoch begins, with a first batch that was asked for then."""
         self._budget.rewind()
-        self._clean = 0
+        self.clean = 0
         self._first = None
         self._blamed.clear()
         self._epoch = epoch.number
         self._rank, self._ranks = _world(loader)
-        self._counts = self._ledger.begin(self, epoch.number, epoch.samples, asked)
+        self.counts = self._ledger.begin(self, epoch.number, epoch.samples, asked)
 
     def deliver(self, answer: Answer, step: Step) -> None:
-        """An answer is about to be given to the user.
+        """An answer is about to be given to the user. Nearly every one is a batch without a bad sample: those may be
+        counted into `counts` and `clean` by who gives them.
 
         Raises:
             ErrorBudgetError: that were too many bad samples.
             EmptyBatchError: nothing is left of the batch, and other ranks count on one.
         """
         said = answer.said
-        if answer.kind == "batch" and not said.faults:
-            counts = self._counts  # nearly every batch, so it is short here
-            counts.delivered += said.samples
-            counts.batches += 1
-            self._clean += said.samples
-            return
-        self._budget.add(self._clean, errors=0)
-        self._clean = 0
+        self._budget.add(self.clean, errors=0)
+        self.clean = 0
         self._blamed.pop(answer.unit, None)
         faults = [{**fault, "epoch": self._epoch, "batch": step.number, "rank": self._rank} for fault in said.faults]
         for fault in faults:
@@ -93,15 +92,15 @@ class Accounts:
         if answer.kind == "error":
             is_known = self._batched and isinstance(step.indices, (list, np.ndarray))
             count = len(step.indices) if is_known else said.samples
-            self._counts.add_raised(count, faults)
+            self.counts.add_raised(count, faults)
             return
         samples = 0 if answer.kind == "empty" else said.samples
         left_out = sum(fault["outcome"] == "skipped" for fault in faults)
         bad = sum(fault["kind"] != "skip" for fault in faults)
         if (reason := self._budget.add(samples + left_out, bad)) is not None:
-            self._counts.add_raised(samples + left_out, faults)
+            self.counts.add_raised(samples + left_out, faults)
             raise self._too_many(reason)
-        self._counts.add_delivered(samples, faults)
+        self.counts.add_delivered(samples, faults)
         if answer.kind == "empty" and self._ranks > 1:
             raise errors.EmptyBatchError(
                 f"every sample of batch {step.number} was left out on rank {self._rank} of {self._ranks}: the other "
@@ -111,7 +110,7 @@ class Accounts:
 
     def not_opened(self, answer: Answer, step: Step, error: Exception) -> None:
         """A batch that is accounted for could not be opened in this process: its samples are raised instead."""
-        samples, counts = answer.said.samples, self._counts
+        samples, counts = answer.said.samples, self.counts
         replaced = sum(fault["outcome"] == "replaced" for fault in answer.said.faults)
         counts.delivered -= samples - replaced
         counts.replaced -= replaced
@@ -124,8 +123,8 @@ class Accounts:
 
     def was_delivered(self, step: Step) -> None:
         """A batch of the plan was delivered before the state was saved from which the epoch goes on."""
-        if self._counts.planned is not None:
-            self._counts.planned -= len(step.indices) if self._batched else 1
+        if self.counts.planned is not None:
+            self.counts.planned -= len(step.indices) if self._batched else 1
 
     def heard(self, event: Event) -> None:
         """What befell a worker. A batch whose samples end their workers takes long: each of them has to do it twice at
@@ -146,12 +145,12 @@ class Accounts:
             return
         # Those that stood in for one come from its batch first, and are bad in their own places as well
         count = min(len(step.indices), max(len(blamed), *map(len, blamed.values()))) - self._spared
-        if (reason := self._budget.foreseen(self._clean + len(step.indices), count)) is None:
+        if (reason := self._budget.foreseen(self.clean + len(step.indices), count)) is None:
             return
         faults = [self._fault(step, place, blamed[place][0]) for place in sorted(blamed)]
         for fault in faults:
             self._note(fault)
-        self._counts.add_raised(len(step.indices), faults)
+        self.counts.add_raised(len(step.indices), faults)
         raise self._too_many(reason)
 
     def _fault(self, step: Step, place: int, event: Event) -> dict[str, Any]:

@@ -170,12 +170,15 @@ class LoaderIterator:
                 due = self._delivered(backend)
                 batch = None if due is None or due[0].kind == "error" else self._opened(backend, *due)
             finally:
-                self._ledger.waited(asked, time.perf_counter())
+                counts, now = self._ledger.epoch, time.perf_counter()
+                counts.waited += now - asked
+                counts.until = now
             if due is not None:
                 self._accounted = None
                 if due[0].kind == "batch":
                     self._num_yielded += 1
-                    self._warn_of_length()
+                    if self._length_told is not None and self._num_yielded > self._length_told:
+                        self._warn_of_length(self._length_told)
                 self._received(*due)  # last: who is interrupted before has not got it
                 if due[0].kind == "batch":
                     return batch
@@ -266,12 +269,19 @@ class LoaderIterator:
         if answer is None:
             return False
         step = self._witness.steps.pop(answer.unit)
-        try:
-            self._accounts.deliver(answer, step)
-        except errors.StokerError as error:
-            backend.discard(answer)
-            _before(error, self._witness.flush)
-            raise
+        said, accounts = answer.said, self._accounts
+        if answer.kind == "batch" and not said.faults:  # nearly all, and the trainer's own work is cold: no call
+            counts = accounts.counts
+            counts.delivered += said.samples
+            counts.batches += 1
+            accounts.clean += said.samples
+        else:
+            try:
+                accounts.deliver(answer, step)
+            except errors.StokerError as error:
+                backend.discard(answer)
+                _before(error, self._witness.flush)
+                raise
         self._accounted = answer, step
         return True
 
@@ -430,11 +440,8 @@ class LoaderIterator:
     ) -> None:
         self.close()
 
-    def _warn_of_length(self) -> None:
+    def _warn_of_length(self, reported: int) -> None:
         """An IterableDataset that gives more than its length said, as torch warns of it."""
-        reported = self._length_told
-        if reported is None or self._num_yielded <= reported:
-            return
         message = (
             f"Length of IterableDataset {self._loader.dataset} was reported to be {reported}"
             f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "

@@ -84,8 +84,11 @@ class Counts:
         quarantined: left out for an error.
         raised: in a batch that was an error.
         batches: delivered.
-        waited: seconds in which the training loop waited for a batch.
-        spent: seconds since the epoch's first `next()`.
+        waited: seconds in which the training loop waited for a batch. Counted in the latest epoch, whoever it waited
+            for: it is one loop's time.
+        asked: when the first batch was asked for, by `time.perf_counter`.
+        until: when the latest was there; None before, and where it is no one epoch.
+        spent_before: seconds of the epochs that are added up here.
         faults: by class of exception.
     """
 
@@ -97,7 +100,9 @@ class Counts:
     raised: int = 0
     batches: int = 0
     waited: float = 0.0
-    spent: float = 0.0
+    asked: float = 0.0
+    until: float | None = None
+    spent_before: float = 0.0
     faults: dict[str, Like] = field(default_factory=dict)
 
     def plus(self, other: Counts) -> Counts:
@@ -106,9 +111,18 @@ class Counts:
         both = Counts((self.planned or 0) + (other.planned or 0) if known else None)
         for name in _NUMBERS:
             setattr(both, name, getattr(self, name) + getattr(other, name))
+        both.spent_before = self.spent + other.spent
         for like in (*self.faults.values(), *other.faults.values()):
             both._keep(like.name, like.first, like.count)
         return both
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the epoch's first `next()`, until the latest batch was there."""
+        if self.until is None:
+            return self.spent_before
+        # Another iterator may have waited since before the epoch
+        return max(self.until - self.asked, self.waited)
 
     @property
     def requested(self) -> int:
@@ -155,7 +169,7 @@ class Counts:
         self.faults.setdefault(name, Like(name, first)).count += count
 
 
-_NUMBERS = ("delivered", "replaced", "skipped", "quarantined", "raised", "batches", "waited", "spent")
+_NUMBERS = ("delivered", "replaced", "skipped", "quarantined", "raised", "batches", "waited")
 """What of the counts is added up."""
 
 
@@ -185,7 +199,6 @@ class Ledger:
         self._open: list[tuple[weakref.ref[Any], Counts]] = []  # whose epoch it is, and the others
         self.epoch_number: int | None = None
         self.epochs = 0
-        self._asked = 0.0
         self.events: dict[str, Happened] = {}
         self.row_seconds: float | None = None
         self.marked: tuple[int, float] | None = None
@@ -217,20 +230,11 @@ class Ledger:
                 self._before = self._before.plus(counts)
             else:
                 still_open.append((whose, counts))
-        self.epoch = Counts(planned)
+        self.epoch = Counts(planned, asked=asked)
         self._open = [*still_open, (weakref.ref(owner), self.epoch)]
         self.epoch_number = epoch_number
         self.epochs += 1
-        self._asked = asked
         return self.epoch
-
-    def waited(self, since: float, now: float) -> None:
-        """The training loop has waited for a batch, by `time.perf_counter`. Counted in the latest epoch, whoever it
-        waited for: it is one loop's time."""
-        epoch = self.epoch
-        epoch.waited = waited = epoch.waited + now - since
-        spent = now - self._asked
-        epoch.spent = spent if spent > waited else waited  # another iterator may have waited since before the epoch
 
     def event(self, event: Event) -> None:
         """Something happened beside the batches."""
