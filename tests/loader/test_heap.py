@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -102,36 +104,97 @@ def test_nothing_is_said_where_nothing_is_copied(
         assert len(list(loader(texts(), **settings))) == 10
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heap is large enough for marks."""
+    monkeypatch.setattr(immortal, "worth_it", lambda: True)
+
+
+PAGE = heap.PAGES * mmap.PAGESIZE
+
+
 @pytest.mark.parametrize(
-    ("seconds", "epoch", "free", "again"),
-    [(1.0, 20.0, 1 << 40, True), (1.0, 5.0, 1 << 40, False), (1.0, 5.0, 1 << 20, True)],
+    ("seconds", "epoch", "too_little", "again"),
+    [
+        (1.0, 20.0, 1, True),
+        (1.0, 5.0, 1, False),
+        (1.0, 5.0, 0, True),
+    ],
+    ids=["cheap", "dear, and little would be copied", "dear, and much would be copied"],
 )
-def test_marking_is_not_paid_again_beside_a_short_epoch(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, epoch: float, free: int, again: bool
+def test_marking_is_paid_again_where_it_is_cheap_or_spares_much(
+    few: None, large: None, monkeypatch: pytest.MonkeyPatch, seconds: float, epoch: float, too_little: int, again: bool
 ) -> None:
-    monkeypatch.setattr(heap.memory, "available", lambda: SimpleNamespace(bytes=free, limit=free, source="a test"))
-    loads = loader([])
-    assert heap.is_marked(loads), "nobody knows yet what it costs"
+    loads = loader(texts())
+    monkeypatch.setattr(heap, "TELLING", heap.copied(loads) + too_little)
     loads._ledger.marked, loads._ledger.epoch.until = (1_000_000, seconds), epoch
     assert heap.is_marked(loads) is again
     words = "and will be" if again else "and will not be"
     assert re.search(f"1,000,000 objects were marked immortal in 1 s.*{words} in the next epoch", loads.describe())
 
 
+def test_a_small_dataset_does_not_wait_for_the_marks_of_another(large: None) -> None:
+    somebody_elses = [(number, str(number)) for number in range(200_000)]
+    loads = loader(texts())
+    assert not heap.is_marked(loads)
+    assert "large, and not marked immortal: workers copy some 0 MiB" in loads.describe()
+    assert len(somebody_elses) == 200_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ({}, 40),
+        ({"drop_last": True, "sampler": range(7)}, 4),
+        ({"batch_sampler": [[0, 1]] * 3}, None),
+        ({"batch_size": None}, 40),
+        ({"sampler": (number for number in range(7))}, None),
+        ({"persistent_workers": True}, None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_an_epoch_reads_is_what_workers_copy(few: None, settings: dict[str, Any], rows: int | None) -> None:
+    how = {"batch_size": 4, "num_workers": 2, "output": "numpy", **settings}
+    if "batch_sampler" in settings:
+        del how["batch_size"]
+    files = Files(texts())
+    found = heap.heaviest(files)
+    assert found is not None
+    expected = 2 * found.size if rows is None else min(2 * found.size, rows * PAGE)
+    assert heap.copied(stoker.DataLoader(files, **how)) == expected  # type: ignore[arg-type]
+
+
+class ReadsGlobals:
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        return len(NAMED[index])
+
+
+NAMED: list[tuple[str, int]] = []
+
+
+def test_rows_that_a_method_names(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert heap.heaviest(ReadsGlobals()) is None
+    monkeypatch.setattr(sys.modules[__name__], "NAMED", texts())
+    found = heap.heaviest(stoker.Subset(ReadsGlobals(), range(3)))  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.path, found.rows) == (f"{__name__}.NAMED", ROWS)
+
+
 @pytest.mark.skipif(not immortal.supported(), reason="only CPython 3.12 and 3.13 as released can mark")
 class TestMarks:
-    def test_the_loader_knows_what_was_marked(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(immortal, "worth_it", lambda: True)
-        loads = loader([])
+    def test_the_loader_knows_what_was_marked(self, few: None, large: None) -> None:
+        loads = loader(texts())
         assert "large, so it is marked immortal" in loads.describe()
         assert len(list(loads)) == 10
         objects, seconds = loads._ledger.marked
         assert objects > 10_000
         assert 0 < seconds < 30
 
-    def test_the_switch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(immortal, "worth_it", lambda: True)
-        loads = loader([], share_heap=False)
+    def test_the_switch(self, few: None, large: None) -> None:
+        loads = loader(texts(), share_heap=False)
         assert len(list(loads)) == 10
         assert loads._ledger.marked is None
         assert "not marked immortal (share_heap=False)" in loads.describe()

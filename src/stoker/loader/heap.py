@@ -7,28 +7,34 @@ zygote can mark its heap (`_engine/process/immortal.py`), workers copy nothing; 
 from __future__ import annotations
 
 import itertools
+import math
+import mmap
 import sys
 from collections import deque
 from collections.abc import Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker._engine.process import immortal
-from stoker._machine import memory
+from stoker.loader import epoch
 
 if TYPE_CHECKING:
     from stoker.loader.dataloader import DataLoader
 
 SHARE = 0.1
-"""Of an epoch: what takes a larger part of the last one is not done again, unless the memory is short."""
+"""Of an epoch: what takes no larger part of the last one is done again without asking what for."""
 
-OBJECT = 100
-"""Bytes, about, that an object takes: a tuple of two, a short text."""
+PAGES = 3
+"""Pages, about, that one row lies on: a tuple, its texts, and its place in the list."""
 
 TELLING = 256 << 20
-"""Bytes that all workers together copy in an epoch, from which on the user is told."""
+"""Bytes that all workers together copy in an epoch, from which on they are worth to be spared, or to be told of."""
 
 _TOLD = "heap"
 """Stands among what the loader has told for that it was looked at."""
+
+_MAKING = ("__getitem__", "__getitems__", "__iter__", "__next__")
+"""Methods of a dataset."""
 
 _MANY, _LOOKED_AT, _DEPTH = 100_000, 1000, 4
 _SAMPLES = 64
@@ -36,15 +42,32 @@ _SAMPLES = 64
 
 def is_marked(loader: DataLoader[Any]) -> bool:
     """Whether the zygote of the next workers is to mark its heap, if that is large (`immortal.worth_it`)."""
-    ledger = loader._ledger
-    if not loader.share_heap or ledger.marked is None or not ledger.epoch.spent:
+    if not loader.share_heap or not immortal.worth_it():
         return loader.share_heap
-    objects, seconds = ledger.marked
-    return seconds <= SHARE * ledger.epoch.spent or _is_short(objects * OBJECT * loader.num_workers)
+    ledger = loader._ledger
+    if ledger.marked is not None and 0 < ledger.marked[1] <= SHARE * ledger.epoch.spent:
+        return True
+    return copied(loader) >= TELLING
 
 
-def _is_short(size: int) -> bool:
-    return size > memory.available().bytes / 2
+def copied(loader: DataLoader[Any], found: Heavy | None = None) -> int:
+    """Bytes, about, that all workers copy in an epoch, or as long as they live: the pages of the rows that they read,
+    of the largest collection of the dataset's."""
+    found = found or heaviest(loader.dataset)
+    if found is None:
+        return 0
+    each = _samples(loader) / loader.num_workers * PAGES * mmap.PAGESIZE
+    return loader.num_workers * int(min(found.size, each))
+
+
+def _samples(loader: DataLoader[Any]) -> float:
+    """How many the workers read; without an end where nobody says."""
+    if loader._is_stream or loader.persistent_workers or (loader.batch_size is None and loader._auto_collation):
+        return math.inf
+    try:
+        return (loader.batch_size or 1) * epoch.length_of(loader)
+    except (TypeError, NotImplementedError, AttributeError):  # a sampler without a length
+        return math.inf
 
 
 def text(loader: DataLoader[Any]) -> str | None:
@@ -54,14 +77,23 @@ def text(loader: DataLoader[Any]) -> str | None:
         return None
     if not loader.share_heap:
         return "not marked immortal (share_heap=False): each worker copies the Python objects that it reads"
+    size = copied(loader) / 2**20
     if marked is None:
-        return "large, so it is marked immortal before workers are forked, who then share it: 0.1 to 0.5 s a million"
+        if is_marked(loader):
+            return (
+                "large, so it is marked immortal before workers are forked, who then share it: 0.1 to 0.5 s a million "
+                f"(else they would copy some {size:,.0f} MiB)"
+            )
+        return f"large, and not marked immortal: workers copy some {size:,.0f} MiB of it, as far as can be seen"
     objects, seconds = marked
     done = f"{objects:,} objects were marked immortal in {seconds:.2g} s, so that workers share them"
     if loader.persistent_workers:
         return done
     again = "and will be" if is_marked(loader) else "and will not be"
-    return f"{done}; {again} in the next epoch (the last one took {loader._ledger.epoch.spent:.2g} s)"
+    return (
+        f"{done}; {again} in the next epoch, in which workers would copy some {size:,.0f} MiB (the last one took "
+        f"{loader._ledger.epoch.spent:.2g} s)"
+    )
 
 
 def tell(loader: DataLoader[Any]) -> None:
@@ -70,12 +102,12 @@ def tell(loader: DataLoader[Any]) -> None:
         return
     loader._told.add(_TOLD)
     found = heaviest(loader.dataset)
-    if found is None or found.size * loader.num_workers < TELLING:
+    if found is None or (size := copied(loader, found)) < TELLING:
         return
     loader._tell_once(
         f"{found.path} holds {found.rows:,} rows of Python objects, some {found.size / 2**20:,.0f} MiB. Reading an "
         f"object writes its reference count, so each of the {loader.num_workers} workers ends up with a copy of its "
-        f"own: up to {loader.num_workers * found.size / 2**20:,.0f} MiB in an epoch. stoker.columns({found.path}) "
+        f"own: up to {size / 2**20:,.0f} MiB in an epoch. stoker.columns({found.path}) "
         "reads like it and lies in arrays, which all share; CPython 3.12 and 3.13 share the objects as they are."
     )
 
@@ -90,7 +122,8 @@ class Heavy(NamedTuple):
 
 
 def heaviest(dataset: Any) -> Heavy | None:
-    """The largest list, tuple or dict of at least 100,000 rows that a dataset holds as, or below, an attribute."""
+    """The largest list, tuple or dict of at least 100,000 rows that a dataset holds as, or below, an attribute, or that
+    its methods name."""
     return max(_collections(dataset), key=lambda found: found.size, default=None)
 
 
@@ -106,13 +139,23 @@ def _collections(dataset: Any) -> Iterator[Heavy]:
         if plain and len(value) >= _MANY:
             yield Heavy(path, len(value), _size(value))
         elif depth < _DEPTH:
-            inside = _items(path, value) if plain else _attributes(path, value)
+            inside = _items(path, value) if plain else (*_attributes(path, value), *_named(type(value)))
             waiting.extend((name, each, depth + 1) for name, each in inside)
 
 
 def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     return ((f"{path}[{key!r}]", each) for key, each in itertools.islice(pairs, _SAMPLES))
+
+
+def _named(kind: type) -> Iterator[tuple[str, Any]]:
+    """Global variables that are read where samples are made."""
+    for name in _MAKING:
+        function = getattr(kind, name, None)
+        if isinstance(function, FunctionType):
+            known = function.__globals__
+            named = (each for each in function.__code__.co_names if type(known.get(each)) in (list, tuple, dict))
+            yield from ((f"{function.__module__}.{each}", known[each]) for each in named)
 
 
 def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
