@@ -4,8 +4,8 @@ Four workers and an array of 1 GB (2^28 float32); four and eight workers (sixtee
 list of 5 million tuples (path, label), also as `stoker.columns`. The figure is the memory of all processes (PSS: a page
 that n of them share counts 1/n in each) when nine tenths of a shuffled epoch have been read, so that each worker has
 touched the records everywhere, minus the same with a tiny dataset in the same program before. The trainer's own copy is
-in it: "the list alone" is what it takes without a loader. Once more in a second epoch, for which there are new workers. The
-time is that of the whole first epoch, a full pass, without the looks at the memory.
+in it: "the list alone" is what it takes without a loader. Once more in a second epoch, for which there are new workers.
+The time is that of the whole first epoch, a full pass, without the looks at the memory.
 
 A Python object that a forked worker looks at is copied with its page, because the look changes its reference count.
 Where Python can be kept from counting (3.12 and 3.13), Stoker does so, and `stoker.freeze` does so for certain: these

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,18 @@ def keeps(rows: Rows, indices: Any, out: Any) -> None:
     KEPT.append(out["x"])
 
 
+def keeps_all(rows: Rows, indices: Any, out: Any) -> None:
+    write(rows, indices, out)
+    KEPT.append(out)
+
+
+def leaves_a_row(rows: Rows, indices: Any, out: Any) -> None:
+    for place in (0, 2, 4):
+        out["x"][place] = rows.x[indices[place]]
+    out["x"][[1, 3], :2] = rows.x[indices[[1, 3]], :2]
+    out["y"][...] = rows.y[indices]
+
+
 def keeps_a_view(rows: Rows, indices: Any, out: Any) -> None:
     write(rows, indices, out)
     KEPT.append(out["y"][1:2])
@@ -118,18 +131,60 @@ def kept() -> Any:
     ("how", "said"),
     [
         (wrong_rows, r"Rows.gather\(\) wrote other values in dict\['x'\]  into row 0 of the batch than sample 5 has"),
-        (too_few, r"into row 2 of the batch than sample 9 has"),
+        (too_few, r"into row 4 of the batch than sample 2 has"),
         (replaces, "put something else in the place of a leaf of `out`"),
         (reshapes, "put something else in the place of a leaf of `out`"),
         (returns, r"returned a dict: it has to write into `out`"),
         (keeps, "keeps `out`, or a part of it"),
+        (keeps_all, "keeps `out`, or a part of it"),
+        (leaves_a_row, r"Rows.gather\(\) left row 1 of the batch unwritten in dict\['x'\]"),
         (keeps_a_view, "keeps `out`, or a part of it"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_bad_gather_is_refused(how: Any, said: str, lent: bool, new_slot: Any) -> None:
     with memory.lent_by(new_slot() if lent else lambda size: None), pytest.raises(BatchError, match=said):
-        gathering(Rows(how))([5, 6, 9])
+        gathering(Rows(how))([5, 6, 9, 3, 2])
+
+
+class Bytes:
+    """May have any values, also those by which it is seen what was not written."""
+
+    def __init__(self, writes: int, tensors: bool) -> None:
+        self.values = np.resize(np.array([0xA5, 0x5A, 0], np.uint8), (20, 5))
+        self.writes = writes
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.of(self.values[index])
+
+    def of(self, values: Any) -> Any:
+        return sys.modules["torch"].from_numpy(values) if self.tensors else values
+
+    def gather_layout(self) -> Any:
+        return self.of(self.values[:0])
+
+    def gather(self, indices: Any, out: Any) -> None:
+        out[: self.writes] = self.of(self.values[indices])[: self.writes]
+
+
+@pytest.mark.parametrize("tensors", [False, True], ids=["arrays", "tensors"])
+def test_bytes_of_any_value_count_as_written(tensors: bool) -> None:
+    if tensors:
+        pytest.importorskip("torch")
+    output: Any = collate.default_collate if tensors else collate.numpy_collate
+    whole = Bytes(20, tensors)
+    gathered = collate.gathering(output, whole, whole)
+    assert gathered is not None
+    assert gathered(list(range(20))).tolist() == whole.values.tolist()
+    some = Bytes(4, tensors)
+    gathered = collate.gathering(output, some, some)
+    assert gathered is not None
+    with pytest.raises(BatchError, match="left row 4 of the batch unwritten"):
+        gathered([3, 1, 4, 1, 5])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Batches that a dataset writes at once, where they will travel: what `gather` gives, checked, as the loader's batch.
 
 The first batch is compared with samples: a dataset whose `gather` and `__getitem__` disagree is refused at once, and so
-is one that keeps what it was lent. What only looks at `out` is done for each batch. See
+is one that keeps what it was lent, or leaves some of it unwritten. What only looks at `out` is done for each batch. See
 `docs/design/08-gather-and-collation.md`.
 """
 
@@ -24,6 +24,9 @@ from stoker.errors import BatchError, LeafTypeError, StokerError
 
 NOT_GATHERED = object()
 """The answer for a batch that has to be fetched sample by sample."""
+
+_UNWRITTEN = 0xA5
+"""Lies in each byte of `out` before the first batch."""
 
 _PATIENCE = 4
 """So many batches may be declined before it matters whether most are."""
@@ -143,21 +146,36 @@ class Gathered:
 
     def _watched(self, places: Any, out: Any, made: list[Any]) -> Any:
         """Gathers, and looks at what became of `out`."""
-        before = _references(made)
+        holders = _holders(out)
+        before = _references(made, holders)
         forms = [(leaf.shape, leaf.dtype) for leaf in made]
+        _fill(made, _UNWRITTEN)
         answer = self._source.gather(places, out)
         if answer is not None:
             return answer
         if not _is_in_place(out, made) or [(leaf.shape, leaf.dtype) for leaf in made] != forms:
             raise self._replaced()
-        if _references(made) != before:
+        self._see_what_is_written(places, out, made)
+        if _references(made, holders) != before:
             gc.collect()  # a cycle is no keeping
-            if _references(made) != before:
+            if _references(made, holders) != before:
                 raise BatchError(
                     f"{self._name}.gather() keeps `out`, or a part of it. Its memory is lent: it belongs to the "
                     "training loop when gather() returns, and later to other batches. Keep a copy."
                 )
         return answer
+
+    def _see_what_is_written(self, places: Any, out: Any, made: list[Any]) -> None:
+        """Whether every item is: by gathering once more where some are as they were, as bytes often are by right."""
+        as_it_was = [_unwritten(leaf) for leaf in made]
+        if not any(map(np.any, as_it_was)):
+            return
+        _fill(made, ~_UNWRITTEN & 0xFF)
+        self._source.gather(places, out)
+        for (path, leaf), before in zip(_flat(out), as_it_was, strict=True):
+            (left,) = np.nonzero(before & ~_unwritten(leaf))
+            if len(left):
+                raise self._disagrees(f"left row {left[0] * len(leaf) // len(before)} of the batch unwritten{path}")
 
     def _replaced(self) -> BatchError:
         return BatchError(
@@ -321,12 +339,48 @@ def _said(paths: list[str]) -> str:
     return ", ".join(path.strip() or "one leaf" for path in paths)
 
 
-def _references(made: list[Any]) -> list[int]:
-    """How often each leaf is referred to, and the array that its views refer to; none of it where nobody counts."""
+def _references(made: list[Any], holders: list[Any]) -> list[int]:
+    """How often each leaf is referred to, what holds them, and the array that their views refer to; none of it where
+    nobody counts."""
     if sys.implementation.name != "cpython":
         return []
     bases = [leaf.base for leaf in made if isinstance(leaf, np.ndarray) and isinstance(leaf.base, np.ndarray)]
-    return [sys.getrefcount(leaf) for leaf in (*made, *bases)]
+    return [sys.getrefcount(thing) for thing in (*made, *holders, *bases)]
+
+
+def _holders(out: Any) -> list[Any]:
+    """The structures of a batch."""
+    if _is_leaf(out):
+        return []
+    below: list[Any] = [out]
+
+    def field(values: Sequence[Any], _key: Any) -> None:
+        below.extend(_holders(values[0]))
+
+    if structure.collated((out,), field) is structure.NOT_A_STRUCTURE:
+        structure.collated_dataclass((out,), field)
+    return below
+
+
+def _bytes(leaf: Any) -> Any:
+    """The leaf's memory, which has no gaps."""
+    if is_tensor(leaf):
+        import torch
+
+        return leaf.reshape(-1).view(torch.uint8).numpy()
+    return leaf.reshape(-1).view(np.uint8)
+
+
+def _fill(made: list[Any], byte: int) -> None:
+    for leaf in made:
+        _bytes(leaf).fill(byte)
+
+
+def _unwritten(leaf: Any) -> Any:
+    """Which of its items have all the bytes that were there before. A number has them hardly ever, a byte often."""
+    size = min(8, leaf.itemsize)
+    items = _bytes(leaf).view(f"u{size}")
+    return items == items.dtype.type(int.from_bytes(bytes([_UNWRITTEN] * size), "little"))
 
 
 def _equal(one: Any, other: Any) -> bool:

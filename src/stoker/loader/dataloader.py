@@ -146,7 +146,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         max_samples_per_worker: number of samples after which a worker process is replaced, between two batches.
         share_heap: whether a heap of over a million Python objects is marked immortal before workers are forked, so
             that they share what they read of it (CPython 3.12 and 3.13). Costs 0.1 to 0.5 s a million, in each epoch
-            that takes much longer than that. In a worker, marked objects are never freed.
+            in which workers would copy over 256 MiB of the dataset. In a worker, marked objects are never freed.
         on_event: called in the training process with an `Event` for each death, stall, bad sample, …
 
     Raises:
