@@ -33,6 +33,8 @@ worker. `SkipSample` is not an error: a dataset raises it to have a sample left 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class StokerError(Exception):
     """Root of all errors that Stoker itself raises."""
@@ -43,11 +45,13 @@ class BatchError(StokerError, RuntimeError):
 
     Attributes:
         path: where in a sample, as in code: `["image"]`, `[1].boxes`; None for the sample itself.
+        places: of the samples in the batch that differ from most of it, where there are such.
     """
 
-    def __init__(self, message: str, path: str | None = None) -> None:
+    def __init__(self, message: str, path: str | None = None, places: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.path = path
+        self.places = tuple(places)
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.path is None else f"sample{self.path}: {self.args[0]}"

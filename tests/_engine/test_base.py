@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._engine.base import Failure, located
+from stoker._engine.base import Batch, Failure, located
 from stoker.errors import WorkerTraceback
 
 
@@ -161,4 +161,8 @@ def test_a_place_names_the_sample_or_the_first_of_many() -> None:
     assert located("in worker 1", None) == "in worker 1"
     assert located("in worker 1", "key") == "in worker 1, at sample 'key'"
     assert located("in worker 1", [3, 4]) == "in worker 1, at samples 3, 4 (2 in the batch)"
+    many = Batch(range(100, 164))
+    many.odd = (59,)
+    few = "in worker 1, at samples 100, 101, 102, 103, 104, 105, 106, 107, … (64 in the batch), where 159 differs"
+    assert located("in worker 1", many) == f"{few} from the others"
     assert located("in worker 1", list(range(64))).endswith("at samples 0, 1, 2, 3, 4, 5, 6, 7, … (64 in the batch)")

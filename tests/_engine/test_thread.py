@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker import errors
-from stoker._engine.base import IDLE, Answer, Said
+from stoker._engine.base import IDLE, Answer, Said, Where
 from stoker._engine.thread import ThreadBackend
 from stoker._events import Event
 from stoker._supervision.rules import Rules
@@ -54,8 +54,8 @@ class Told:
     def tell(self, event: Event) -> None:
         self.events.append(event)
 
-    def locate(self, unit: int, mark: int) -> str:
-        return f"unit {unit}, place {mark}"
+    def locate(self, unit: int, mark: int) -> Where:
+        return Where(f"unit {unit}, place {mark}", unit, mark)
 
 
 @pytest.fixture

@@ -199,3 +199,15 @@ _nominal.prefer_none()
 print(type(collate.default_collate([1])).__name__)
 """
     assert run(program) == "Tensor"
+
+
+def test_it_is_known_which_samples_differ_from_most() -> None:
+    usual = {"x": np.ones(3), "y": 1}
+    for odd in ({"x": np.ones(4), "y": 1}, {"x": np.ones(3), "y": None}, {"y": 1}, None, {"x": np.ones(3), "y": 2**70}):
+        for places in ([2], [0, 3]):
+            batch = [odd if place in places else usual for place in range(6)]
+            if odd == {"y": 1} and 0 in places:
+                continue  # a key that the first has not is none
+            with pytest.raises(BatchError) as caught:
+                collate.numpy_collate(batch)
+            assert list(caught.value.places) == places, odd

@@ -96,6 +96,24 @@ def test_whatever_has_a_method_of_its_own_is_obeyed() -> None:
     assert batched_by(special) is special
 
 
+@pytest.mark.parametrize("home", ["stoker", "torch.utils.data"])
+def test_samples_that_a_subclass_changes_are_not_passed_by(home: str) -> None:
+    kind: Any = pytest.importorskip(home).StackDataset
+
+    class Changed(kind):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> Any:
+            return ("changed", *super().__getitem__(index))
+
+    class Both(Changed):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return [self[index] for index in indices]
+
+    assert batched_by(Changed(BATCHED)) is None
+    assert batched_by(kind(BATCHED)) is BATCHED
+    both = Both(BATCHED)
+    assert batched_by(both) is both
+
+
 def test_torchs_own_hand_on_as_ours_do() -> None:
     data = pytest.importorskip("torch.utils.data")
     assert batched_by(data.random_split(PLAIN, [2, 2])[0]) is None

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ DEATHS: dict[str, tuple[Callable[[], object], str]] = {
     "abort": (os.abort, "is killed by signal: Aborted"),
     "os._exit": (lambda: os._exit(3), "exited unexpectedly with exit code 3"),
     "sys.exit": (lambda: sys.exit(4), "exited unexpectedly with exit code 4"),
+    "sys.exit with words": (lambda: sys.exit("no such file"), "SystemExit: no such file"),
+    "sys.exit without a word": (lambda: sys.exit(), "exited unexpectedly with exit code 0"),
     "exit of another thread": (lambda: _in_a_thread(lambda: os._exit(5)), "exited unexpectedly with exit code 5"),
 }
 
@@ -65,6 +68,62 @@ def test_worker_dies(death: str) -> None:
     assert isinstance(caught.value, errors.WorkerDiedError)
     assert told in str(caught.value)
     assert re.search(r"worker [01], and ended while it made batch [345]", str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("death", "advice"),
+    [
+        ("SIGKILL", "for want of memory"),
+        ("SIGSEGV", "from a library in C"),
+        ("os._exit", r"os\._exit\(\)"),
+        ("SIGTERM", ""),
+    ],
+)
+def test_the_advice_is_for_what_happened(death: str, advice: str) -> None:
+    with pytest.raises(errors.WorkerDiedError) as caught:
+        list(loader(Dies(DEATHS[death][0])))
+    told = str(caught.value)
+    others = [other for other in ("for want of memory", "from a library in C", r"os\._exit\(\)") if other != advice]
+    assert re.search(advice, told) and not any(re.search(other, told) for other in others)
+
+
+def test_words_that_a_worker_leaves_with(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(errors.WorkerDiedError, match="exit code 1") as caught:
+        list(loader(Dies(lambda: sys.exit("no such file"))))
+    assert "no such file" in capfd.readouterr().err
+    assert "in __getitem__" in str(caught.value), "where it was called"
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("birth", ["fork", "forkserver"])
+@pytest.mark.parametrize("most", [0, 1])
+def test_the_last_death_is_counted_and_tells_of_those_before_it(birth: str, most: int) -> None:
+    heard: list[Any] = []
+    made = loader(
+        Dies(DEATHS["SIGTERM"][0]),
+        num_workers=1,
+        max_restarts=most,
+        on_event=heard.append,
+        multiprocessing_context=birth,
+    )
+    with pytest.raises(errors.WorkerDiedError) as caught:
+        list(made)
+    deaths = [event for event in heard if event.kind == "death"]
+    assert [event.details.get("ends", False) for event in deaths] == [False] * most + [True]
+    assert made.report().event_counts["death"] == most + 1
+    assert all((event.batch, event.details["index"], event.worker) == (3, 6, 0) for event in deaths)
+    before = re.findall(
+        "- worker 0 is killed by signal: Terminated, while it made batch 3, sample 6", str(caught.value)
+    )
+    assert len(before) == most
+    if most:
+        assert f"{most + 1} workers have died within ten minutes" in str(caught.value)
+
+
+def test_where_the_first_death_is_the_end_there_is_an_error_and_no_warning_beside_it() -> None:
+    with warnings.catch_warnings(), pytest.raises(errors.WorkerDiedError):
+        warnings.simplefilter("error")
+        list(loader(Dies(DEATHS["SIGKILL"][0])))
 
 
 def test_worker_is_killed_while_idle() -> None:

@@ -188,7 +188,7 @@ def test_a_hang_up_that_is_ignored(begin: Begin, birth: str) -> None:
 
 FREEZES = """
         from stoker._engine.process import trainer
-        trainer.PULSE, trainer.HUNG, trainer.FROZEN = 0.2, 0.4, 0.3
+        trainer.PULSE, trainer.HUNG, trainer.FROZEN = PULSE, 0.4, 0.1
 
         class Gated(Data):
             def __getitem__(self, index):
@@ -205,21 +205,25 @@ FREEZES = """
 
 
 @pytest.mark.parametrize(
-    ("whom", "ready", "settings"),
+    ("whom", "ready", "settings", "pulse"),
     [
-        (os.kill, "in time", {"timeout": 1}),
-        (os.kill, "later", {}),
-        (os.killpg, "later", {"timeout": 1}),
+        (os.kill, "in time", {"timeout": 1}, 0.2),
+        (os.kill, "later", {}, 0.2),
+        (os.killpg, "later", {"timeout": 1}, 0.2),
+        (os.killpg, "later", {"timeout": 1}, 5.0),
     ],
-    ids=["trainer, with a timeout", "trainer", "group, with a timeout"],
+    ids=["trainer, with a timeout", "trainer", "group, with a timeout", "group, with a timeout before the next look"],
 )
 def test_a_program_that_is_frozen(
-    begin: Begin, tmp_path: Path, whom: Callable[[int, int], None], ready: str, settings: dict[str, Any]
+    begin: Begin, tmp_path: Path, whom: Callable[[int, int], None], ready: str, settings: dict[str, Any], pulse: float
 ) -> None:
     """For longer than any of its deadlines, while it waits for a batch. The time that it slept is nobody's fault."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    program = begin("fork", FREEZES.replace("SETTINGS", repr(settings)).replace("GATE", repr(str(gate))))
+    program = begin(
+        "fork",
+        FREEZES.replace("SETTINGS", repr(settings)).replace("GATE", repr(str(gate))).replace("= PULSE", f"= {pulse}"),
+    )
     program.hears("waits")
     program.hears("asks")
     key = os.open(gate, os.O_RDWR)  # which waits for nobody to read

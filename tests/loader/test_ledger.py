@@ -233,7 +233,17 @@ def test_the_name_of_a_class(kind: str, exception: str | None, name: str) -> Non
 
 @pytest.mark.parametrize(
     ("exception", "shown"),
-    [("OSError: a\n  b", ": OSError: a b"), ("", ""), (None, ""), ("x" * 200, f": {'x' * 99}…")],
+    [
+        ("OSError: a\n  b", ": OSError: a b"),
+        ("", ""),
+        (None, ""),
+        ("x" * 200, f": {'x' * 99}…"),
+        (
+            "WorkerDiedError: DataLoader worker (pid(s) 7) exited unexpectedly: DataLoader worker (pid 7) is killed by "
+            "signal: Killed.",
+            ": is killed by signal: Killed.",
+        ),
+    ],
 )
 def test_a_text_on_one_line(exception: str | None, shown: str) -> None:
     assert on_one_line(fault(exception=exception)) == shown

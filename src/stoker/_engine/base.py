@@ -108,8 +108,24 @@ def located(where: str, index: Any) -> str:
         return where
     if not isinstance(index, list):
         return f"{where}, at sample {index!r}"
-    few = ", ".join(map(repr, index[:8])) + (", …" if len(index) > 8 else "")
-    return f"{where}, at samples {few} ({len(index)} in the batch)"
+    return f"{where}, at samples {_few(index)} ({len(index)} in the batch){_odd(index)}"
+
+
+class Batch(list[Any]):
+    """The indices of a batch, and the places of those that differ from most of it."""
+
+    odd: Sequence[int] = ()
+
+
+def _few(indices: Sequence[Any]) -> str:
+    return ", ".join(map(repr, indices[:8])) + (", …" if len(indices) > 8 else "")
+
+
+def _odd(index: list[Any]) -> str:
+    odd = getattr(index, "odd", ())
+    if not odd:
+        return ""
+    return f", where {_few([index[place] for place in odd])} differ{'s' if len(odd) == 1 else ''} from the others"
 
 
 @dataclass
@@ -213,14 +229,28 @@ class Answer:
     said: Said = Said()  # noqa: RUF009 - immutable
 
 
+class Where(NamedTuple):
+    """A place in a unit, for people.
+
+    Attributes:
+        told: in words.
+        batch: number of the batch, where it has one.
+        index: of the sample, where it is one.
+    """
+
+    told: str
+    batch: int | None = None
+    index: Any = None
+
+
 class Witness(Protocol):
     """Whom a backend tells what happens beside the answers. It must not know the backend's owner."""
 
     def tell(self, event: Event) -> None:
         """Something happened that does not end the run."""
 
-    def locate(self, unit: int, mark: int) -> str:
-        """Where that is, in words: "batch 7, sample 30"."""
+    def locate(self, unit: int, mark: int) -> Where:
+        """Where that is: "batch 7, sample 30"."""
 
     def learned(self, row_seconds: float | None) -> None:
         """What a sample costs a worker, for those who come later."""

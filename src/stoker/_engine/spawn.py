@@ -36,6 +36,7 @@ from stoker._engine.process.telling import Death
 from stoker._events import Event
 from stoker._machine import standard
 from stoker._supervision.dispatch import Dispatch, Run
+from stoker._supervision.restarts import TOLD
 from stoker._supervision.retirement import Retirement
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stall, Stalls
@@ -65,6 +66,7 @@ class _Child:
         self.pipe = pipe
         self.asked = 0  # number of its latest question for a slot
         self.retires = False
+        self.stays = False  # though it should retire: nobody could go on with its stream
         self.stall: Stall | None = None  # for which it was ended
 
     def stalled_at(self, unit: int | None) -> Stall | None:
@@ -172,6 +174,7 @@ class SpawnBackend(Backend):
         self._unsent: list[deque[int]] = [deque() for _ in range(workers)]  # handed out, not sent
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._due: dict[int, float] = {}  # number of a worker that has ended → when it is replaced
+        self._died: deque[str] = deque(maxlen=TOLD)  # the latest deaths, in short
         self._held_back: set[int] = set()  # numbers of those of which it was told that they cannot be
         self._alone_since: float | None = None  # since when no worker can go on, and none can be started
         self._looks_at = 0.0  # when the workers are looked at next
@@ -203,7 +206,7 @@ class SpawnBackend(Backend):
         while self._fatal is None:
             before = time.monotonic()
             self._listen(wait)
-            if (frozen := time.monotonic() - before - wait) > FROZEN:
+            if (frozen := time.monotonic() - before) > wait + FROZEN:
                 self._stalls.forgive(frozen)
                 until = until and until + frozen
             self._replace()
@@ -355,6 +358,9 @@ class SpawnBackend(Backend):
             child.retires = True
             self._dispatch.retires(number)
             self._events.append(telling.retired(number, child.pid, reason))
+        if not made.movable and not child.stays and (reason := self._retirement.reason(number)):
+            child.stays = True
+            self._events.append(telling.stays(number, child.pid, reason))
         if child.retires and not self._dispatch.held(number):
             self._bury(number)  # it leaves, in a moment
 
@@ -377,13 +383,18 @@ class SpawnBackend(Backend):
         stall = None if child.stall is None else (child.stall, "")
         verdict = self._blame.died(blame.Death(lost, mark, child.pid, code, stall=stall), now)
         if verdict.pause is None or not self._was_ready:
-            self._fatal = self._fatal or fates.died(number, child.pid, code, where, self._blame.deaths)
+            if self._fatal is None:
+                told = where and where.told
+                error = fates.died(number, child.pid, code, told, self._blame.deaths, before=self._died)
+                self._events.append(telling.last_death(Death(number, child.pid, code, unit, mark), where, error))
+                self._fatal = error
             return
         self._dispatch.requeued(lost)
         self._forget_dropped()
         self._due[number] = now + verdict.pause
         stalled = child.stalled_at(unit) is not None
         end = Death(number, child.pid, code, unit, mark, stalled=stalled, blamed=verdict.blamed)
+        self._died.append(fates.in_short(number, code, where and where.told))
         self._events.append(telling.death(self._rules, end, where))
 
     def _replace(self) -> None:

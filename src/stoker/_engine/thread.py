@@ -138,13 +138,13 @@ class ThreadBackend(Backend):
         """Only while somebody waits for a batch: else there is nobody here to look."""
         for worker, unit, seconds in self._stalls.due(time.monotonic()):
             where = self._witness.locate(unit, self._marks[worker][0])
-            story = f"worker {worker} has been at {where} for {seconds:.3g} s."
+            story = f"worker {worker} has been at {where.told} for {seconds:.3g} s."
             stack = _stack_of(self._threads[worker])
             if self._rules.stall_action == "raise":
                 raise errors.StalledError(f"{story} Raise stall_warning, or see where it is:\n{stack}")
             told = f"{story} It goes on (stall_action='warn'). This is where it is:\n{stack}"
-            details = {"unit": unit, "mark": self._marks[worker][0], "seconds": seconds}
-            self._events.append(Event("stall", told, worker=worker, details=details))
+            details = {"unit": unit, "mark": self._marks[worker][0], "seconds": seconds, "index": where.index}
+            self._events.append(Event("stall", told, worker=worker, batch=where.batch, details=details))
 
     def stacks(self) -> str:
         return "\n".join(f"Worker {number}:\n{_stack_of(thread)}" for number, thread in enumerate(self._threads))

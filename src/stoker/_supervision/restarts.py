@@ -14,6 +14,9 @@ seconds."""
 DEFAULT = 5
 """Deaths in `PERIOD` that are survived: a few, so that the story is told while it is short."""
 
+TOLD = 20
+"""Deaths before the last one of which the error tells."""
+
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 """Seconds before the replacement of the second that dies without a unit done in between, which then double, up to this:
@@ -25,7 +28,7 @@ KILLS = 3
 OWN_KILLS = 2
 """The same, by what only the process does to itself. One may be a bit that fell over."""
 
-_OWN_SIGNALS = {
+OWN_SIGNALS = {
     -int(getattr(signal, name))
     for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
     if hasattr(signal, name)
@@ -108,7 +111,7 @@ class Restarts:
 
     def _guilty(self, unit: int, place: int, code: int | None) -> bool:
         kills = self._kills.setdefault(unit, [])
-        kills.append((place, code is not None and (code >= 0 or code in _OWN_SIGNALS)))
+        kills.append((place, code is not None and (code >= 0 or code in OWN_SIGNALS)))
         if place < 0 and (unit, place) in self._blamed:
             return False
         here = [own for other, own in kills if other == place]

@@ -5,6 +5,7 @@ Positions are those in the batch. The path to the field is added on the way up, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -25,15 +26,19 @@ def unequal_shapes(batch: Sequence[Any]) -> BatchError:
         advice = f"Make them one size in the dataset, or pad them: collate_fn={padding}."
     else:
         advice = "They differ in their number of dimensions, which no padding cures: look at the dataset."
-    return BatchError(f"stack expects each tensor to be equal size, but got {_by(shapes)} of the batch. {advice}")
+    return BatchError(
+        f"stack expects each tensor to be equal size, but got {_by(shapes)} of the batch. {advice}", places=_odd(shapes)
+    )
 
 
 def unequal_lengths(batch: Sequence[Any]) -> BatchError:
     """Lists or tuples of different lengths."""
+    lengths = list(map(len, batch))
     return BatchError(
-        f"each element in list of batch should be of equal size, but got {_by(list(map(len, batch)), 'length {}')} of "
+        f"each element in list of batch should be of equal size, but got {_by(lengths, 'length {}')} of "
         "the batch. If it is a list of numbers, collate_fn=stoker.PadCollator() pads it; a list of anything else needs "
-        "a collate_fn that says what to do."
+        "a collate_fn that says what to do.",
+        places=_odd(lengths),
     )
 
 
@@ -49,7 +54,7 @@ def unequal_types(batch: Sequence[Any]) -> LeafTypeError:
         advice = "Return the same type for every sample."
     else:
         advice = "Convert it in the dataset, register its type in default_collate_fn_map, or give a collate_fn."
-    return LeafTypeError(f"{FOUND}{_by(types)} of the batch. {advice}")
+    return LeafTypeError(f"{FOUND}{_by(types)} of the batch. {advice}", places=_odd(types))
 
 
 def missing_key(batch: Sequence[Any], key: Hashable) -> BatchError:
@@ -60,7 +65,8 @@ def missing_key(batch: Sequence[Any], key: Hashable) -> BatchError:
     return MissingFieldError(
         f"key {key!r} is in sample 0 of the batch, but not in {_places(without)}, which has "
         f"{list(batch[without[0]].keys()) if without else 'refused it'}. Give every sample the same keys, or give a "
-        "collate_fn that fills in what is missing."
+        "collate_fn that fills in what is missing.",
+        places=without,
     )
 
 
@@ -71,13 +77,15 @@ def missing_field(batch: Sequence[Any], name: str) -> BatchError:
         return unequal_types(batch)
     return MissingFieldError(
         f"field {name!r} is in sample 0 of the batch, but not in {_places(without)}, where nothing has set it. Give "
-        "every sample the same fields, or give a collate_fn that fills in what is missing."
+        "every sample the same fields, or give a collate_fn that fills in what is missing.",
+        places=without,
     )
 
 
 def unequal_dtypes(batch: Sequence[Any], cause: object) -> BatchError:
     """Dtypes without a common one."""
-    return BatchError(f"{cause}: {_by([leaf.dtype for leaf in batch])} of the batch. Convert them in the dataset.")
+    dtypes = [leaf.dtype for leaf in batch]
+    return BatchError(f"{cause}: {_by(dtypes)} of the batch. Convert them in the dataset.", places=_odd(dtypes))
 
 
 def overflow(batch: Sequence[int], where: str | None = None) -> BatchError:
@@ -86,8 +94,16 @@ def overflow(batch: Sequence[int], where: str | None = None) -> BatchError:
     found = f"{where} to be padded" if where else f"{_places(large[:1])} of the batch"
     return BatchError(
         f"Overflow when unpacking long long: {batch[large[0]]} in {found} is no 64 bit integer. Give it "
-        "as a string or as a float."
+        "as a string or as a float.",
+        places=() if where else large,
     )
+
+
+def _odd(values: Sequence[Any]) -> list[int]:
+    """Who has another value than most."""
+    counts = Counter(values)
+    most = max(counts, key=lambda value: counts[value])
+    return [place for place, value in enumerate(values) if value != most]
 
 
 def _by(values: Sequence[Any], wording: str = "{}") -> str:

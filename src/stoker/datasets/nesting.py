@@ -44,9 +44,19 @@ def batched_by(dataset: Any) -> Any:
         return None
     held = held_by(dataset, _FETCHING)
     if held is None:
-        return dataset
+        return None if _is_overridden(dataset) else dataset
     found = next((found for part in held if (found := batched_by(part)) is not None), None)
     return None if _is_ours(found, "Columns") and _is_ours(dataset, "MapDataset") else found
+
+
+def _is_overridden(dataset: Any) -> bool:
+    """Whether its samples are those of a `__getitem__` that comes before the `__getitems__` of a class of ours, or of
+    torch's, which would pass it by."""
+    if "__getitems__" in getattr(dataset, "__dict__", {}):
+        return False
+    having = [base for base in type(dataset).__mro__ if not vars(base).keys().isdisjoint(_FETCHING)]
+    fetches = next((base for base in having if "__getitems__" in vars(base)), None)
+    return fetches is not None and fetches is not having[0] and fetches.__module__.startswith(_HOMES)
 
 
 def _is_ours(dataset: Any, name: str) -> bool:

@@ -184,7 +184,7 @@ class Accounts:
         what = "asked to be left out" if fault["kind"] == "skip" else "failed"
         done = "was left out"
         if fault["outcome"] == "replaced":
-            done = "the next takes its place" if fault["index"] is None else f"replaced by {fault['replacement']}"
+            done = "the next takes its place" if fault["index"] is None else f"was replaced by {fault['replacement']}"
         described = f" ({fault['description']})" if fault["description"] else ""
         where = (
             f"sample {fault['position']} of the stream (worker {fault['worker']})"  # as that worker reads it

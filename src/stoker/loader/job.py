@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from stoker import collate
-from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Known, Lender, Recipe, Said
+from stoker._engine.base import COLLATE, IDLE, START, WHOLE, WRITE, Batch, Known, Lender, Recipe, Said
 from stoker._transport import segments
 from stoker._transport.recycled import Recycled
 from stoker._transport.rows import MisfitError
@@ -18,7 +18,7 @@ from stoker._worker_info import WorkerInfo, current
 from stoker.collate import memory
 from stoker.datasets.copies import own_copy
 from stoker.datasets.gather import gatherer
-from stoker.errors import SkipSample
+from stoker.errors import BatchError, SkipSample
 from stoker.loader import torch_bridge
 from stoker.loader.faults import Faults
 from stoker.loader.generators import loaded_torch, mix
@@ -300,8 +300,8 @@ class LoaderJob:
         keep = None if self._compiled is None else self._compiled.begin(len(work.indices), self._lend)
         try:
             batch = self._collated(work.seed, work.position, source.samples(work, seeds, keep))
-        except Exception:
-            self._failed = source.failed_index if seeds.failed_at is not None else work.indices
+        except Exception as error:
+            self._failed = source.failed_index if seeds.failed_at is not None else _odd_ones(work.indices, error)
             raise
         if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
             self._gathered.trouble = None
@@ -352,3 +352,13 @@ class LoaderJob:
         if self._knows:
             self._faults.raise_known(WRITE)
         return batch
+
+
+def _odd_ones(indices: Any, error: Exception) -> Any:
+    """The indices of a batch, with those marked that differ from the others, where the collation says which."""
+    places = getattr(error, "places", ()) if isinstance(error, BatchError) else ()
+    if not places or not isinstance(indices, list) or max(places) >= len(indices):
+        return indices
+    marked = Batch(indices)
+    marked.odd = places
+    return marked

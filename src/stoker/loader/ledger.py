@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,12 @@ KEPT = 100
 """Events of each kind, and classes of exceptions, that are kept; more are only counted. A loader may live for weeks."""
 
 
+_OF_A_WORKER = re.compile(
+    r"^WorkerDiedError: DataLoader worker .*? exited unexpectedly: DataLoader worker \(pid \d+\) "
+)
+"""Torch's words, behind which it says what happened."""
+
+
 def class_of(fault: Fault) -> str:
     """The name of the exception's class. A fault of the same cause has a text of its own for each file."""
     if fault["kind"] == "skip":
@@ -38,7 +45,7 @@ def class_of(fault: Fault) -> str:
 
 def on_one_line(fault: Fault) -> str:
     """What an exception said, as the end of a line, shortened."""
-    text = " ".join(str(fault["exception"] or "").split())
+    text = _OF_A_WORKER.sub("", " ".join(str(fault["exception"] or "").split()))
     return f": {text if len(text) <= 100 else f'{text[:99]}…'}" if text else ""
 
 

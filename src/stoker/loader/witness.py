@@ -16,10 +16,10 @@ import numpy as np
 
 from stoker import errors
 from stoker._engine import interruption
-from stoker._engine.base import SEVERAL
+from stoker._engine.base import SEVERAL, Where
 from stoker._engine.process import fates
 from stoker._events import Event, Listener
-from stoker.loader.ledger import Ledger
+from stoker.loader.ledger import Ledger, plain_index
 from stoker.loader.plan import Step
 
 _log = logging.getLogger("stoker")
@@ -76,7 +76,8 @@ class Witness:
         try:
             if self._listener is not None:
                 self._listener(event)
-            if event.kind not in self._told and event.kind not in _SILENT:
+            is_told = event.kind in _SILENT or event.kind in self._told or "ends" in event.details
+            if not is_told:
                 self._told.add(event.kind)
                 with contextlib.suppress(errors.StokerWarning) if event.kind in _HINTS else contextlib.nullcontext():
                     warnings.warn(event.message, errors.StokerWarning, stacklevel=users_level())
@@ -93,14 +94,16 @@ class Witness:
         """What was marked immortal for workers: the ledger keeps it for the next epoch's."""
         self._ledger.marked = objects, seconds
 
-    def locate(self, unit: int, mark: int) -> str:
+    def locate(self, unit: int, mark: int) -> Where:
         """Where that is: "batch 7, sample 30"."""
         step = self.steps.get(unit)
         if step is None:
-            return "a batch that is not wanted any more"
+            return Where("a batch that is not wanted any more")
         if step.indices is None or isinstance(step.indices, dict):
-            return f"a batch of its stream, {fates.DOING.get(mark, f'sample {mark + 1} of it')}"
-        return f"batch {step.number}, {self._sample(step, mark)}"
+            return Where(f"a batch of its stream, {fates.DOING.get(mark, f'sample {mark + 1} of it')}")
+        told = f"batch {step.number}, {self._sample(step, mark)}"
+        known = isinstance(step.indices, (list, np.ndarray)) and 0 <= mark < len(step.indices)
+        return Where(told, step.number, plain_index(step.indices[mark]) if known else None)
 
     def _sample(self, step: Step, mark: int) -> str:
         if mark in fates.DOING:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stoker import errors
 from stoker._engine.base import COLLATE, DESCRIBE, IDLE, POLICY, START, WHOLE, WRITE, Failure
 from stoker._engine.process import kernel
+from stoker._supervision.restarts import OWN_SIGNALS
 
-_CAUSES = (
-    "SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer workers or smaller batches. "
-    "SIGSEGV comes from a library in C: num_workers=0 shows where."
+_FROM_OUTSIDE = (
+    "SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer workers or smaller batches."
 )
+_ITS_OWN = "Such a signal comes from a library in C: num_workers=0 shows where."
+_LEFT = "Something called sys.exit() or os._exit(): the dataset, or a library below it."
 
 MINDER = "the process that minds the workers"
 """The zygote, to people."""
@@ -23,7 +26,14 @@ _DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def died(
-    number: int, pid: int, code: int | None, where: str | None, deaths: int = 1, stack: str = "", then: str = ""
+    number: int,
+    pid: int,
+    code: int | None,
+    where: str | None,
+    deaths: int = 1,
+    stack: str = "",
+    then: str = "",
+    before: Iterable[str] = (),
 ) -> errors.WorkerDiedError:
     """A worker has ended by itself.
 
@@ -35,12 +45,13 @@ def died(
         deaths: how many there were of late, this one included.
         stack: its last Python stack, where it could still write it.
         then: what follows from it.
+        before: the latest of the other deaths, a line each.
     """
     doing = " while it was idle" if where is None else f" while it made {where}"
-    several = f" It was the {deaths}. death of a worker within ten minutes (see `max_restarts`)." if deaths > 1 else ""
+    several = f" {deaths} workers have died within ten minutes (see `max_restarts`)." if deaths > 1 else ""
     return errors.WorkerDiedError(
-        f"{_ended(pid, code)}. It was worker {number}, and ended{doing}.{several} {_CAUSES}"
-        f"{then and chr(10) + then}{_with(stack)}"
+        f"{_ended(pid, code)}. It was worker {number}, and ended{doing}.{several}{_cause(code)}"
+        f"{_earlier(before)}{then and chr(10) + then}{_with(stack)}"
     )
 
 
@@ -58,7 +69,7 @@ DOING = {
 
 def blamed(pid: int, code: int | None, mark: int) -> str:
     """The story of a place in a unit that ended several workers, the last one like this."""
-    return f"{_ended(pid, code)}. So has each that tried this batch before it, {_there(mark)}. {_CAUSES}"
+    return f"{_ended(pid, code)}. So has each that tried this batch before it, {_there(mark)}.{_cause(code)}"
 
 
 def stalled(seconds: float, mark: int) -> str:
@@ -69,6 +80,11 @@ def stalled(seconds: float, mark: int) -> str:
     )
 
 
+def in_short(number: int, code: int | None, where: str | None) -> str:
+    """A worker's death, on one line."""
+    return f"worker {number} {kernel.told(code)}, {'idle' if where is None else f'while it made {where}'}"
+
+
 def doubted() -> dict[str, Any]:
     """The story of a unit that was made together with others by a worker that has died."""
     return {"kind": "death", "message": "a worker has died that made it and others at once", "stack": ""}
@@ -77,6 +93,22 @@ def doubted() -> dict[str, Any]:
 def _ended(pid: int, code: int | None) -> str:
     """In torch's words."""
     return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {kernel.told(code)}"
+
+
+def _cause(code: int | None) -> str:
+    """What it most likely comes from, as a sentence behind others."""
+    if code is None or code == kernel.CLOSED:
+        return ""
+    if code >= 0:
+        return f" {_LEFT}"
+    if -code in (getattr(signal, "SIGKILL", 9), signal.SIGTERM):
+        return f" {_FROM_OUTSIDE}" if -code != signal.SIGTERM else ""
+    return f" {_ITS_OWN}" if code in OWN_SIGNALS else ""
+
+
+def _earlier(deaths: Iterable[str]) -> str:
+    told = "".join(f"\n- {death}" for death in deaths)
+    return told and f"\nBefore it:{told}"
 
 
 def _there(mark: int) -> str:

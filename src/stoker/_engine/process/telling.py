@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stoker import errors
+from stoker._engine.base import Where
 from stoker._engine.process import fates
 from stoker._engine.process.deadlines import PATIENCE
 from stoker._events import Event
@@ -35,42 +36,65 @@ class Death(NamedTuple):
     blamed: bool = False
 
 
-def death(rules: Rules, end: Death, where: str | None) -> Event:
-    """A worker has ended; `where` is its unit and mark in words, or None if it was idle."""
+def death(rules: Rules, end: Death, where: Where | None) -> Event:
+    """A worker has ended; `where` is its unit and mark, or None if it was idle."""
     then = "It was replaced, and what it had in hand is done again. "
-    then += f"{where} ends all who try it." if end.blamed else f"(max_restarts={rules.max_restarts})"
+    there = None if where is None else where.told
+    then += f"{there} ends all who try it." if end.blamed else f"(max_restarts={rules.max_restarts})"
     if end.stalled:
-        told = f"worker {end.worker} (pid {end.pid}) was ended at {where}, where it stalled. {then}"
+        told = f"worker {end.worker} (pid {end.pid}) was ended at {there}, where it stalled. {then}"
     else:
-        told = str(fates.died(end.worker, end.pid, end.code, where, stack=end.stack, then=then))
-    details = {"unit": end.unit, "mark": end.mark, "code": end.code, "stalled": end.stalled}
-    return Event("blamed" if end.blamed else "death", told, worker=end.worker, details=details)
+        told = str(fates.died(end.worker, end.pid, end.code, there, stack=end.stack, then=then))
+    return _of_death("blamed" if end.blamed else "death", end, where, told)
 
 
-def stall(rules: Rules, worker: int, unit: int, mark: int, where: str, seconds: float, stack: str) -> Event:
-    """A worker has been at a unit for too long, at `where` in words; the stack is as it is now."""
+def last_death(end: Death, where: Where | None, error: errors.WorkerDiedError) -> Event:
+    """A worker has ended, and the run with it: the error is the user's."""
+    event = _of_death("death", end, where, str(error))
+    event.details["ends"] = True
+    return event
+
+
+def _of_death(kind: str, end: Death, where: Where | None, told: str) -> Event:
+    at = where or Where("")
+    details = {"unit": end.unit, "mark": end.mark, "code": end.code, "stalled": end.stalled, "index": at.index}
+    return Event(kind, told, worker=end.worker, batch=at.batch, details=details)
+
+
+def stall(rules: Rules, worker: int, unit: int, mark: int, where: Where, seconds: float, stack: str) -> Event:
+    """A worker has been at a unit for too long; the stack is as it is now."""
     follows = {
         "warn": "It goes on (stall_action='warn').",
         "restart": "It is ended, and another tries (stall_action='restart').",
         "raise": "That is the end (stall_action='raise').",
     }
     told = f"{_stalls(worker, where, seconds)} {follows[rules.stall_action]} This is where it is:\n{stack}"
-    return Event("stall", told, worker=worker, details={"unit": unit, "mark": mark, "seconds": seconds})
+    details = {"unit": unit, "mark": mark, "seconds": seconds, "index": where.index}
+    return Event("stall", told, worker=worker, batch=where.batch, details=details)
 
 
-def stall_error(worker: int, where: str, seconds: float, stack: str) -> errors.StalledError:
+def stall_error(worker: int, where: Where, seconds: float, stack: str) -> errors.StalledError:
     """The same, where it ends the run."""
     return errors.StalledError(f"{_stalls(worker, where, seconds)} Raise stall_warning, or see where it is:\n{stack}")
 
 
-def _stalls(worker: int, where: str, seconds: float) -> str:
-    return f"worker {worker} has been at {where} for {seconds:.3g} s."
+def _stalls(worker: int, where: Where, seconds: float) -> str:
+    return f"worker {worker} has been at {where.told} for {seconds:.3g} s."
 
 
 def retired(worker: int, pid: int, reason: str) -> Event:
     """A worker is to leave, because it has grown too large or old."""
     told = f"worker {worker} (pid {pid}) is replaced between two batches: {reason}"
     return Event("retired", told, worker=worker)
+
+
+def stays(worker: int, pid: int, reason: str) -> Event:
+    """A worker is to leave as well, and cannot."""
+    told = (
+        f"worker {worker} (pid {pid}) cannot be replaced, because its stream cannot be opened again where it stands: "
+        f"{reason} Give the dataset state_dict() and load_state_dict(state), or build it from stoker's streams."
+    )
+    return Event("stays", told, worker=worker)
 
 
 def held_back(worker: int, error: OSError | str, others: bool) -> Event:

@@ -16,7 +16,7 @@ from typing import Any
 
 from stoker import errors
 from stoker._engine import ending, interruption, owner
-from stoker._engine.base import START, Answer, Backend, Said, Witness
+from stoker._engine.base import START, Answer, Backend, Said, Where, Witness
 from stoker._engine.process import fates, kernel, telling
 from stoker._engine.process.birth import Assemble, Birth, Parts
 from stoker._engine.process.channel import Message
@@ -33,7 +33,7 @@ from stoker._engine.process.deadlines import (
 from stoker._engine.process.life import Life, end_all
 from stoker._events import Event
 from stoker._machine import memory
-from stoker._supervision.restarts import Restarts
+from stoker._supervision.restarts import TOLD, Restarts
 from stoker._supervision.rules import Rules
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
@@ -67,6 +67,7 @@ class ProcessBackend(Backend):
         self._witness = witness
         self._events: deque[Event] = deque()  # not told yet
         self._deaths = Restarts(rules.max_restarts)
+        self._died: deque[str] = deque(maxlen=TOLD)  # the latest deaths of workers, in short
         self._streams: dict[int, bytes] = {}  # worker → where its stream stood behind its last answer
         self._lives: list[Life] = []  # those that hold anything; the last one works
         self._units: dict[int, tuple[bytes, int | None, int]] = {}  # submitted, not answered: work, worker, rows
@@ -201,7 +202,7 @@ class ProcessBackend(Backend):
             if until is not None:
                 wait = min(wait, until - now)
             ready = self._poll_for(wait)
-            if (frozen := time.monotonic() - now - wait) > FROZEN:
+            if (frozen := time.monotonic() - now) > wait + FROZEN:
                 heard, asked, until = heard + frozen, asked + frozen, until and until + frozen
             if ready:
                 heard = time.monotonic()
@@ -291,6 +292,7 @@ class ProcessBackend(Backend):
         pause, blamed = self._deaths.died(unit, place, self._life.status, time.monotonic())
         if pause is None or blamed or (is_silent and not self._ever_worked):
             self._fatal = errors.WorkerDiedError(story)
+            self._events.append(Event("zygote_death", story, details={"ends": True}))
             return
         self._tell("zygote_death", f"{story}\nAnother is started, and what was under way is done again.")
         before = self._life
@@ -333,8 +335,8 @@ class ProcessBackend(Backend):
         elif name == "fed":
             self._starved_for = None
         elif name == "died":
-            _, worker, pid, code, unit, mark, stack, count = message
-            self._fatal = fates.died(worker, pid, code, self._where(unit, mark), count, stack)
+            *about, count = message[1:]
+            self._last_death(telling.Death(*about), count)
         elif name == "happened":
             _, when, what, *about = message
             self._events.append(replace(self._happened(what, *about), time=when))
@@ -358,16 +360,28 @@ class ProcessBackend(Backend):
         """The event of what the zygote has told."""
         if what == "replaced":
             end = telling.Death(*about)
-            return telling.death(self._rules, end, self._where(end.unit, end.mark))
+            where = self._where(end.unit, end.mark)
+            self._died.append(fates.in_short(end.worker, end.code, where and where.told))
+            return telling.death(self._rules, end, where)
         if what == "stalled":
             worker, unit, mark, seconds, stack = about
             where = self._witness.locate(unit, mark)
             if self._rules.stall_action == "raise":
                 self._fatal = telling.stall_error(worker, where, seconds, stack)
             return telling.stall(self._rules, worker, unit, mark, where, seconds, stack)
-        return telling.retired(*about) if what == "retired" else telling.held_back(*about)
+        if what == "held_back":
+            return telling.held_back(*about)
+        return telling.retired(*about) if what == "retired" else telling.stays(*about)
 
-    def _where(self, unit: int | None, mark: int) -> str | None:
+    def _last_death(self, end: telling.Death, count: int) -> None:
+        """It ends the run, with those before it."""
+        where = self._where(end.unit, end.mark)
+        told = where and where.told
+        error = fates.died(end.worker, end.pid, end.code, told, count, end.stack, before=self._died)
+        self._fatal = error
+        self._events.append(telling.last_death(end, where, error))
+
+    def _where(self, unit: int | None, mark: int) -> Where | None:
         return None if unit is None else self._witness.locate(unit, mark)
 
     def _born_sick(self, stacks: str) -> None:

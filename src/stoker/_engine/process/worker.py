@@ -7,6 +7,7 @@ import pickle
 import select
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -240,13 +241,22 @@ def dumps(failure: Failure | None) -> bytes:
     return leaves.dumps(failure, lambda leaf: None)
 
 
-def live(run: Callable[[], None]) -> NoReturn:
-    """A worker's whole life: does this, and leaves however it ends."""
+def live(run: Callable[[], None], last_words: int | None = None) -> NoReturn:
+    """A worker's whole life: does this, and leaves however it ends.
+
+    Args:
+        run: the life.
+        last_words: a descriptor that is read when it has ended.
+    """
     code = 1
     try:
         run()
     except SystemExit as left:  # sys.exit() in the user's code ends the worker, as in any process
-        code = left.code if isinstance(left.code, int) else 1
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if left.code is not None and not isinstance(left.code, int):
+            print(left.code, file=sys.stderr)
+        if last_words is not None:
+            os.write(last_words, traceback.format_exc().encode(errors="replace"))
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

@@ -65,6 +65,7 @@ class _Child:
         self.unseen = LOOK  # seconds that it has worked since its memory was looked at
         self.asked = 0  # number of its latest question for a slot
         self.retires = False
+        self.stays = False  # though it should retire: nobody could go on with its stream
         self.stall: Stall | None = None  # for which it was ended
         self.stack = ""  # as it was then
 
@@ -189,7 +190,7 @@ class Zygote:
             theirs.close()
             raise
         if pid == 0:
-            worker.live(lambda: self._become_worker(number, ours, theirs, me))
+            worker.live(lambda: self._become_worker(number, ours, theirs, me), self._stacks.descriptor(number))
         theirs.close()
         child = self._children[number] = _Child(pid, Channel(ours))
         self._watch(child.channel.fileno(), lambda: self._from_worker(number))
@@ -332,6 +333,9 @@ class Zygote:
             child.retires = True
             self._dispatch.retires(number)
             self._tell("retired", number, child.pid, reason)
+        if not made.movable and not child.stays and (reason := self._retirement.reason(number)):
+            child.stays = True
+            self._tell("stays", number, child.pid, reason)
         if child.retires and not self._dispatch.held(number):
             child.channel.hang_up()  # it leaves, unless it is stopped
             self._leaving.setdefault(number, (child, time.monotonic() + LEAVE))
@@ -577,9 +581,12 @@ class Zygote:
             mark, stack = self._marks.read(number), self._stacks_of(number)
             self._tell("stalled", number, unit, mark, seconds, stack)
             if self._rules.stall_action == "restart":
-                child = self._children[number]
-                child.stall, child.stack = stall, stack
-                kernel.kill(child.pid)
+                self._from_worker(number)  # meanwhile its stack was read: it may have answered
+                child = self._children.get(number)
+                held = self._dispatch.held(number)
+                if child is not None and held and held[0].unit == unit:
+                    child.stall, child.stack = stall, stack
+                    kernel.kill(child.pid)
 
     def _look_for_sickness(self, now: float) -> None:
         self._looks_for_sickness_at = now + SICK_AFTER / 5
