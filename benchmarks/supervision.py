@@ -118,7 +118,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 def measure(workload: str, lives: int, pairs: int, alike: bool = False, **how: Any) -> Figures:
     begin, take = WORKLOADS[workload](**how)
     if workload == "photographs":
-        pairs = max(1, pairs // 4)  # a block is a batch of each worker, for 0.4 s
+        pairs = max(1, pairs // 2)  # a block is a batch of each worker, for 0.2 s
     times: list[list[float]] = []
     cpu: list[list[float]] = []
     for life in range(lives):
