@@ -54,3 +54,35 @@ def test_a_batch_that_fails_names_its_samples() -> None:
     with pytest.raises(ValueError, match="no") as caught:
         list(stoker.DataLoader([3, 4, 5], batch_size=3, collate_fn=collate))
     assert caught.value.__notes__ == ["Raised in this process, at samples 0, 1, 2 (3 in the batch)"]
+
+
+class Leaves(stoker.Dataset[int]):
+    """A sample that calls sys.exit(), as often as told."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2 and self.times:
+            self.times -= 1
+            sys.exit(3)
+        return index
+
+
+@pytest.mark.parametrize(("times", "batches"), [(1, [[0, 1], [2, 3], [4, 5], [6, 7]]), (99, [[0, 1], [4, 5], [6, 7]])])
+def test_who_goes_on_behind_a_sys_exit_loses_no_batch_and_does_not_go_round_in_circles(
+    times: int, batches: list[list[int]]
+) -> None:
+    iterator, found, left = iter(stoker.DataLoader(Leaves(times), batch_size=2, output="numpy")), [], 0
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except SystemExit:
+            left += 1
+        except StopIteration:
+            break
+    assert found == batches
+    assert left == min(times, 2)

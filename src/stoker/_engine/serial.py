@@ -17,6 +17,7 @@ class SerialBackend(Backend):
         self._job = recipe(0)
         self._outside = current.info  # a worker's, where this is a loader within a dataset
         self._waiting: deque[tuple[int, Any]] = deque()
+        self._left: int | None = None  # the unit in which somebody called sys.exit()
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._waiting.append((unit, work))
@@ -36,6 +37,12 @@ class SerialBackend(Backend):
                 raise
             kind, value = "error", error
             _name_sample(error, self._job.failed_index())
+        except SystemExit as left:
+            current.info = self._outside
+            if self._left != unit:  # a signal's handler may have called it: whoever goes on loses nothing
+                self._left = unit
+                raise
+            kind, value = "error", left  # a sample does, each time
         answer = Answer(unit, kind, value, 0, self._job.said())
         self._waiting.popleft()  # only now: after Ctrl-C whoever goes on gets this batch
         return answer
