@@ -163,6 +163,11 @@ class Builder:
 
     def _refuse(self, values: Sequence[Any], store: _GrowingNumbers | _GrowingTexts) -> NoReturn:
         place = next(i for i, value in enumerate(values) if value is not None and not store.fits(value))
+        if type(values[place]) is int and not -(2**63) <= values[place] < 2**63:
+            raise ValueError(
+                f"columns(): row {len(self._mask) + place}, {self._name}: {values[place]} is no 64 bit integer. Give "
+                "it as a string or as a float."
+            )
         raise ValueError(
             f"columns(): row {len(self._mask) + place}, {self._name}: found {_described(values[place])}, expected "
             f"{store.expected} as the rows began. All values of a column have one type, and arrays one shape. Convert "
