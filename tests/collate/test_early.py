@@ -324,6 +324,16 @@ def test_a_shorter_batch(assert_same: Any, slot: Any) -> None:
     assert slot.holds(batch[0])
 
 
+def test_a_shorter_batch_keeps_no_more_than_it_shows(made_of: Any, assert_same: Any) -> None:
+    samples = [made_of(image(number)) for number in range(6)]
+    compiled = started(collate.default_collate, samples)
+    keep = compiled.begin(6, None)
+    assert keep is not None
+    batch = compiled([keep(place, sample) for place, sample in enumerate(samples[:2])])
+    assert_same(batch, collate.default_collate(samples[:2]))
+    assert batch.untyped_storage().nbytes() == 2 * LARGE if hasattr(batch, "untyped_storage") else batch.base is None
+
+
 def test_rows_in_another_order_are_not_taken_for_the_batch(assert_same: Any) -> None:
     samples = [(image(number), number) for number in range(4)]
     compiled = started(collate.numpy_collate, samples)

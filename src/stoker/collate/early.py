@@ -40,12 +40,17 @@ class Rows:
     large = False
     _whole: Any = None
     _rows: Sequence[Any] = ()
+    _is_lent = False
 
     def _sized(self, shape: Sequence[int], itemsize: int) -> None:
         self.large = math.prod(shape) * itemsize >= LARGE
 
-    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
-        """Memory for so many rows, and each of them."""
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any], bool]:
+        """Memory for so many rows, each of them, and whether it is lent."""
+        raise NotImplementedError
+
+    def _copied(self, rows: Any) -> Any:
+        """The same in memory of its own."""
         raise NotImplementedError
 
     def _write(self, row: Any, value: Any) -> None:
@@ -57,7 +62,7 @@ class Rows:
 
     def begin(self, count: int) -> None:
         """A batch of at most so many samples is about to be made."""
-        self._whole, self._rows = self._memory(count)
+        self._whole, self._rows, self._is_lent = self._memory(count)
 
     def end(self) -> None:
         """The batch is made, or will not be: its memory is nobody's here."""
@@ -74,7 +79,10 @@ class Rows:
         rows, count = self._rows, len(column)
         if not rows or count > len(rows) or not all(map(operator.is_, column, rows)):
             return None
-        return self._whole if count == len(rows) else self._whole[:count]
+        if count == len(rows):
+            return self._whole
+        fewer = self._whole[:count]  # what is not handed over must not keep, or save, more than it shows
+        return fewer if self._is_lent else self._copied(fewer)
 
     def is_apart(self, column: Sequence[Any]) -> bool:
         """Whether each value has memory of its own. A dataset that fills one buffer again and again has batches of its

@@ -203,9 +203,12 @@ class Arrays(Rows):
         np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
         return self._leaf(out)
 
-    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any], bool]:
         whole = memory.empty((count, *self._shape), self._dtype)
-        return whole, list(whole)
+        return whole, list(whole), whole.base is not None
+
+    def _copied(self, rows: Any) -> Any:
+        return rows.copy()
 
     def _write(self, row: Any, value: Any) -> None:
         if type(value) is not np.ndarray or value.shape != self._shape or value.dtype != self._dtype:
@@ -247,9 +250,14 @@ class Tensors(Rows):
         _fit(made.dtype == self._dtype and not made.requires_grad)  # with `out`, `stack` sees to the latter
         return self._leaf(made)
 
-    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
-        whole = memory.empty_tensor((count, *self._shape), self._dtype)
-        return whole, whole.unbind()
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any], bool]:
+        shape = (count, *self._shape)
+        lent = memory.lent_tensor(shape, self._dtype)
+        whole = memory.empty_tensor(shape, self._dtype) if lent is None else lent
+        return whole, whole.unbind(), lent is not None
+
+    def _copied(self, rows: Any) -> Any:
+        return rows.clone()
 
     def _write(self, row: Any, value: Any) -> None:
         if value.shape != self._shape or value.dtype != self._dtype or not is_plain(value):
