@@ -41,7 +41,7 @@ import method
 import transport
 from method import Case, Figures, Goal
 
-method.LONGEST = 900.0
+method.LONGEST = 1800.0
 WORKERS = 2
 BLOCK = 0.04  # seconds
 DRAWN = 2000
@@ -98,7 +98,7 @@ WITHOUT: dict[str, dict[str, str]] = {
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    lives, pairs = (2, 4) if options.quick else (120, 12)
+    lives, pairs = (2, 4) if options.quick else (360, 12)
     goals = [Goal(f"{name}, upper end", at_most=MOST) for name in (TIME, CPU)]
     workloads: dict[str, dict[str, Any]] = {
         f"transport, batches of {name}, read": {"workload": "transport", "shape": shape, "samples": samples}
@@ -118,7 +118,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 def measure(workload: str, lives: int, pairs: int, alike: bool = False, **how: Any) -> Figures:
     begin, take = WORKLOADS[workload](**how)
     if workload == "photographs":
-        pairs = max(1, pairs // 2)  # a block is a batch of each worker, for 0.2 s
+        lives, pairs = max(1, lives // 3), max(1, pairs // 2)  # a block is a batch of each worker, for 0.2 s
     times: list[list[float]] = []
     cpu: list[list[float]] = []
     for life in range(lives):
