@@ -60,8 +60,9 @@ class Owned(np.ndarray[Any, Any]):
         else:
             moved.append(self)
 
-    def __del__(self) -> None:  # by whoever lets go of it, in any thread
-        if hasattr(self, "_weak") and not sys.is_finalizing():
+    # By whoever lets go of it, in any thread; at the interpreter's end modules may be empty
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "_weak") and not is_finalizing():
             self.look_again()
 
 
