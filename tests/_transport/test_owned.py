@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._transport import owned
+from stoker._transport import owned, reader
 from stoker._transport.leaves import SMALL, dumps, loads
 from stoker._transport.owned import AT_ONCE, Owned, tensor_over
 
@@ -143,3 +143,5 @@ def test_batches_of_a_loader(workers: int, budget: int | None) -> None:
         gc.collect()
         for _ in range(4):
             owned.look_again()
+        for _ in range(len(reader._moved)):
+            reader._moved.popleft().look_again()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stoker import collate
 from stoker.collate import compiled as compiled_module
 from stoker.collate import default
-from stoker.collate.early import LARGE
+from stoker.collate.early import LARGE, MISFITS
 from stoker.errors import MemoryLimitError
 
 Shape = (LARGE // 4,)
@@ -90,7 +90,7 @@ def started(fn: Any, samples: Sequence[Any], in_runs: bool = False) -> collate.C
     assert isinstance(compiled, collate.Compiled)
     call = compiled.rows if in_runs else compiled
     call(samples)
-    compiled.begin(len(samples), None, in_runs)
+    compiled.begin(len(samples), None, in_runs=in_runs)
     call(samples)
     compiled.end()
     return compiled
@@ -98,7 +98,7 @@ def started(fn: Any, samples: Sequence[Any], in_runs: bool = False) -> collate.C
 
 def collated(compiled: collate.Compiled, samples: Sequence[Any], lender: Any = None, in_runs: bool = False) -> Any:
     """As a worker does it: each sample is handed over as it comes."""
-    keep = compiled.begin(len(samples), lender, in_runs)
+    keep = compiled.begin(len(samples), lender, in_runs=in_runs)
     kept = list(samples) if keep is None else [keep(place, sample) for place, sample in enumerate(samples)]
     try:
         return (compiled.rows if in_runs else compiled)(kept)
@@ -317,11 +317,15 @@ def test_an_array_of_another_class_is_that_classs(monkeypatch: pytest.MonkeyPatc
 def test_a_shorter_batch(assert_same: Any, slot: Any) -> None:
     samples = [(image(number), number) for number in range(6)]
     compiled = started(collate.numpy_collate, samples)
-    keep = compiled.begin(6, slot)
+    keep = compiled.begin(6, slot, travels=True)
     assert keep is not None
     batch = compiled([keep(place, sample) for place, sample in enumerate(samples[:2])])
     assert_same(batch, collate.numpy_collate(samples[:2]))
     assert slot.holds(batch[0])
+    keep = compiled.begin(6, slot)  # lent, as memory is that stays here and is used again
+    assert keep is not None
+    batch = compiled([keep(place, sample) for place, sample in enumerate(samples[:2])])
+    assert not slot.holds(batch[0])
 
 
 def test_a_shorter_batch_keeps_no_more_than_it_shows(made_of: Any, assert_same: Any) -> None:
@@ -358,6 +362,47 @@ def test_one_buffer_for_all_samples_stays_one() -> None:
             buffer[:] = number
             samples.append(buffer)
         assert (compiled(samples) == 3).all()
+
+
+def test_neither_do_parts_of_one_buffer_that_overlap() -> None:
+    buffer = np.zeros(4 * LARGE, np.float32)
+    compiled = collate.compiling(collate.numpy_collate)
+    assert isinstance(compiled, collate.Compiled)
+    for _ in range(3):
+        assert compiled.begin(4, None) is None
+        compiled([buffer[number : number + LARGE // 4] for number in range(4)])
+    compiled([buffer[number * LARGE // 4 :][: LARGE // 4] for number in range(4)])
+    compiled.begin(4, None)
+    compiled([buffer[number * LARGE // 4 :][: LARGE // 4] for number in range(4)])
+    assert compiled.begin(4, None) is not None
+
+
+def test_what_never_fits_is_not_tried_for_ever() -> None:
+    samples = [image(number) for number in range(3)]
+    compiled = started(collate.numpy_collate, samples)
+    asked: list[int] = []
+
+    def lend(size: int) -> None:
+        asked.append(size)
+
+    for _ in range(20):
+        keep = compiled.begin(3, lend)
+        odd = [samples[0], samples[1].astype("f8").astype("f4")[::-1].view(Mine), samples[2]]
+        compiled([keep(place, sample) for place, sample in enumerate(odd)] if keep else odd)
+        compiled.end()
+    assert len(asked) <= MISFITS
+
+
+def test_memory_maps_are_written_once(tmp_path: Any, slot: Any) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", image(number))
+    samples = [np.load(tmp_path / f"{number}.npy", mmap_mode="r") for number in range(3)]
+    compiled = started(collate.numpy_collate, samples)
+    slot.given.clear()
+    keep = compiled.begin(3, slot)
+    assert keep is not None
+    batch = compiled([keep(place, sample) for place, sample in enumerate(samples)])
+    assert slot.given == [3 * LARGE] and (batch[:, 0] == [0, 1, 2]).all()
 
 
 @pytest.mark.parametrize("error", [MemoryLimitError("none left"), MemoryError(), ValueError("whatever")])

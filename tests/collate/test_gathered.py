@@ -339,3 +339,21 @@ def test_what_torch_copies_is_copied_when_it_is_written(monkeypatch: pytest.Monk
     gathered([0, 1])
     with Elsewhere():
         assert gathered([3, 4])[0].tolist() == [3, 4]
+
+
+def test_one_that_declines_the_second_time_is_not_accused() -> None:
+    class Once(Bytes):
+        asked = 0
+
+        def gather(self, indices: Any, out: Any) -> Any:
+            self.asked += 1
+            if self.asked == 2:
+                return NotImplemented
+            return super().gather(indices, out)  # type: ignore[func-returns-value]
+
+    once = Once(20, tensors=False)
+    gathered = collate.gathering(collate.numpy_collate, once, once)
+    assert gathered is not None
+    assert gathered(list(range(20))) is collate.NOT_GATHERED
+    assert once.asked == 2
+    assert gathered(list(range(20))).tolist() == once.values.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 import threading
 from collections import UserDict, defaultdict
 from collections.abc import Iterator
@@ -339,3 +340,35 @@ def test_weights_of_a_larger_dataset() -> None:
     with pytest.raises(ValueError, match="3 weights"):
         stoker.DataLoader([0, 1], batch_sampler=stoker.BatchSampler(sampler, 2, False))
     assert len(list(stoker.DataLoader([0, 1, 2], sampler=sampler))) == 10
+
+
+class OneIsLonger:
+    def __init__(self, bad: int | None = None) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.bad:
+            raise ValueError("bad")
+        return np.zeros(5 if index == 5 else 4)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes there")
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_the_sample_that_differs_is_named_or_none() -> None:
+    def notes(bad: int | None, **settings: Any) -> str:
+        made = stoker.DataLoader(
+            OneIsLonger(bad), batch_sampler=[[0, 1, 5, 2]], on_error="skip", **{"output": "numpy", **settings}
+        )  # type: ignore[call-overload]
+        with pytest.raises(RuntimeError) as caught:
+            list(made)
+        return " ".join(caught.value.__notes__)
+
+    def in_two(samples: list[Any]) -> Any:
+        return [stoker.default_collate(samples[:2]), stoker.default_collate(samples[2:])]
+
+    assert "where 5 differs from the others" in notes(None)
+    assert "differs" not in notes(1)
+    assert "differs" not in notes(None, collate_fn=in_two, output="torch" if "torch" in sys.modules else "numpy")

@@ -144,7 +144,47 @@ def test_streams(ways: dict[str, Any], worth: float) -> None:
         assert not any(batch["waits"].any() for batch in batches[3:])
 
 
-def test_slots_are_lent_on_behind_a_sample_that_raises(worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("collate", [stoker.default_collate, stoker.default_convert])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_batches(collate: Any, workers: int, worth: float) -> None:
+    class Pairs:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            return [np.full(20_000, index), np.full(20_000, index + 1)]
+
+    made: Any = stoker.DataLoader(Pairs(), batch_size=None, collate_fn=collate, num_workers=workers, output="numpy")  # type: ignore[arg-type]
+    for index, (one, other) in enumerate(made):
+        assert (one == index).all() and (other == index + 1).all()
+
+
+def test_the_last_batch_of_a_stream_keeps_its_own_memory(worth: float) -> None:
+    class Large(stoker.IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return (np.full(1 << 20, number, np.float32) for number in range(30))
+
+    *_, batch = stoker.DataLoader(Large(), batch_size=9, output="numpy")
+    assert len(batch) == 3
+    base = batch if batch.base is None else batch.base
+    assert base.nbytes < 2 * batch.nbytes
+
+
+class Retries(Images):
+    """Its exceptions know themselves, as those do that are kept in a variable and raised."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        try:
+            return super().__getitem__(index)
+        except ValueError as error:
+            last = error
+        raise last
+
+
+@pytest.mark.parametrize("dataset", [Images, Retries])
+def test_slots_are_lent_on_behind_a_sample_that_raises(
+    dataset: type[Images], worth: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows in a traceback would be taken for rows that somebody keeps."""
     detached = mmap.mmap(-1, 1)  # shared with who is forked
     usual = SlotWriter._detach
@@ -154,7 +194,7 @@ def test_slots_are_lent_on_behind_a_sample_that_raises(worth: float, monkeypatch
         usual(self, *rest)
 
     monkeypatch.setattr(SlotWriter, "_detach", noted)
-    with loader(Images(bad=(17, 29)), num_workers=1) as ours:
+    with loader(dataset(bad=(17, 29)), num_workers=1) as ours:
         iterator, left = iter(ours), 10
         while left:
             left -= 1

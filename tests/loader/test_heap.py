@@ -141,6 +141,14 @@ def test_a_small_dataset_does_not_wait_for_the_marks_of_another(large: None) -> 
     assert len(somebody_elses) == 200_000
 
 
+class OddSampler:
+    def __iter__(self) -> Any:
+        return iter(range(7))
+
+    def __len__(self) -> int:
+        raise RuntimeError("nobody knows")
+
+
 @pytest.mark.parametrize(
     ("settings", "rows"),
     [
@@ -150,6 +158,7 @@ def test_a_small_dataset_does_not_wait_for_the_marks_of_another(large: None) -> 
         ({"batch_size": None}, 40),
         ({"sampler": (number for number in range(7))}, None),
         ({"persistent_workers": True}, None),
+        ({"sampler": OddSampler()}, None),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )

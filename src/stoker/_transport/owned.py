@@ -12,7 +12,7 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,15 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 
-class Kept(Protocol):
-    """What has to stay because a storage was moved away from it."""
-
-    def look_again(self) -> None:
-        """Lets go if the storage is gone by now, else comes back into `moved`. Only by who has taken it from there."""
-
-
-moved: deque[Kept] = deque()
-"""Of all loaders: some of them may have ended."""
+moved: deque[Owned] = deque()
+"""What has to stay because a storage was moved away from it, of all loaders: some of them may have ended."""
 
 
 AT_ONCE = 64
@@ -52,6 +45,7 @@ class Owned(np.ndarray[Any, Any]):
     _weak: Any
 
     def look_again(self) -> None:
+        """Lets go if the storage is gone by now, else comes back into `moved`. Only by who has taken it from there."""
         _, has_expired, forget = _storages()
         weak = self._weak
         if has_expired(weak):

@@ -32,6 +32,7 @@ from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
 
 _open: set[Lease] = set()  # leases whose exporter lives; also beyond the loader's end
+_moved: deque[Lease] = deque()  # leases with a storage that was moved away, and may have views left here
 _born_by: dict[int, ForkHold] = {}  # by the thread that makes a fork of ours
 _forks: list[int] = []  # threads in which forks are under way, of whomever
 
@@ -100,14 +101,14 @@ class Lease:
         self._storages = left
 
     def look_again(self) -> None:
-        """Ends the lease if the storages that were moved away are gone by now. Only by who has taken it from
-        `owned.moved`: a storage is forgotten once."""
+        """Ends the lease if the storages that were moved away are gone by now. Only by who has taken it from `_moved`:
+        a storage is forgotten once."""
         self._forget_gone_storages()
         self._over_or_moved()
 
     def _over_or_moved(self) -> None:
         if self._storages:
-            owned.moved.append(self)
+            _moved.append(self)
             return
         self._mapping = None
         _open.discard(self)
@@ -297,6 +298,12 @@ class Reader:
     def _settle(self) -> None:
         if owned.moved:
             owned.look_again()
+        for _ in range(len(_moved)):  # of all readers: some have no loader any more
+            try:
+                lease = _moved.popleft()
+            except IndexError:  # another thread looks at them
+                break
+            lease.look_again()
         while self._home.gone:
             lease = self._home.gone.popleft()
             # What was posted is over, whoever has forked meanwhile: nobody could see it any more

@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
@@ -78,9 +79,9 @@ class Mapping:
             raise OSError(number, f"could not map {self.size} bytes of memory: {os.strerror(number)}")
         ctypes.memmove(self.address, held, self.size)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's end arrays of the user may still look here; the kernel unmaps it all soon.
-        if not sys.is_finalizing() and hasattr(self, "address"):
+        if not is_finalizing() and hasattr(self, "address"):
             self._unmap(self.address, self.size)
 
 

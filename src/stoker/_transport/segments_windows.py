@@ -12,6 +12,7 @@ import os
 import secrets
 import sys
 import tempfile
+from collections.abc import Callable
 from multiprocessing import context
 from typing import Any
 
@@ -46,9 +47,9 @@ class Mapping:
         """The bytes from `offset` on, as a buffer. It does not keep the mapping: the caller does."""
         return (ctypes.c_char * size).from_address(self.address + offset)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's end arrays of the user may still look here; the system unmaps it all soon.
-        if sys.is_finalizing() and hasattr(self, "address"):
+        if is_finalizing() and hasattr(self, "address"):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -106,6 +107,8 @@ class SlotWriter:
         are replaced by copies. It would be so for each batch, so nothing is lent any more.
         """
         lent, self._lent = [*self._lent, *also], []
+        if any(part() is not None for _, part in lent):
+            gc.collect()  # a cycle, as an exception that was kept in a variable and raised, is no keeping
         kept = {id(mapping): mapping for mapping, part in lent if part() is not None}
         for mapping in kept.values():
             self._lends = False

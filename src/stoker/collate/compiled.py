@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoker.collate import default, memory, registry
-from stoker.collate.early import WORTH, Keep, Keeper
+from stoker.collate.early import MISFITS, WORTH, Keep, Keeper
 from stoker.collate.plan import Node, plan_of
 from stoker.errors import MemoryLimitError
 
@@ -36,13 +36,18 @@ class Compiled:
         self._begun: float | None = None  # when the samples were, if that matters
         self._is_early = False  # whether samples are so slow, and have memory of their own
         self._early: Node | None = None  # whose rows are being written as the samples come
+        self._keeper: Keeper | None = None
+        self._misfits = 0  # batches of which one could not be
 
-    def begin(self, count: int, lender: memory.Lender | None, in_runs: bool = False) -> Keep | None:
+    def begin(
+        self, count: int, lender: memory.Lender | None, travels: bool = False, in_runs: bool = False
+    ) -> Keep | None:
         """Samples are about to be made, at most so many: for one batch, or for a run of its rows.
 
         Args:
             count: of samples.
             lender: gives the memory of the batch.
+            travels: whether the batch is handed over to another process.
             in_runs: whether `rows` will collate them.
 
         Returns:
@@ -55,12 +60,12 @@ class Compiled:
         self._begun = time.perf_counter()
         if not self._is_early:
             return None
-        self._early = plan
-        return Keeper(plan, count, lender)
+        self._early, self._keeper = plan, Keeper(plan, count, lender, travels)
+        return self._keeper
 
     def end(self) -> None:
         """What `begin` began is over: nobody here looks at the batch's memory any more."""
-        early, self._early = self._early, None
+        early, self._early, self._keeper = self._early, None, None
         if early is not None:
             early.end()
 
@@ -70,7 +75,11 @@ class Compiled:
             return
         since, self._begun = self._begun, None
         is_slow = time.perf_counter() - since > WORTH * len(samples)
-        self._is_early = is_slow and (self._early is not None or plan.is_apart(samples))
+        if self._keeper is None:
+            self._is_early = is_slow and self._misfits < MISFITS and plan.is_apart(samples)
+        else:
+            self._misfits += self._keeper.is_over
+            self._is_early = is_slow and not self._keeper.is_over
 
     def __call__(self, batch: Sequence[Any]) -> Any:
         """Collates samples into a batch."""

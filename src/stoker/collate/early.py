@@ -7,6 +7,7 @@ be wrong later, the general path finds samples, and nothing has to be undone.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -26,7 +27,14 @@ WORTH = 50e-6
 """Seconds that a sample takes to make: it has memory of its own then, and a twentieth is more than seeing to it."""
 
 
-class Unlike(Exception):
+MISFITS = 4
+"""Batches in which a sample was not like those before, from which on it is not tried any more: each has asked for its
+memory twice."""
+
+_DO_NOT_FIT = (TypeError, ValueError, LookupError, AttributeError, RuntimeError)
+
+
+class Unlike(ValueError):
     """A value is not what the rows are made for."""
 
 
@@ -40,13 +48,13 @@ class Rows:
     large = False
     _whole: Any = None
     _rows: Sequence[Any] = ()
-    _is_lent = False
+    _travels = False
 
     def _sized(self, shape: Sequence[int], itemsize: int) -> None:
         self.large = math.prod(shape) * itemsize >= LARGE
 
-    def _memory(self, count: int) -> tuple[Any, Sequence[Any], bool]:
-        """Memory for so many rows, each of them, and whether it is lent."""
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
+        """Memory for so many rows, and each of them."""
         raise NotImplementedError
 
     def _copied(self, rows: Any) -> Any:
@@ -60,9 +68,10 @@ class Rows:
     def _address(self, value: Any) -> int:
         raise NotImplementedError
 
-    def begin(self, count: int) -> None:
-        """A batch of at most so many samples is about to be made."""
-        self._whole, self._rows, self._is_lent = self._memory(count)
+    def begin(self, count: int, travels: bool) -> None:
+        """A batch of at most so many samples is about to be made, which may be handed over to another process."""
+        self._whole, self._rows = self._memory(count)
+        self._travels = travels
 
     def end(self) -> None:
         """The batch is made, or will not be: its memory is nobody's here."""
@@ -81,13 +90,14 @@ class Rows:
             return None
         if count == len(rows):
             return self._whole
-        fewer = self._whole[:count]  # what is not handed over must not keep, or save, more than it shows
-        return fewer if self._is_lent else self._copied(fewer)
+        fewer = self._whole[:count]  # what stays here must not keep, or save, more than it shows
+        return fewer if self._travels else self._copied(fewer)
 
     def is_apart(self, column: Sequence[Any]) -> bool:
         """Whether each value has memory of its own. A dataset that fills one buffer again and again has batches of its
         last sample, as with any loader, and not now and then others."""
-        return len({self._address(value) for value in column}) == len(column)
+        places = sorted((self._address(value), value.nbytes) for value in column)
+        return all(at + size <= after for (at, size), (after, _) in itertools.pairwise(places))
 
 
 class Keeper:
@@ -97,29 +107,39 @@ class Keeper:
         plan: of what is large in a sample.
         count: samples of the batch, at most.
         lender: gives the batch's memory.
+        travels: whether the batch is handed over to another process.
+
+    Attributes:
+        is_over: whether a sample did not fit, so that the others are left as they are.
     """
 
-    def __init__(self, plan: Node, count: int, lender: memory.Lender | None) -> None:
+    def __init__(self, plan: Node, count: int, lender: memory.Lender | None, travels: bool = False) -> None:
         self._plan = plan
         self._count = count
         self._lender = lender
-        self._begun = self._over = False
+        self._travels = travels
+        self._begun = self.is_over = False
         self._places: list[int] = []  # of those that have rows
 
     def __call__(self, place: int, sample: Any) -> Any:
         """The sample with its rows in place of what is large; as it was, where it or one before it did not fit."""
-        if self._over:
+        if self.is_over or not (self._begun or self._begins()):
             return sample
         try:
-            if not self._begun:
-                with memory.lent_by(self._lender):
-                    self._plan.begin(self._count)
-                self._begun = True
             while self._places and self._places[-1] >= place:  # samples are made again
                 self._places.pop()
             kept = self._plan.put(len(self._places), sample)  # some may have been left out: rows have no gaps
             self._places.append(place)
             return kept
-        except Exception:  # whatever it is: collation finds it as well, and has the words
-            self._over = True
+        except _DO_NOT_FIT:  # collation finds it as well, and has the words
+            self.is_over = True
             return sample
+
+    def _begins(self) -> bool:
+        try:
+            with memory.lent_by(self._lender):
+                self._plan.begin(self._count, self._travels)
+        except Exception:  # there is none: collation asks again, and says so
+            self.is_over = True
+        self._begun = True
+        return not self.is_over

@@ -155,7 +155,8 @@ class Gathered:
             return answer
         if not _is_in_place(out, made) or [(leaf.shape, leaf.dtype) for leaf in made] != forms:
             raise self._replaced()
-        self._see_what_is_written(places, out, made)
+        if (answer := self._see_what_is_written(places, out, made)) is not None:
+            return answer
         if _references(made, holders) != before:
             gc.collect()  # a cycle is no keeping
             if _references(made, holders) != before:
@@ -165,17 +166,23 @@ class Gathered:
                 )
         return answer
 
-    def _see_what_is_written(self, places: Any, out: Any, made: list[Any]) -> None:
-        """Whether every item is: by gathering once more where some are as they were, as bytes often are by right."""
+    def _see_what_is_written(self, places: Any, out: Any, made: list[Any]) -> Any:
+        """Whether every item is: by gathering once more where some are as they were, as bytes often are by right.
+
+        Returns:
+            What `gather` answered then.
+        """
         as_it_was = [_unwritten(leaf) for leaf in made]
         if not any(map(np.any, as_it_was)):
-            return
+            return None
         _fill(made, ~_UNWRITTEN & 0xFF)
-        self._source.gather(places, out)
+        if (answer := self._source.gather(places, out)) is not None:  # now nothing is
+            return answer
         for (path, leaf), before in zip(_flat(out), as_it_was, strict=True):
             (left,) = np.nonzero(before & ~_unwritten(leaf))
             if len(left):
                 raise self._disagrees(f"left row {left[0] * len(leaf) // len(before)} of the batch unwritten{path}")
+        return None
 
     def _replaced(self) -> BatchError:
         return BatchError(

@@ -56,7 +56,7 @@ class Node(Protocol):
     def make(self, checked: Any) -> Any:
         """The field of the batch, from what `check` gave."""
 
-    def begin(self, count: int) -> None:
+    def begin(self, count: int, travels: bool) -> None:
         """Asks for the memory of its rows."""
 
     def put(self, place: int, value: Any) -> Any:
@@ -79,7 +79,7 @@ class _Small:
 
     large = False
 
-    def begin(self, count: int) -> None:
+    def begin(self, count: int, travels: bool) -> None:
         raise NotImplementedError
 
     def put(self, place: int, value: Any) -> Any:
@@ -203,15 +203,15 @@ class Arrays(Rows):
         np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
         return self._leaf(out)
 
-    def _memory(self, count: int) -> tuple[Any, Sequence[Any], bool]:
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
         whole = memory.empty((count, *self._shape), self._dtype)
-        return whole, list(whole), whole.base is not None
+        return whole, list(whole)
 
     def _copied(self, rows: Any) -> Any:
         return rows.copy()
 
     def _write(self, row: Any, value: Any) -> None:
-        if type(value) is not np.ndarray or value.shape != self._shape or value.dtype != self._dtype:
+        if type(value) not in self._kinds or value.shape != self._shape or value.dtype != self._dtype:
             raise Unlike
         np.copyto(row, value)
 
@@ -250,11 +250,9 @@ class Tensors(Rows):
         _fit(made.dtype == self._dtype and not made.requires_grad)  # with `out`, `stack` sees to the latter
         return self._leaf(made)
 
-    def _memory(self, count: int) -> tuple[Any, Sequence[Any], bool]:
-        shape = (count, *self._shape)
-        lent = memory.lent_tensor(shape, self._dtype)
-        whole = memory.empty_tensor(shape, self._dtype) if lent is None else lent
-        return whole, whole.unbind(), lent is not None
+    def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
+        whole = memory.empty_tensor((count, *self._shape), self._dtype)
+        return whole, whole.unbind()
 
     def _copied(self, rows: Any) -> Any:
         return rows.clone()
@@ -287,9 +285,9 @@ class _Fields:
     def _made(self, checked: Sequence[Any]) -> list[Any]:
         return [node.make(part) for node, part in zip(self._nodes, checked, strict=True)]
 
-    def begin(self, count: int) -> None:
+    def begin(self, count: int, travels: bool) -> None:
         for number in self._large:
-            self._nodes[number].begin(count)
+            self._nodes[number].begin(count, travels)
 
     def end(self) -> None:
         for number in self._large:

@@ -66,7 +66,7 @@ def _samples(loader: DataLoader[Any]) -> float:
         return math.inf
     try:
         return (loader.batch_size or 1) * epoch.length_of(loader)
-    except (TypeError, NotImplementedError, AttributeError):  # a sampler without a length
+    except Exception:  # a sampler without a length, or with any mind of its own: this is only an estimate
         return math.inf
 
 

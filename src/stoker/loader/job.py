@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -104,7 +104,8 @@ class LoaderJob:
             torch_bridge.connect()
         self._collate_fn = parts["collate_fn"]
         self._collate = collate.compiling(self._collate_fn)
-        self._compiled = self._collate if isinstance(self._collate, collate.Compiled) else None
+        is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched
+        self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
         self._faults = Faults(parts["on_error"], self._dataset, number)
         self._info: WorkerInfo | None = None
@@ -120,6 +121,7 @@ class LoaderJob:
         self._failed: Any = None
         self._knows = False  # whether something is known of the unit
         self._lend: Lender | None = None
+        self._travels = self._settings.method == "process"
         self._recycled = None if self._settings.method == "process" else Recycled()
         # Who keeps what it was lent has to be found out, and to be given a copy
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
@@ -244,7 +246,11 @@ class LoaderJob:
         """A run of a batch's rows. Samples raise what they raise; all else that is wrong is for the whole batch."""
         source = self._source
         self._samples = last - first
-        keep = None if self._compiled is None else self._compiled.begin(last - first, self._lend, in_runs=True)
+        keep = (
+            None
+            if self._compiled is None
+            else self._compiled.begin(last - first, self._lend, self._travels, in_runs=True)
+        )
         try:
             samples = source.run(work, seeds, first, last, keep)
         except SkipSample as wish:
@@ -297,11 +303,11 @@ class LoaderJob:
         if isinstance(work.indices, np.ndarray):  # those who fetch samples get integers of Python's
             self._failed = work.indices.tolist()
             work = work._replace(indices=self._failed)
-        keep = None if self._compiled is None else self._compiled.begin(len(work.indices), self._lend)
+        keep = None if self._compiled is None else self._compiled.begin(len(work.indices), self._lend, self._travels)
         try:
             batch = self._collated(work.seed, work.position, source.samples(work, seeds, keep))
         except Exception as error:
-            self._failed = source.failed_index if seeds.failed_at is not None else _odd_ones(work.indices, error)
+            self._failed = source.failed_index if seeds.failed_at is not None else self._odd_ones(work.indices, error)
             raise
         if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
             self._gathered.trouble = None
@@ -329,7 +335,7 @@ class LoaderJob:
             )
             self._resumed = None
         count = self._settings.batch_size or 1
-        keep = None if self._compiled is None else self._compiled.begin(count, self._lend)
+        keep = None if self._compiled is None else self._compiled.begin(count, self._lend, self._travels)
         try:
             samples = stream.samples(work, seeds, keep)
         except Exception:
@@ -353,12 +359,11 @@ class LoaderJob:
             self._faults.raise_known(WRITE)
         return batch
 
-
-def _odd_ones(indices: Any, error: Exception) -> Any:
-    """The indices of a batch, with those marked that differ from the others, where the collation says which."""
-    places = getattr(error, "places", ()) if isinstance(error, BatchError) else ()
-    if not places or not isinstance(indices, list) or max(places) >= len(indices):
-        return indices
-    marked = Batch(indices)
-    marked.odd = places
-    return marked
+    def _odd_ones(self, indices: Any, error: Exception) -> Any:
+        """The indices of a batch, with those marked that differ from the others, where our collation says which."""
+        places = error.places if isinstance(error, BatchError) and self._settings.own_collate else ()
+        if not places or not isinstance(indices, list) or self._samples != len(indices):  # some were left out
+            return indices
+        marked = Batch(indices)
+        marked.odd = places
+        return marked

@@ -147,6 +147,7 @@ class SampleSeeding:
                 self._together(key, positions[alone:], fetch, indices[alone:], done, first)
         except BaseException:
             self.failed_at = len(done)
+            done.clear()  # who keeps the exception keeps no batch
             raise
         return done
 
