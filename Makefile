@@ -34,6 +34,7 @@ PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...
 TENSORFLOW ?=
 bench_images := --data $(PHOTOS) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
+bench_transport := $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 bench_first_batch := --data $(PHOTOS)
 bench_order_cost := --data $(PHOTOS)
 bench_supervision := --data $(PHOTOS)

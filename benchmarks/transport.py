@@ -5,6 +5,9 @@ so the work is the transport: collating, handing over, reading, giving back. Onc
 page, as the least that a training step does; once it lets the batch go unread. The limit is two threads without a
 loader, each of which collates batch after batch into a buffer that it keeps, and reads it itself.
 
+Where `--tensorflow` names an interpreter that has it, tf.data batches rows of an array by threads of its own: it is
+shown, and no goal, because no sample of it is made by Python.
+
 In process nothing travels: `num_workers=0`, beside torch's loader with as many, and one bare thread. What is left is
 collation, and the memory that a batch lies in.
 
@@ -53,7 +56,8 @@ def cases(options: argparse.Namespace) -> list[Case]:
             {
                 rival: {"rival": rival, "shape": shape, "samples": samples, "reads": reads, "seconds": seconds}
                 for rival in ("stoker", "torch", "bare threads")
-            },
+            }
+            | ({} if options.quick else tensorflow(options, shape, samples, reads, seconds)),
             [
                 Goal("batches/s", against="torch", at_least=times),
                 Goal("batches/s", against="bare threads", at_least=0.9),
@@ -64,10 +68,20 @@ def cases(options: argparse.Namespace) -> list[Case]:
     ]
 
 
+def tensorflow(
+    options: argparse.Namespace, shape: tuple[int, ...], samples: int, reads: bool, seconds: float
+) -> dict[str, Any]:
+    how = {"rival": "tf.data", "shape": shape, "samples": samples, "reads": reads, "seconds": seconds}
+    return {"tf.data": how | ({"python": options.tensorflow} if options.tensorflow else {})}
+
+
 def measure(
     rival: str, shape: list[int], samples: int, seconds: float, reads: bool = True, workers: int = WORKERS
 ) -> Figures:
     import numpy as np
+
+    if rival == "tf.data":
+        return of_tensorflow(shape, samples, seconds, reads)
     import torch
 
     dataset = Tensors(torch.rand(samples, *shape).unbind())
@@ -83,6 +97,20 @@ def measure(
         return bare(dataset, read, seconds, max(1, workers))
     batches = method.data_loader(rival)(dataset, batch_size=BATCH, num_workers=workers)
     return counting.counted(batches, seconds, read, WARM_UP)
+
+
+def of_tensorflow(shape: list[int], samples: int, seconds: float, reads: bool) -> Figures:
+    import numpy as np
+    import tf_data
+
+    def read(batch: Any) -> None:
+        if reads:
+            batch.reshape(-1).view(np.uint8)[::4096].max()
+
+    rows = np.random.default_rng(0).random((samples, *shape), np.float32)
+    return counting.or_not_installed(
+        lambda: tf_data.tensors(rows, BATCH, WORKERS), lambda batches: counting.counted(batches, seconds, read, WARM_UP)
+    )
 
 
 def bare(dataset: Tensors, read: Callable[[Any], None], seconds: float, count: int) -> Figures:
@@ -129,4 +157,6 @@ class Tensors:
 
 
 if __name__ == "__main__":
-    method.main(method.parser(__doc__, rounds=5), cases, measure)
+    arguments = method.parser(__doc__, rounds=5)
+    arguments.add_argument("--tensorflow", help="an interpreter that has TensorFlow, for tf.data")
+    method.main(arguments, cases, measure)
