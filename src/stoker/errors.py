@@ -33,7 +33,10 @@ worker. `SkipSample` is not an error: a dataset raises it to have a sample left 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class StokerError(Exception):
