@@ -1182,3 +1182,42 @@ def test_the_samples_of_a_batch_that_raises_are_all_raised() -> None:
     assert numbers_of(iterator) == [4, 5, 6, 7, 8]
     counts = loader.report().epoch
     assert (counts.delivered, counts.raised) == (5, 3)
+
+
+class DrawsItsOrder(stoker.IterableDataset[int]):
+    """When it is opened, and not at its first sample."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = range(*numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(self.numbers)
+        random.shuffle(order)
+        return iter(order)
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: stoker.ChainDataset([DrawsItsOrder(6), DrawsItsOrder(100, 108)]),
+        lambda: stoker.MapDataset(stoker.ChainDataset([DrawsItsOrder(6), DrawsItsOrder(100, 108)]), abs),
+        lambda: stoker.ChainDataset(
+            [stoker.from_iterable(lambda part=part: iter(DrawsItsOrder(part, part + 7))) for part in (0, 50)]  # type: ignore[misc]
+        ),
+    ],
+    ids=["chain", "mapped", "from_iterable"],
+)
+def test_an_order_that_is_drawn_at_the_opening_is_the_same_behind_a_state(make: Any, workers: int) -> None:
+    def loader() -> Any:
+        return stoker.DataLoader(make(), batch_size=2, num_workers=workers, collate_fn=list, seed=5)
+
+    whole, states, batches = loader(), [], []
+    for batch in whole:
+        batches.append(batch)
+        states.append(whole.state_dict())
+    for behind, state in enumerate(states, 1):
+        rest = loader()
+        rest.load_state_dict(state)
+        assert list(rest) == batches[behind:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from stoker._worker_info import current
 from stoker.datasets.stream import Counted, State, Stream, StreamIterator, not_the_end, resume
 
 T = TypeVar("T")
@@ -31,6 +32,8 @@ def from_iterable(factory: Callable[..., Iterable[T]], *args: Any, **kwargs: Any
 
 
 class _FromIterable(Stream[T_co]):
+    _in_step = True
+
     def __init__(self, factory: Callable[..., Iterable[T_co]], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if not callable(factory):
             raise TypeError(
@@ -43,6 +46,9 @@ class _FromIterable(Stream[T_co]):
         self.kwargs = kwargs
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
+        tell, current.on_read_again = current.on_read_again, None
+        if tell is not None and state and state.get("seen"):
+            tell(state["seen"])  # what the factory draws is its first sample's
         try:
             made = self.factory(*self.args, **self.kwargs)
         except StopIteration as error:
@@ -55,4 +61,4 @@ class _FromIterable(Stream[T_co]):
             )
         if isinstance(made, Sequence) or hasattr(made, "state_dict") or not hasattr(made, "__iter__"):
             return resume(made, state)
-        return Counted(iter(made), state)  # never by index: the items of a dict, for instance, are others
+        return Counted(iter(made), state, tell)  # never by index: the items of a dict, for instance, are others

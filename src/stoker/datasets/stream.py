@@ -117,6 +117,8 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
         return _ByIndex(dataset, count(state, "index"))
     if _keeps_state(dataset):
         return _OfDataset(dataset, state)
+    if tell is not None and (seen := count(state, "seen") if state is not None and "seen" in state else 0):
+        tell(seen)  # what it draws when it is opened is its first sample's
     return Counted(iter(dataset), state, tell)
 
 
