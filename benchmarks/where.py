@@ -150,8 +150,6 @@ def ready(batches: int, is_hot: bool) -> Figures:
     from stoker._engine.process.channel import Channel
     from stoker._engine.process.trainer import ProcessBackend
     from stoker._transport.reader import Reader
-    from stoker.loader.accounts import Accounts
-    from stoker.loader.ledger import Ledger
     from stoker.loader.plan import ComputedPlan
 
     dataset: Any = overhead.Repeated(tuple(torch.rand(4, 4096)))
@@ -164,8 +162,6 @@ def ready(batches: int, is_hot: bool) -> Figures:
             (Channel, "flush"): "us, to send it, and wake the zygote",
             (Channel, "receive"): "us, to read what the zygote says",
             (Reader, "read"): "us, to make tensors over the slot",
-            (Accounts, "deliver"): "us, to account for it",
-            (Ledger, "waited"): "us, to account for it",
         }
 
         def before() -> None:
@@ -179,9 +175,7 @@ def ready(batches: int, is_hot: bool) -> Figures:
 def gathered(dataset: Any, batch: int, batches: int) -> Figures:
     import stoker
     from stoker.collate.gathered import Gathered
-    from stoker.loader.accounts import Accounts
     from stoker.loader.job import LoaderJob
-    from stoker.loader.ledger import Ledger
     from stoker.loader.plan import ComputedPlan
 
     def epochs() -> Iterator[Any]:
@@ -194,8 +188,6 @@ def gathered(dataset: Any, batch: int, batches: int) -> Figures:
         (Gathered, "_batch"): "us, memory, tensors, and to look at the layout",
         (LoaderJob, "run"): "us, the job around it",
         (ComputedPlan, "next"): ORDER,
-        (Accounts, "deliver"): "us, to account for it",
-        (Ledger, "waited"): "us, to account for it",
     }
     made = epochs()
     for _ in range(20):
