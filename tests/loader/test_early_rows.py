@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
 import random
+import signal
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,6 +124,24 @@ def test_a_sample_that_raises_costs_its_batch(ways: dict[str, Any], worth: float
                 raised.append(str(error))
     assert len(raised) == 2
     assert found == [list(range(first, first + BATCH)) for first in range(0, 40, BATCH) if first not in (16, 28)]
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_amid_its_rows(workers: int, worth: float, tmp_path: Path) -> None:
+    """Another makes the batch again, over what the first one had written."""
+
+    class Dies(Images):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            flag = tmp_path / str(index)
+            if index in (18, 35) and not flag.exists():
+                flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().__getitem__(index)
+
+    with loader(Dies(draws=True), num_workers=workers) as ours, loader(Images(draws=True)) as model:
+        assert images_of(list(ours)) == images_of(list(model))
+        assert ours.report().event_counts["death"] == 2
 
 
 @pytest.mark.parametrize("ways", WAYS[:4])

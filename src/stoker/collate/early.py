@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ LARGE = 16 * 1024
 WORTH = 50e-6
 """Seconds that a sample takes to make: it has memory of its own then, and a twentieth is more than seeing to it."""
 
-
 MISFITS = 4
 """Batches in which a sample was not like those before, from which on it is not tried any more: each has asked for its
 memory twice."""
@@ -38,7 +38,7 @@ class Unlike(ValueError):
     """A value is not what the rows are made for."""
 
 
-class Rows:
+class Rows(ABC):
     """A leaf of a plan whose rows may be written one by one.
 
     Attributes:
@@ -53,20 +53,21 @@ class Rows:
     def _sized(self, shape: Sequence[int], itemsize: int) -> None:
         self.large = math.prod(shape) * itemsize >= LARGE
 
+    @abstractmethod
     def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
         """Memory for so many rows, and each of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _copied(self, rows: Any) -> Any:
         """The same in memory of its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(self, row: Any, value: Any) -> None:
         """Writes the value, or raises: it is not like those that the leaf is for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _address(self, value: Any) -> int:
-        raise NotImplementedError
+        """Where the value's memory begins."""
 
     def begin(self, count: int, travels: bool) -> None:
         """A batch of at most so many samples is about to be made, which may be handed over to another process."""

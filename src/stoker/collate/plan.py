@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
@@ -43,7 +44,7 @@ class Node(Protocol):
     Attributes:
         by_rows: whether the field of a batch holds nothing but leaves with a row for each sample, so that runs of its
             rows can be made apart.
-        large: whether it has rows that are worth being written as their samples come; only then has it `begin`, `put`,
+        large: whether it has rows that are worth being written as their samples come: for these are `begin`, `put`,
             `end` and `is_apart` (see `early.Rows`).
     """
 
@@ -75,21 +76,21 @@ def _fit(fits: bool) -> None:
 
 
 class _Small:
-    """A field without anything large."""
+    """A field without anything large: its values wait for the others."""
 
     large = False
 
     def begin(self, count: int, travels: bool) -> None:
-        raise NotImplementedError
+        """There is no memory to ask for."""
 
     def put(self, place: int, value: Any) -> Any:
-        raise NotImplementedError
+        return value
 
     def end(self) -> None:
-        raise NotImplementedError
+        """There is none to let go of."""
 
     def is_apart(self, column: Sequence[Any]) -> bool:
-        raise NotImplementedError
+        return True
 
 
 class General(_Small):
@@ -266,7 +267,7 @@ class Tensors(Rows):
         return value.data_ptr()  # type: ignore[no-any-return]
 
 
-class _Fields:
+class _Fields(ABC):
     """Samples of one type with fields."""
 
     def __init__(self, kind: type, nodes: Sequence[Node], getters: Iterable[Callable[[Any], Any]]) -> None:
@@ -302,9 +303,9 @@ class _Fields:
         put = {number: self._nodes[number].put(place, self._getters[number](value)) for number in self._large}
         return self._exchanged(value, put)
 
+    @abstractmethod
     def _exchanged(self, value: Any, put: Mapping[int, Any]) -> Any:
         """The same, of the same type, with these fields."""
-        raise NotImplementedError
 
 
 class Dicts(_Fields):

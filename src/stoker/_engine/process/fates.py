@@ -17,7 +17,7 @@ _FROM_OUTSIDE = (
     "SIGKILL is most often the kernel's, for want of memory (see `dmesg`): use fewer workers or smaller batches."
 )
 _ITS_OWN = "Such a signal comes from a library in C: num_workers=0 shows where."
-_LEFT = "Something called sys.exit() or os._exit(): the dataset, or a library below it."
+_LEFT = "It left by itself: by sys.exit() or os._exit() in the dataset or in a library, or by what ends any process."
 
 MINDER = "the process that minds the workers"
 """The zygote, to people."""
@@ -101,8 +101,8 @@ def _cause(code: int | None) -> str:
         return ""
     if code >= 0:
         return f" {_LEFT}"
-    if -code in (getattr(signal, "SIGKILL", 9), signal.SIGTERM):
-        return f" {_FROM_OUTSIDE}" if -code != signal.SIGTERM else ""
+    if code == -getattr(signal, "SIGKILL", 9):
+        return f" {_FROM_OUTSIDE}"
     return f" {_ITS_OWN}" if code in OWN_SIGNALS else ""
 
 
