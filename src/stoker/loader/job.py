@@ -30,6 +30,7 @@ from stoker.loader.twisters import offset_in_torchs
 from stoker.loader.worker_seeding import run_init_fn
 
 if TYPE_CHECKING:
+    from stoker.collate.early import Keep
     from stoker.loader.stream_source import StreamSource
     from stoker.loader.threads import Threads
 
@@ -121,7 +122,6 @@ class LoaderJob:
         self._failed: Any = None
         self._knows = False  # whether something is known of the unit
         self._lend: Lender | None = None
-        self._travels = self._settings.method == "process"
         self._recycled = None if self._settings.method == "process" else Recycled()
         # Who keeps what it was lent has to be found out, and to be given a copy
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
@@ -246,11 +246,7 @@ class LoaderJob:
         """A run of a batch's rows. Samples raise what they raise; all else that is wrong is for the whole batch."""
         source = self._source
         self._samples = last - first
-        keep = (
-            None
-            if self._compiled is None
-            else self._compiled.begin(last - first, self._lend, self._travels, in_runs=True)
-        )
+        keep = self._keep(last - first, in_runs=True)
         try:
             samples = source.run(work, seeds, first, last, keep)
         except SkipSample as wish:
@@ -268,6 +264,12 @@ class LoaderJob:
             raise MisfitError("samples with what has no rows of one size", for_good=True)
         self.mark[0] = WRITE
         return batch
+
+    def _keep(self, count: int, in_runs: bool = False) -> Keep | None:
+        """What so many samples are given to as they come, where that is worth it."""
+        if self._compiled is None:
+            return None
+        return self._compiled.begin(count, self._lend, travels=self._recycled is None, in_runs=in_runs)
 
     def _begin_ahead(self) -> None:
         """Threads have time for what comes next, as far as it is of this epoch: the dataset stands there."""
@@ -303,7 +305,7 @@ class LoaderJob:
         if isinstance(work.indices, np.ndarray):  # those who fetch samples get integers of Python's
             self._failed = work.indices.tolist()
             work = work._replace(indices=self._failed)
-        keep = None if self._compiled is None else self._compiled.begin(len(work.indices), self._lend, self._travels)
+        keep = self._keep(len(work.indices) if self._settings.batched else 1)
         try:
             batch = self._collated(work.seed, work.position, source.samples(work, seeds, keep))
         except Exception as error:
@@ -334,8 +336,7 @@ class LoaderJob:
                 resumed=self._resumed,
             )
             self._resumed = None
-        count = self._settings.batch_size or 1
-        keep = None if self._compiled is None else self._compiled.begin(count, self._lend, self._travels)
+        keep = self._keep(self._settings.batch_size or 1)
         try:
             samples = stream.samples(work, seeds, keep)
         except Exception:

@@ -91,8 +91,9 @@ def retired(worker: int, pid: int, reason: str) -> Event:
 def stays(worker: int, pid: int, reason: str) -> Event:
     """A worker is to leave as well, and cannot."""
     told = (
-        f"worker {worker} (pid {pid}) cannot be replaced, because its stream cannot be opened again where it stands: "
-        f"{reason} Give the dataset state_dict() and load_state_dict(state), or build it from stoker's streams."
+        f"worker {worker} (pid {pid}) cannot be replaced, because its stream cannot be opened again where it stands. "
+        "Give the dataset state_dict() and load_state_dict(state), or build it from stoker's streams. Why it was to "
+        f"be: {reason}"
     )
     return Event("stays", told, worker=worker)
 
