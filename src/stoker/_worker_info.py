@@ -66,11 +66,12 @@ _THE_SAME_FOR_ALL = frozenset({"rng", "worker_method"})
 class Questions:
     """What the code in one worker has asked about it."""
 
-    told = called = False
+    told = called = leaves_out = False
     on_told: Callable[[], None] | None = None
     on_resumed: Callable[[], None] | None = None
     on_part: Callable[[str, bool], None] | None = None
     on_read_again: Callable[[int], None] | None = None
+    on_other_samples: Callable[[int], None] | None = None
 
     @property
     def asked(self) -> bool:
@@ -150,6 +151,24 @@ class _Current(threading.local):
     @on_read_again.setter
     def on_read_again(self, call: Callable[[int], None] | None) -> None:
         self._asking.on_read_again = call
+
+    @property
+    def on_other_samples(self) -> Callable[[int], None] | None:
+        """Where what is read again must be the same: called, behind so many samples, where it is not."""
+        return self._asking.on_other_samples
+
+    @on_other_samples.setter
+    def on_other_samples(self, call: Callable[[int], None] | None) -> None:
+        self._asking.on_other_samples = call
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether whoever reads a stream here goes on behind a sample that fails, and says nothing of its end."""
+        return self._asking.leaves_out
+
+    @leaves_out.setter
+    def leaves_out(self, value: bool) -> None:
+        self._asking.leaves_out = value
 
     @property
     def one_of_several(self) -> tuple[int, int] | None:

@@ -151,7 +151,7 @@ class StateMismatchError(StateError):
 
 class StreamLostError(StokerError, RuntimeError):
     """A stream cannot go on: its worker died and it cannot be opened where it stood, or it is a generator that raised
-    `SkipSample`."""
+    what was to be left out."""
 
 
 class WorkerDiedError(StokerError, RuntimeError):

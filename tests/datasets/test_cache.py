@@ -490,7 +490,10 @@ def test_states_that_are_damaged_are_refused(tmp_path: Path) -> None:
     dataset = stream(tmp_path)
     next(iter(dataset))
     state = dataset.state_dict()
-    assert json.loads(json.dumps(state)) == state == {"chunk": 0, "before": 0, "given": 1}
+    assert json.loads(json.dumps(state)) == state
+    assert {name: state.pop(name) for name in ("chunk", "before", "given")} == {"chunk": 0, "before": 0, "given": 1}
+    assert state.keys() == {"again"}  # what its source gave first
+    state |= {"chunk": 0, "before": 0, "given": 1}
     for broken in ({"chunk": -1}, {"given": None}, {"before": 1.5}, {"source": 3}):
         dataset.load_state_dict(state | broken)
         with pytest.raises(StateFormatError):

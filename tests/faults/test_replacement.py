@@ -7,6 +7,7 @@ import os
 import random
 import select
 import signal
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stoker
 from stoker import (
     ChainDataset,
     DataLoader,
@@ -285,7 +287,7 @@ class Sharing(Plain):
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 @pytest.mark.parametrize("at", [0, 1, 5, 22, 39])
-@pytest.mark.parametrize("kind", [Plain, Keeping])
+@pytest.mark.parametrize("kind", [Plain, Keeping, Sharing])
 def test_a_stream_goes_on_where_it_stood(kind: type[Plain], at: int, tmp_path: Path) -> None:
     expected = bytes_of(loader(kind()))
     assert bytes_of(loader(kind({at: Once(tmp_path / "died", die)}))) == expected
@@ -346,12 +348,133 @@ def read(iterator: Iterator[Any]) -> tuple[list[int], list[str]]:
     return numbers, errors
 
 
+class Anew(Plain):
+    """Shares itself out, and gives its samples in an order that nobody can repeat."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        numbers = list(range(info.id, 40, info.num_workers))
+        random.Random(os.urandom(8)).shuffle(numbers)
+        for place, number in enumerate(numbers):
+            if place in self._at and info.id == 1:
+                self._at[place]()
+            yield np.array([number, place]), np.full(20_000, number)
+
+
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 def test_a_stream_that_cannot_go_on_says_what_is_lost(tmp_path: Path) -> None:
     """Nothing is skipped or repeated without a word, and the other worker's stream goes on."""
-    numbers, errors = read(iter(loader(Sharing({21: Once(tmp_path / "died", die)}))))
+    numbers, errors = read(iter(loader(Anew({10: Once(tmp_path / "died", die)}))))
     assert len(errors) == 1 and "worker 1 died" in errors[0] and "8 samples had been delivered" in errors[0]
-    assert sorted(numbers) == sorted([*range(0, 40, 2), *range(1, 17, 2)])
+    assert len(numbers) == len(set(numbers)) == 20 + 8 and set(range(0, 40, 2)) < set(numbers)
+
+
+class OnlyOnce(Plain):
+    """What it has read is gone, as out of a queue."""
+
+    def __init__(self, pipe: int, at: Callable[[], object]) -> None:
+        super().__init__({9: at})
+        self._pipe = pipe
+
+    def __iter__(self) -> Iterator[Any]:
+        while line := os.read(self._pipe, 4):
+            number = int(line)
+            if number in self._at:
+                self._at[number]()
+            yield np.array([number, 0.0]), np.full(20_000, number)
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+def test_of_a_stream_that_gives_each_sample_once_no_more_than_one_is_read(tmp_path: Path) -> None:
+    """To find out that it cannot be read again."""
+    out, into = os.pipe()
+    try:
+        os.write(into, b"".join(b"%04d" % number for number in range(40)))
+        os.close(into)
+        once = OnlyOnce(out, Once(tmp_path / "died", die))
+        numbers, errors = read(iter(loader(once, num_workers=1, shard="none")))
+        assert len(errors) == 1 and "seen at its 1. one" in errors[0] and "8 samples had been delivered" in errors[0]
+        assert numbers == list(range(8))
+        assert int(os.read(out, 4)) in (11, 12)  # 8 and 9 with the worker, 10 for this; one more if that is a batch's
+    finally:
+        os.close(out)
+
+
+class Records(IterableDataset[int]):
+    """A generator, in an order of its own or in one that nobody can repeat."""
+
+    def __init__(self, first: int, length: int, anew: bool = False) -> None:
+        self._numbers, self._anew = list(range(first, first + length)), anew
+
+    def __iter__(self) -> Iterator[int]:
+        if self._anew:
+            random.Random(os.urandom(8)).shuffle(self._numbers)
+        yield from self._numbers
+
+
+class Dying:
+    """Calls back at the twelfth sample."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call, self._calls = call, 0
+
+    def __call__(self, number: int) -> int:
+        self._calls += 1
+        if self._calls == 12:
+            self._call()
+        return number
+
+
+FOLDER: list[Path] = []
+BELOW: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda stream: stream,
+    "chain": lambda stream: ChainDataset([Records(100, 5), stream]),
+    "shuffle": lambda stream: stoker.ShuffleDataset(stream, 8),
+    "interleave": lambda stream: stoker.InterleaveDataset([stream, Records(100, 9)], open_at_once=2),
+    "mix": lambda stream: stoker.MixDataset([stream, Records(100, 9)], [1, 1], stop="drop"),
+    "window": lambda stream: stoker.MapDataset(stoker.WindowDataset(stream, 1), sum),
+    "zip": lambda stream: stoker.MapDataset(stoker.ZipDataset(stream, Records(100, 40)), min),
+    "cache": lambda stream: stoker.CacheDataset(stream, folder=tempfile.mkdtemp(dir=FOLDER[0]), key="records"),
+    "pack": lambda stream: stoker.MapDataset(
+        stoker.PackDataset(stoker.MapDataset(stream, lambda number: [number]), 1), lambda row: int(row["tokens"][0])
+    ),
+    "chain of shuffle": lambda stream: ChainDataset([Records(100, 5), stoker.ShuffleDataset(stream, 4)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("below", BELOW)
+def test_generators_below_others_go_on_if_they_give_the_same_again(below: str, anew: bool, tmp_path: Path) -> None:
+    """Else nothing is lost or doubled without a word."""
+
+    FOLDER[:] = [tmp_path]
+
+    def made(call: Callable[[], object]) -> Any:
+        return stoker.MapDataset(BELOW[below](Records(0, 30, anew)), Dying(call))
+
+    calm = flat(loader(made(print), num_workers=1))
+    numbers: list[int] = []
+    errors = []
+    iterator = iter(loader(made(Once(tmp_path / "died", die)), num_workers=1))
+    while True:
+        try:
+            numbers += next(iterator).tolist()
+        except StreamLostError as error:
+            errors.append(str(error))
+        except StopIteration:
+            break
+    assert (tmp_path / "died").exists()
+    if anew:
+        assert len(errors) == 1 and "worker 0 died" in errors[0]
+        assert len(numbers) == len(set(numbers)) < len(calm)
+    else:
+        assert not errors and numbers == calm
+
+
+def flat(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch.tolist()]
 
 
 class Picking(Plain):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker._worker_info import current
+from stoker.datasets.fingerprint import fingerprint
 from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import StateFormatError
 
@@ -34,6 +36,8 @@ class ReadAgain(StreamIterator[Any]):
         self._source = source
         self._again = set(again)
         self._told: list[int] = []
+        self._first = 0
+        self._first_then = None if state is None else state.get("again")
         self.calls = 0
 
     def __next__(self) -> Any:
@@ -48,7 +52,16 @@ class ReadAgain(StreamIterator[Any]):
                     continue
                 raise
             self.calls += 1
+            if self.calls == 1:
+                self._look_at(sample)
             return sample
+
+    def _look_at(self, sample: Any) -> None:
+        """The first one: whether it is that which was held when the state was taken. Where the source stands at its
+        start, nothing else can tell that it gives the same again."""
+        self._first = fingerprint(sample)
+        if self._first_then not in (None, self._first) and current.on_other_samples is not None:
+            current.on_other_samples(1)
 
     def fails(self) -> bool:
         """The latest call has failed, or what it gave is refused; returns whether that was told before."""
@@ -56,10 +69,11 @@ class ReadAgain(StreamIterator[Any]):
         return self.calls - 1 in self._again
 
     def told_since(self, calls: int) -> State:
-        """What a state has to say of errors, if the source's state in it is that after so many calls: never fewer than
-        the last time, so those before are forgotten."""
+        """What a state has to say of errors, and of the first sample that is read again, if the source's state in it is
+        that after so many calls: never fewer than the last time, so those before are forgotten."""
         self._told = [call for call in self._told if call >= calls]
-        return {"failed": [call - calls for call in self._told]} if self._told else {}
+        failed = {"failed": [call - calls for call in self._told]} if self._told else {}
+        return failed if calls or not self._first else {**failed, "again": self._first}
 
     def state_dict(self) -> State:
         return self._source.state_dict()

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 
+from stoker._stories import text_of
 from stoker._worker_info import current
 from stoker.datasets.base import IterableDataset, is_stream
-from stoker.errors import StateFormatError, StateMismatchError
+from stoker.datasets.fingerprint import Fingerprint, same_again
+from stoker.errors import SkipSample, StateFormatError, StateMismatchError, StreamLostError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -185,6 +189,38 @@ def not_the_end(by: str) -> RuntimeError:
     )
 
 
+class _OverAtAnError:
+    """Knows of a generator that it is over when it raises. Its end, right behind an error, is no end of its samples:
+    where that error was left out, the rest of them would be lost without a word.
+
+    Attributes:
+        error: that left a generator, at the latest sample.
+    """
+
+    error: Exception | None = None
+
+    def raised(self, error: Exception) -> None:
+        """It was raised in the place of a sample."""
+        codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+        self.error = error if any(code.co_flags & inspect.CO_GENERATOR for code in codes) else None
+
+    def at_end(self) -> None:
+        """Nothing more comes.
+
+        Raises:
+            StreamLostError: for an error that was left out; once.
+        """
+        error, self.error = self.error, None
+        if error is None or not (current.leaves_out or issubclass(type(error), SkipSample)):
+            return
+        raise StreamLostError(
+            f"a stream is a generator that raised {type(error).__name__} ({text_of(error)}). A generator is over when "
+            "it raises, so on_error cannot leave the sample out: all those behind it would be lost. Catch the error "
+            "inside the generator and `continue`, put the work that fails into MapDataset(stream, function), or make "
+            "the stream an iterator: an object whose __next__ may raise, and goes on when it is asked again."
+        ) from error
+
+
 def _keeps_state(what: Any) -> TypeGuard[_KeepsState]:
     return hasattr(what, "state_dict") and hasattr(what, "load_state_dict")
 
@@ -250,6 +286,7 @@ class _OfDataset(StreamIterator[Any]):
         self._dataset = dataset
         self._loaded = state
         self._iterator: Iterator[Any] | None = None
+        self._over = _OverAtAnError()
 
     def __next__(self) -> Any:
         # Opened only now: an `__iter__` that is a generator looks at the loaded state at the first sample, and where
@@ -258,7 +295,16 @@ class _OfDataset(StreamIterator[Any]):
             self._iterator = iter(self._dataset) if self._loaded is None else self._resumed(self._loaded)
             if self._loaded is not None:
                 current.resumed()
-        return next(self._iterator)
+        try:
+            sample = next(self._iterator)
+        except StopIteration:
+            self._over.at_end()
+            raise
+        except Exception as error:
+            self._over.raised(error)
+            raise
+        self._over.error = None
+        return sample
 
     def _resumed(self, state: State) -> Iterator[Any]:
         own = state["own"]
@@ -300,8 +346,12 @@ class Counted(StreamIterator[Any]):
 
     def __init__(self, iterator: Iterator[Any], state: State | None, tell: Callable[[int], None] | None = None) -> None:
         self._iterator = iterator
+        self._over = _OverAtAnError()
+        self._print = Fingerprint()
         self._seen = 0
-        if state is not None and "iterator" in state and hasattr(iterator, "load_state_dict"):
+        if state is None:
+            return
+        if "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(copy.deepcopy(part(state, "iterator")))
             return
         seen = count(state, "seen")
@@ -313,17 +363,26 @@ class Counted(StreamIterator[Any]):
             except StopIteration:
                 raise _out_of_reach(seen, self._seen) from None
             except Exception:  # so it was then
-                continue
+                pass
+            if self._seen == 1 or self._seen == seen:
+                same_again(self.state_dict(), state)
 
     def __next__(self) -> Any:
         self._seen += 1
         try:
-            return next(self._iterator)
+            sample = next(self._iterator)
         except StopIteration:
             self._seen -= 1
+            self._over.at_end()
             raise
+        except Exception as error:
+            self._over.raised(error)
+            raise
+        self._over.error = None
+        self._print.take(sample, self._seen)
+        return sample
 
     def state_dict(self) -> State:
         if _keeps_state(self._iterator):
             return {"iterator": copy.deepcopy(self._iterator.state_dict())}
-        return {"seen": self._seen}
+        return {"seen": self._seen, **self._print.state_dict()}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stoker._worker_info import current
+from stoker.datasets.fingerprint import same_again
 from stoker.errors import StateMismatchError
 from stoker.loader.sharding import Numbered, drawn_in, read_again, shared_out
 
@@ -47,7 +48,7 @@ class OpenStream:
         whole: bool,
     ) -> None:
         self._drawn = {} if state is None else drawn_in(state)
-        again = read_again(dataset, state)
+        again, then = read_again(dataset, state), state
         if state is not None and again:
             state = {**state, "position": 0, "stream": None} if state.get("strided") else None
         self.position = 0 if state is None else state["position"]
@@ -73,6 +74,8 @@ class OpenStream:
         with seeds.undisturbed(self.seed):
             while self.position < again:
                 self._read_again(seeds, again)
+                if then is not None and self.position in (1, again):
+                    same_again(self._source.state_dict()["stream"], then["stream"])
 
     def _shared_out(
         self,

@@ -187,7 +187,22 @@ def read_again(dataset: Any, state: State | None) -> int:
     if state is None or state.get("ended") or isinstance(dataset, Stream):
         return 0
     stream = state.get("stream")
-    return int(state["position"]) if isinstance(stream, dict) and stream.keys() == {"seen"} else 0
+    return int(state["position"]) if isinstance(stream, dict) and "seen" in stream else 0
+
+
+def is_counted(state: Any, held: bool = False) -> bool:
+    """Whether a stream that has to be read again is in this state, below others too; or, where samples are `held` by
+    the one that reads it, will be."""
+    if isinstance(state, list):
+        return any(is_counted(inner, held) for inner in state)
+    if not isinstance(state, dict):
+        return False
+    if "seen" in state:
+        return held or bool(state["seen"])
+    held = held or "again" in state
+    if held and "source" not in state:  # at its start, of which nothing is known
+        return True
+    return any(is_counted(inner, held) for name, inner in state.items() if name not in ("own", "iterator"))
 
 
 def most_shares(dataset: Any) -> float:

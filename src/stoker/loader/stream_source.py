@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import pickle
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from stoker._engine.base import NothingLeft, StreamEnd
 from stoker._stories import text_of
 from stoker._worker_info import current
-from stoker.errors import ErrorBudgetError, SkipSample, StateMismatchError, StreamLostError
+from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
 from stoker.loader.faults import Faults
 from stoker.loader.generators import mix
 from stoker.loader.held_generators import held_generators
 from stoker.loader.open_stream import OpenStream
-from stoker.loader.sharding import OTHERS, is_chain, other_dataset
+from stoker.loader.sharding import OTHERS, is_chain, is_counted, other_dataset
 
 if TYPE_CHECKING:
     from stoker.collate.early import Keep
@@ -80,7 +78,6 @@ class StreamSource:
         self._open: Callable[[Any, Any, SampleSeeding, int], OpenStream]
         self._ended = False
         self._never_opened = False
-        self._raised: Exception | None = None  # by a generator, just now
         self._at = 0  # position of its latest sample, given or raised
         self.seed = 0
         self.first = 0
@@ -98,26 +95,29 @@ class StreamSource:
         self._raise_known(0)
         if self._resumed is not None and self._left_at_its_end(self._resumed):
             self._resumed, self._ended = None, True
-        if not self._begun and not self._ended:
-            self._ended = self._never_opened = True  # one that cannot be opened is not tried again
-            self._begin(work, seeds)
-            self._ended, self._never_opened, self._begun = False, False, True
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
-        with seeds.undisturbed(self.seed), self._seeded_behind_a_state(seeds):
-            samples, left_out = self._read(seeds, wanted, keep)
+        with self._as_it_was_read(seeds):
+            if not self._begun and not self._ended:
+                self._ended = self._never_opened = True  # one that cannot be opened is not tried again
+                self._begin(work, seeds)
+                self._ended, self._never_opened, self._begun = False, False, True
+            with seeds.undisturbed(self.seed):
+                samples, left_out = self._read(seeds, wanted, keep)
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
             # What was met on the way to the end is to be counted; the end is then the next unit's
             raise NothingLeft if self._faults.has_met_any else StreamEnd
         return samples
 
     @contextmanager
-    def _seeded_behind_a_state(self, seeds: SampleSeeding) -> Iterator[None]:
-        """Within it, a sample whose stream has first to be resumed draws what it would have drawn in its turn."""
+    def _as_it_was_read(self, seeds: SampleSeeding) -> Iterator[None]:
+        """Within it, a sample whose stream has first to be resumed draws what it would have drawn in its turn, a
+        generator that is over is told from one that was read to its end, and what is read again has to be the same."""
         current.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
+        current.leaves_out = self._faults.is_lenient
         try:
             yield
         finally:
-            current.on_resumed = None
+            current.on_resumed, current.on_other_samples, current.leaves_out = None, None, False
 
     def _left_at_its_end(self, state: bytes) -> bool:
         """Whether the worker that this one replaces had come to the end of its stream."""
@@ -135,6 +135,11 @@ class StreamSource:
                 self._raise_known(read)
             try:
                 sample = self._next_sample(seeds)
+            except StreamLostError:  # at the sample before, of which it is told only now
+                self.read = read
+                if self._faults.has_met(read - 1):
+                    self._faults.gave_up(read - 1)
+                raise
             except Exception as error:
                 self.first = self.first if read else self._at
                 decision = self._faults.decide(read, None, self._at, error)
@@ -148,21 +153,14 @@ class StreamSource:
                         f"take the place of the last: {type(error).__name__}: {text_of(error)}. Is all of it out of "
                         "reach?"
                     ) from error
-                self._raised = error if _left_a_generator(error) else None
             else:
                 if sample is _END:
                     break
                 self.first = self.first if read else self._at
                 samples.append(sample if keep is None else keep(len(samples), sample))
                 del sample  # or it would still be there while the next one is made
-                self._raised, in_a_row = None, 0
+                in_a_row = 0
             read += 1
-        if self._ended and self._raised is not None:
-            # A generator is over when it raises: to skip there would lose its rest without a word
-            raised, self._raised = self._raised, None
-            if self._faults.has_met(read - 1):
-                self._faults.gave_up(read - 1)
-            raise _end_of_generator(raised)
         left_out += self._faults.not_replaced(wanted - len(samples) - left_out)
         self._faults.replaced_by(len(samples))
         return samples, left_out
@@ -244,26 +242,34 @@ class StreamSource:
             return pickle.dumps({"run": self._run, "position": self._position, "failed": repr(error)}, 5), False
 
     def _after_a_death(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Where the stream of a worker that died goes on. Nothing may be skipped or come twice without a word."""
-        if self._goes_on(state):
-            return {"ended": False, **state}
-        why = f" (it could not say: {state['failed']})" if "failed" in state else ""
-        raise StreamLostError(
-            f"worker {self._number} died, and its stream cannot be opened again where it stood{why}: "
-            f"{state.get('position', 0)} samples had been delivered, and what it had read beyond is lost. Give the "
-            "dataset state_dict() and load_state_dict(state), or build it from stoker's streams; then the run survives "
-            "this."
+        """Where the stream of a worker that died goes on: read again from its start, where it cannot say. Nothing may
+        be skipped or come twice without a word."""
+        if "failed" in state:
+            raise self._lost(state.get("position", 0), f"it could not say where: {state['failed']}")
+        if not self._goes_on(state):
+
+            def others(seen: int) -> None:
+                self._ended = True
+                raise self._lost(state["position"], f"read again, it gives other samples, seen at its {seen}. one")
+
+            current.on_other_samples = others
+        return {"ended": False, **state}
+
+    def _lost(self, delivered: int, why: str) -> StreamLostError:
+        return StreamLostError(
+            f"worker {self._number} died, and its stream cannot be opened again where it stood ({why}): {delivered} "
+            "samples had been delivered, and what it had read beyond is lost. Give the dataset state_dict() and "
+            "load_state_dict(state), or build it from stoker's streams; then the run survives this."
         )
 
     def _goes_on(self, state: dict[str, Any]) -> bool:
-        """Whether a stream can be opened where it stood, or is read again without harm.
+        """Whether a stream can be opened where it stood, or is sure to come to it.
 
         One that every worker walks whole is read again: that its samples come in one order is what sharing it out by
         stride rests on anyway. In the first epoch of its workers, that is, where it holds generators: a new worker has
         these as they were then.
         """
-        stream = state.get("stream")
-        if "failed" in state or not (isinstance(stream, dict) and "seen" in stream):
+        if "failed" in state or not is_counted(state):
             return "failed" not in state
         return bool(state.get("strided")) and (self._run == 0 or not self._holds_generators)
 
@@ -288,31 +294,6 @@ class StreamSource:
             elif item[1] is not OTHERS:
                 return item[1]
         return _END
-
-
-def _left_a_generator(error: BaseException) -> bool:
-    """Whether what was raised passed through a generator, and so ended it."""
-    return any(frame.f_code.co_flags & inspect.CO_GENERATOR for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-def _end_of_generator(raised: Exception) -> Exception:
-    """What a generator that has raised gives to the user: its error; where it only wished to leave a sample out, what
-    to do about that."""
-    if not isinstance(raised, SkipSample):
-        if hasattr(raised, "add_note"):
-            raised.add_note(
-                "on_error cannot leave it out: the stream is a generator, which is over when it raises. Catch the "
-                "error inside the generator and `continue`, or put the work that fails into MapDataset(stream, "
-                "function)."
-            )
-        return raised
-    told = StreamLostError(
-        f"the stream is a generator that raised SkipSample ({text_of(raised)}). A generator is over when it raises, so "
-        "all samples behind this one would be lost. Let the generator leave the sample out itself (`continue`), or "
-        "make the stream an iterator: an object whose __next__ may raise, and goes on when it is asked again."
-    )
-    told.__cause__ = raised
-    return told
 
 
 _END: Any = object()
