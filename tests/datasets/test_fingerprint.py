@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stoker._worker_info import current
-from stoker.datasets.fingerprint import Fingerprint, fingerprint, same_again
+from stoker.datasets.fingerprint import Fingerprint, same_again
 from stoker.datasets.stream import Counted
 
 torch = pytest.importorskip("torch")
@@ -33,6 +33,13 @@ class Bare:
 
 class Own(list):
     pass
+
+
+def fingerprint(sample: Any) -> int:
+    prints = Fingerprint()
+    prints.take(sample, 1)
+    assert prints.now == prints.first
+    return prints.now
 
 
 SAMPLES: list[Any] = [

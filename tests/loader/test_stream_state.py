@@ -557,10 +557,19 @@ class OpensWithADraw(Plain):
         return ((number, first, rng().random()) for number in range(N))
 
 
+class OpensWithADrawAndDrawsSeldom(Plain):
+    """What is drawn at the opening is the first draw, also if no sample but the sixth draws another."""
+
+    def __iter__(self) -> Iterator[Any]:
+        first = rng().random()
+        return ((number, first, rng().random() if number == 5 else 0.0) for number in range(N))
+
+
+@pytest.mark.parametrize("kind", [OpensWithADraw, OpensWithADrawAndDrawsSeldom])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_first_sample_draws_the_same_on_any_number_of_workers(workers: int) -> None:
-    assert sorted(itertools.chain.from_iterable(loader(OpensWithADraw(), num_workers=workers))) == list(
-        itertools.chain.from_iterable(loader(OpensWithADraw()))
+def test_the_samples_draw_the_same_on_any_number_of_workers(workers: int, kind: Any) -> None:
+    assert sorted(itertools.chain.from_iterable(loader(kind(), num_workers=workers))) == list(
+        itertools.chain.from_iterable(loader(kind()))
     )
 
 

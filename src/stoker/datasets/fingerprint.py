@@ -53,11 +53,6 @@ class Fingerprint:
         return {"first": self.first, "print": self.now}
 
 
-def fingerprint(sample: Any) -> int:
-    """Of one sample."""
-    return _added(sample, 0)
-
-
 def same_again(now: dict[str, Any], then: dict[str, Any]) -> None:
     """A stream is read again: where whoever reads it wants to know, tells whether it gives other samples than before.
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker._worker_info import current
-from stoker.datasets.fingerprint import fingerprint
-from stoker.datasets.stream import State, StreamIterator
+from stoker.datasets.fingerprint import Fingerprint, same_again
+from stoker.datasets.stream import State, StreamIterator, part
 from stoker.errors import StateFormatError
 
 
@@ -36,8 +35,8 @@ class ReadAgain(StreamIterator[Any]):
         self._source = source
         self._again = set(again)
         self._told: list[int] = []
-        self._first = 0
-        self._first_then = None if state is None else state.get("again")
+        self._print = Fingerprint()
+        self._then: State | None = None if state is None or "again" not in state else part(state, "again")
         self.calls = 0
 
     def __next__(self) -> Any:
@@ -47,21 +46,22 @@ class ReadAgain(StreamIterator[Any]):
             except StopIteration:
                 raise
             except Exception:
-                self.calls += 1
+                self._called()
                 if self.fails():
                     continue
                 raise
-            self.calls += 1
-            if self.calls == 1:
-                self._look_at(sample)
+            self._print.take(sample, self.calls + 1)
+            self._called()
             return sample
 
-    def _look_at(self, sample: Any) -> None:
-        """The first one: whether it is that which was held when the state was taken. Where the source stands at its
-        start, nothing else can tell that it gives the same again."""
-        self._first = fingerprint(sample)
-        if self._first_then not in (None, self._first) and current.on_other_samples is not None:
-            current.on_other_samples(1)
+    def _called(self) -> None:
+        """Where the source stands at its start, its own state cannot tell that it gives the same again."""
+        self.calls += 1
+        if self._then is not None and self.calls in (1, self._then.get("seen")):
+            same_again(self._now(), self._then)
+
+    def _now(self) -> State:
+        return {"seen": self.calls, **self._print.state_dict()}
 
     def fails(self) -> bool:
         """The latest call has failed, or what it gave is refused; returns whether that was told before."""
@@ -69,11 +69,11 @@ class ReadAgain(StreamIterator[Any]):
         return self.calls - 1 in self._again
 
     def told_since(self, calls: int) -> State:
-        """What a state has to say of errors, and of the first sample that is read again, if the source's state in it is
-        that after so many calls: never fewer than the last time, so those before are forgotten."""
+        """What a state has to say of errors, and of the samples that are to be read again, if the source's state in it
+        is that after so many calls: never fewer than the last time, so those before are forgotten."""
         self._told = [call for call in self._told if call >= calls]
         failed = {"failed": [call - calls for call in self._told]} if self._told else {}
-        return failed if calls or not self._first else {**failed, "again": self._first}
+        return failed if calls or not self.calls else {**failed, "again": self._now()}
 
     def state_dict(self) -> State:
         return self._source.state_dict()

@@ -93,10 +93,13 @@ class OpenStream:
             self.seed = own
             seeds.again(own, at)
 
+        def opened() -> None:
+            seeds.next_one(self.seed, at)
+
         outside = current.on_resumed
         current.on_told, current.on_resumed = told, lambda: seeds.again(self.seed, at)
         try:
-            return seeds.one(self.seed, at, lambda: shared_out(dataset, share, state), drawn)
+            return seeds.one(self.seed, at, lambda: shared_out(dataset, share, state, opened), drawn)
         finally:
             current.on_told, current.on_resumed = None, outside
 

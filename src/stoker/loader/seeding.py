@@ -180,10 +180,18 @@ class SampleSeeding:
             self._waiting_for = None  # who is asked what to do about it may draw as well
             raise
         finally:
-            for whose, stream in self._waiting:
-                if stream.drawn():
-                    drawn[whose] = position
-                    self._waiting_for = None
+            self._note_what_was_drawn_from(position)
+
+    def _note_what_was_drawn_from(self, position: int) -> None:
+        for whose, stream in self._waiting:
+            if stream.drawn():
+                self._drawn[whose] = position
+                self._waiting_for = None
+
+    def next_one(self, seed: int, position: int) -> None:
+        """Within a call of `one`: what follows is another's, as if that had ended and another call begun."""
+        self._note_what_was_drawn_from(position)
+        self.again(seed, position)
 
     def again(self, seed: int, position: int) -> None:
         """Within a call of `one`: the rest of it runs under generators seeded for another sample."""

@@ -134,8 +134,11 @@ def _is_cut(dataset: Any, workers: int) -> bool:
     return callable(getattr(dataset, "shard", None)) and most_shares(dataset) >= workers
 
 
-def shared_out(dataset: Any, share: Share, state: State | None) -> tuple[StreamIterator[tuple[int, Any]], bool]:
-    """The worker's share of a stream.
+def shared_out(
+    dataset: Any, share: Share, state: State | None, opened: Callable[[], None]
+) -> tuple[StreamIterator[tuple[int, Any]], bool]:
+    """The worker's share of a stream. `opened` is called between its opening and its first sample, if both are done
+    here.
 
     A dataset that asks `get_worker_info()` before its first sample shares itself out, and is left alone. One with a
     method `shard(num_shards=, index=)` that does not is asked for its shard. Of any other, worker i takes samples i,
@@ -158,7 +161,7 @@ def shared_out(dataset: Any, share: Share, state: State | None) -> tuple[StreamI
     stream = Numbered(dataset, state)
     if state is not None and not state.get("merged"):
         return stream, False  # it has shared itself out when the state was saved
-    current.resumed()  # its first sample draws what it draws where it is read behind this
+    opened()
     first = _first_of(stream)
     if current.asked:
         return _Asked(stream, first), False
@@ -202,7 +205,8 @@ def is_counted(state: Any, held: bool = False) -> bool:
     held = held or "again" in state
     if held and "source" not in state:  # at its start, of which nothing is known
         return True
-    return any(is_counted(inner, held) for name, inner in state.items() if name not in ("own", "iterator"))
+    apart = ("own", "iterator", "again")  # as the user's say it, and what is held
+    return any(is_counted(inner, held) for name, inner in state.items() if name not in apart)
 
 
 def most_shares(dataset: Any) -> float:
