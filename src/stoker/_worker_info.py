@@ -72,6 +72,8 @@ class Questions:
     on_part: Callable[[str, bool], None] | None = None
     on_read_again: Callable[[int], None] | None = None
     on_other_samples: Callable[[int], None] | None = None
+    position: Callable[[], int] | None = None
+    on_read_from: Callable[[int], None] | None = None
 
     @property
     def asked(self) -> bool:
@@ -160,6 +162,25 @@ class _Current(threading.local):
     @on_other_samples.setter
     def on_other_samples(self, call: Callable[[int], None] | None) -> None:
         self._asking.on_other_samples = call
+
+    @property
+    def position(self) -> Callable[[], int] | None:
+        """Where a loader reads streams: gives the position of the sample that is made."""
+        return self._asking.position
+
+    @position.setter
+    def position(self, call: Callable[[], int] | None) -> None:
+        self._asking.position = call
+
+    @property
+    def on_read_from(self) -> Callable[[int], None] | None:
+        """Where a loader resumes a stream: called before one below others is read again, with the position at which it
+        gave its first sample. What it drew there is its order, most likely."""
+        return self._asking.on_read_from
+
+    @on_read_from.setter
+    def on_read_from(self, call: Callable[[int], None] | None) -> None:
+        self._asking.on_read_from = call
 
     @property
     def leaves_out(self) -> bool:

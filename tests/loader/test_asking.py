@@ -168,6 +168,7 @@ def test_a_cache_keeps_no_share_as_if_it_were_the_whole(tmp_path: Path, asking: 
     assert loaded(_kept(Rolling(0, 20), tmp_path / "rolling")) == [*range(20)]
 
 
+@pytest.mark.filterwarnings("ignore:A stream that cannot say:stoker.StokerWarning")
 def test_a_cache_that_was_begun_by_one_is_not_gone_on_with_by_shares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

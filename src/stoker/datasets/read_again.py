@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker._worker_info import current
 from stoker.datasets.fingerprint import Fingerprint, same_again
 from stoker.datasets.stream import State, StreamIterator, part
 from stoker.errors import StateFormatError
@@ -36,13 +37,14 @@ class ReadAgain(StreamIterator[Any]):
         self._again = set(again)
         self._told: list[int] = []
         self._print = Fingerprint()
+        self._from: int | None = None  # the position of the sample for which its first call was made
         self._then: State | None = None if state is None or "again" not in state else part(state, "again")
         self.calls = 0
 
     def __next__(self) -> Any:
         while True:
             try:
-                sample = next(self._source)
+                sample = next(self._source) if self.calls else self._first()
             except StopIteration:
                 raise
             except Exception:
@@ -54,6 +56,19 @@ class ReadAgain(StreamIterator[Any]):
             self._called()
             return sample
 
+    def _first(self) -> Any:
+        """Where it is read again, drawn as then: its order is drawn there, most likely."""
+        now = None if current.position is None else current.position()
+        then = None if self._then is None else self._then.get("from")
+        self._from = now if then is None else then
+        if then is None or now is None or current.on_read_from is None:
+            return next(self._source)
+        current.on_read_from(then)
+        try:
+            return next(self._source)
+        finally:
+            current.on_read_from(now)
+
     def _called(self) -> None:
         """Where the source stands at its start, its own state cannot tell that it gives the same again."""
         self.calls += 1
@@ -61,7 +76,8 @@ class ReadAgain(StreamIterator[Any]):
             same_again(self._now(), self._then)
 
     def _now(self) -> State:
-        return {"seen": self.calls, **self._print.state_dict()}
+        state = {"seen": self.calls, **self._print.state_dict()}
+        return state if self._from is None else {**state, "from": self._from}
 
     def fails(self) -> bool:
         """The latest call has failed, or what it gave is refused; returns whether that was told before."""

@@ -349,12 +349,17 @@ class Counted(StreamIterator[Any]):
         self._over = _OverAtAnError()
         self._print = Fingerprint()
         self._seen = 0
+        self._from: int | None = None  # the position of the sample for which it was asked first, as a loader counts
         if state is None:
             return
+        if "from" in state:
+            self._from = count(state, "from")
         if "iterator" in state and hasattr(iterator, "load_state_dict"):
             iterator.load_state_dict(copy.deepcopy(part(state, "iterator")))
             return
         seen = count(state, "seen")
+        if seen and tell is None and "from" in state and current.on_read_from is not None:
+            current.on_read_from(count(state, "from"))
         while self._seen < seen:
             if tell is not None:
                 tell(seen - self._seen)
@@ -369,6 +374,8 @@ class Counted(StreamIterator[Any]):
 
     def __next__(self) -> Any:
         self._seen += 1
+        if self._from is None and current.position is not None:
+            self._from = current.position()
         try:
             sample = next(self._iterator)
         except StopIteration:
@@ -385,4 +392,5 @@ class Counted(StreamIterator[Any]):
     def state_dict(self) -> State:
         if _keeps_state(self._iterator):
             return {"iterator": copy.deepcopy(self._iterator.state_dict())}
-        return {"seen": self._seen, **self._print.state_dict()}
+        state = {"seen": self._seen, **self._print.state_dict()}
+        return state if self._from is None else {**state, "from": self._from}

@@ -57,10 +57,13 @@ class OpenStream:
         drawn = self._drawn if state is None or merged else dict(self._drawn)
         at = self.position if merged else 0
         self.seed = seed
+        outside = current.on_read_from
         self._source: StreamIterator[Item]
         if state is not None and not merged:
             of_all = whole if share is None else state.get("strided")
-            current.on_read_again = self._reader(seeds, seed if of_all else own, self.position)
+            seed_then = seed if of_all else own
+            current.on_read_again = self._reader(seeds, seed_then, self.position)
+            current.on_read_from = functools.partial(_read_from, seeds, seed_then)
         try:
             with seeds.undisturbed(seed):
                 if share is None:
@@ -68,7 +71,7 @@ class OpenStream:
                 else:
                     self._source, whole = self._shared_out(dataset, share, state, seeds, own, at, drawn)
         finally:
-            current.on_read_again = None
+            current.on_read_again, current.on_read_from = None, outside
         self.seed = seed if whole else own
         self._pull: Callable[[], Item | None] = functools.partial(next, self._source, None)
         with seeds.undisturbed(self.seed):
@@ -121,6 +124,10 @@ class OpenStream:
         """Within `next`: what follows is drawn as if nothing had been."""
         seeds.again(self.seed, self.position)
 
+    def read_from(self, seeds: SampleSeeding, position: int) -> None:
+        """Within `next`: what follows is drawn as at that position."""
+        _read_from(seeds, self.seed, position)
+
     def state_dict(self) -> State:
         """Where it stands."""
         return {**self._source.state_dict(), "drawn": {**self._drawn}}
@@ -136,3 +143,8 @@ class OpenStream:
                 f"the state stands behind sample {until} of a stream that has {self.position} now: it is another's, "
                 "or has lost samples since."
             )
+
+
+def _read_from(seeds: SampleSeeding, seed: int, position: int) -> None:
+    if not seeds.are_at(seed, position):  # else what another stream drew there comes first, as it did then
+        seeds.again(seed, position)

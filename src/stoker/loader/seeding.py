@@ -193,6 +193,15 @@ class SampleSeeding:
         self._note_what_was_drawn_from(position)
         self.again(seed, position)
 
+    @property
+    def position(self) -> int:
+        """Within a call of `one`: of the sample that is made."""
+        return self._at
+
+    def are_at(self, seed: int, position: int) -> bool:
+        """Within a call of `one`: whether it is for that sample."""
+        return position == self._at and self._rng.key == _key(seed, _SAMPLE)
+
     def again(self, seed: int, position: int) -> None:
         """Within a call of `one`: the rest of it runs under generators seeded for another sample."""
         key, self._at = _key(seed, _SAMPLE), position

@@ -74,6 +74,8 @@ class StreamSource:
         self._begun = False
         self._parts: Iterator[Any] | None = None  # of a chain, which is shared out part by part: those that follow
         self._part = 0
+        self._must_be_the_same: int | None = None  # what is read again, behind so many samples that were delivered
+        self._gave_others = False
         self._before = 0  # samples of parts that are through
         self._open: Callable[[Any, Any, SampleSeeding, int], OpenStream]
         self._ended = False
@@ -113,11 +115,14 @@ class StreamSource:
         """Within it, a sample whose stream has first to be resumed draws what it would have drawn in its turn, a
         generator that is over is told from one that was read to its end, and what is read again has to be the same."""
         current.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
-        current.leaves_out = self._faults.is_lenient
+        current.on_other_samples, current.leaves_out = self._others, self._faults.is_lenient
+        current.position = lambda: seeds.position
+        current.on_read_from = lambda at: None if self._stream is None else self._stream.read_from(seeds, at)
         try:
             yield
         finally:
-            current.on_resumed, current.on_other_samples, current.leaves_out = None, None, False
+            current.on_resumed = current.on_other_samples = current.position = current.on_read_from = None
+            current.leaves_out = False
 
     def _left_at_its_end(self, state: bytes) -> bool:
         """Whether the worker that this one replaces had come to the end of its stream."""
@@ -247,13 +252,17 @@ class StreamSource:
         if "failed" in state:
             raise self._lost(state.get("position", 0), f"it could not say where: {state['failed']}")
         if not self._goes_on(state):
-
-            def others(seen: int) -> None:
-                self._ended = True
-                raise self._lost(state["position"], f"read again, it gives other samples, seen at its {seen}. one")
-
-            current.on_other_samples = others
+            self._must_be_the_same = state["position"]
         return {"ended": False, **state}
+
+    def _others(self, seen: int) -> None:
+        """What is read again gives other samples than before."""
+        if self._must_be_the_same is not None:
+            self._ended = True
+            raise self._lost(self._must_be_the_same, f"read again, it gives other samples, seen at its {seen}. one")
+        if not self._gave_others:
+            self.notes.append(_OTHER_SAMPLES)
+            self._gave_others = True
 
     def _lost(self, delivered: int, why: str) -> StreamLostError:
         return StreamLostError(
@@ -296,4 +305,10 @@ class StreamSource:
         return _END
 
 
+_OTHER_SAMPLES = (
+    "A stream that cannot say where it stands was read again, and gave other samples than before the state was saved. "
+    "If their order is another, some are missing in this epoch, and some come twice. What is read again must come out "
+    "the same: draw the order from a seed, put random augmentation into a MapDataset around the stream, or give it "
+    "state_dict() and load_state_dict(state)."
+)
 _END: Any = object()
