@@ -239,6 +239,22 @@ def test_pickled_arrays_travel_out_of_band(name: str) -> None:
     assert pickle.loads(pickle.dumps(kept))[::-1] == KINDS[name][::-1]
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_of_a_slice_only_its_rows_are_pickled(name: str) -> None:
+    rows = [*KINDS[name]] * 100
+    for cut in (slice(0, 10), slice(120, 140), slice(-7, None), slice(5, 5), slice(3, 90, 4), slice(None, None, -1)):
+        part = columns(rows)[cut]
+        again = pickle.loads(pickle.dumps(part))
+        assert list(again) == list(part) == rows[cut] and again[1:] == rows[cut][1:]
+    whole = len(pickle.dumps(columns(rows)))
+    assert len(pickle.dumps(columns(rows)[len(rows) // 2 :])) < 0.6 * whole + 1000
+
+
+def test_slices_of_one_table_share_it_in_a_pickle() -> None:
+    kept = columns([(number, str(number)) for number in range(10_000)])
+    assert len(pickle.dumps((kept, kept[:], kept[::2]))) < 1.1 * len(pickle.dumps(kept))
+
+
 def test_memory_is_less_than_half_of_the_lists() -> None:
     rows = [(f"/data/train/class_{i % 100:03d}/image_{i:07d}.jpeg", i % 100) for i in range(20_000)]
     size = sys.getsizeof(rows) + sum(sys.getsizeof(row) + sys.getsizeof(row[0]) for row in rows)

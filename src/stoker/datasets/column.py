@@ -56,6 +56,14 @@ class Numbers:
             values = list(picked)
         return _with_gaps(values, self.mask, rows)
 
+    def __len__(self) -> int:
+        """Returns the number of rows."""
+        return len(self.array)
+
+    def part(self, start: int, stop: int) -> Numbers:
+        """Returns a view of these rows."""
+        return Numbers(self.array[start:stop], self.kind, None if self.mask is None else self.mask[start:stop])
+
     @property
     def nbytes(self) -> int:
         """The memory that it takes."""
@@ -95,6 +103,16 @@ class Texts:
         data, decoded = self.buffer.data, self._decoded
         spans = zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)
         return _with_gaps([decoded(data[start:stop]) for start, stop in spans], self.mask, rows)
+
+    def __len__(self) -> int:
+        """Returns the number of rows."""
+        return len(self.offsets) - 1
+
+    def part(self, start: int, stop: int) -> Texts:
+        """Returns a view of these rows."""
+        first, last = self.offsets[start], self.offsets[stop]
+        mask = None if self.mask is None else self.mask[start:stop]
+        return Texts(self.buffer[first:last], self.offsets[start : stop + 1] - first, self.kind, mask)
 
     def _decoded(self, span: memoryview) -> str | bytes:
         # Paths that are not UTF-8 come from the system with lone surrogates in them.

@@ -60,9 +60,9 @@ def columns(rows: Iterable[Row]) -> Columns[Row]:
 class Columns(Sequence[Row], Generic[Row]):
     """Rows kept in arrays; made by `columns(rows)`.
 
-    Equal to a list, a tuple or another `Columns` of equal rows. A slice is a view: it shares the arrays, and takes all
-    of them along when it is pickled. It cannot be changed, so threads and processes may share it; with protocol 5 the
-    arrays travel out of band.
+    Equal to a list, a tuple or another `Columns` of equal rows. A slice is a view: it shares the arrays, of
+    which its rows alone are pickled (with a step, all). It cannot be changed, so threads and processes may share it;
+    with protocol 5 the arrays travel out of band.
     """
 
     def __init__(self, form: _Form, stores: Sequence[Numbers | Texts], rows: range) -> None:
@@ -72,7 +72,11 @@ class Columns(Sequence[Row], Generic[Row]):
         self._readers = [store.reader() for store in stores]
 
     def __reduce__(self) -> Any:
-        return Columns, (self._form, self._stores, self._rows)
+        rows = self._rows
+        if rows.step != 1 or not self._stores or len(rows) == len(self._stores[0]):
+            return Columns, (self._form, self._stores, rows)
+        parts = [store.part(rows.start, rows.stop) for store in self._stores]
+        return Columns, (self._form, parts, range(len(rows)))
 
     def __len__(self) -> int:
         """Returns the number of rows."""
