@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import stoker
+from stoker._worker_info import current
 from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import resume
 from stoker.errors import StateFormatError
@@ -95,7 +96,7 @@ def test_a_sample_that_fails_is_told_once(kind: str, bad: list[int], tmp_path: P
 
 def test_an_error_that_does_not_come_again_hides_no_other() -> None:
     first = ReadAgain(resume(Source({3}), None), None)
-    assert len(events(first, 5)) == 5 and first.told_since(0) == {"failed": [3]}
+    assert len(events(first, 5)) == 5 and first.told_since(0)["failed"] == [3]
     again = ReadAgain(resume(Source({4}), None), first.told_since(0))
     assert events(again, 5) == [0, 1, 2, 3, "OSError(4)"]
 
@@ -103,3 +104,19 @@ def test_an_error_that_does_not_come_again_hides_no_other() -> None:
 def test_a_state_that_is_none_is_refused() -> None:
     with pytest.raises(StateFormatError, match="'failed'"):
         ReadAgain(resume(Source(set()), None), {"failed": ["3"]})
+
+
+def test_what_is_read_again_from_the_start_is_compared() -> None:
+    """The source's own state knows nothing there."""
+    first = ReadAgain(resume(Source(set()), None), None)
+    events(first, 4)
+    state = first.told_since(0)
+    assert state["again"]["seen"] == 4 and "again" not in first.told_since(2)
+    for fails, told in ((set(), []), ({0}, [1, 4]), ({3}, [4])):
+        others: list[int] = []
+        current.on_other_samples = others.append
+        try:
+            events(ReadAgain(resume(Source(fails), None), state), 5)
+        finally:
+            current.on_other_samples = None
+        assert others == told

@@ -40,7 +40,7 @@ def death(rules: Rules, end: Death, where: Where | None) -> Event:
     """A worker has ended; `where` is its unit and mark, or None if it was idle."""
     then = "It was replaced, and what it had in hand is done again. "
     there = None if where is None else where.told
-    then += f"{there} ends all who try it." if end.blamed else f"(max_restarts={rules.max_restarts})"
+    then += f"Whoever tries {there} dies of it." if end.blamed else f"(max_restarts={rules.max_restarts})"
     if end.stalled:
         told = f"worker {end.worker} (pid {end.pid}) was ended at {there}, where it stalled. {then}"
     else:
