@@ -66,19 +66,40 @@ _THE_SAME_FOR_ALL = frozenset({"rng", "worker_method"})
 class Questions:
     """What the code in one worker has asked about it."""
 
-    told = called = leaves_out = False
-    on_told: Callable[[], None] | None = None
-    on_resumed: Callable[[], None] | None = None
-    on_part: Callable[[str, bool], None] | None = None
-    on_read_again: Callable[[int], None] | None = None
-    on_other_samples: Callable[[int], None] | None = None
-    position: Callable[[], int] | None = None
-    on_read_from: Callable[[int], None] | None = None
+    told = called = False
 
     @property
     def asked(self) -> bool:
         """Whether the caller may know which worker it is: a call counts until it is seen to want something else."""
         return self.told or self.called
+
+
+class Reading:
+    """What a loader that reads a stream in a worker wants to be told, and tells: those below may be anybody's.
+
+    Attributes:
+        on_told: called once, when a field is read that tells workers apart.
+        on_resumed: called where a stream of the user's has loaded its state, which may be that of global generators as
+            well.
+        on_part: where the loader shares a stream out: called for a stream that another one reads, with who reads it,
+            and whether it has asked which worker it is in.
+        on_read_again: where a stream is resumed: called before a sample is read again, with how many there are from it
+            to the next. Who gives other samples than the stream below is not to pass it on to that.
+        on_read_from: where a stream is resumed: called before one below others is read again, with the position at
+            which it gave its first sample. What it drew there is its order, most likely.
+        on_other_samples: called, with how many were read, where what is read again is not the same.
+        position: gives the position of the sample that is made.
+        leaves_out: whether the loader goes on behind a sample that fails, and says nothing of its end.
+    """
+
+    on_told: Callable[[], None] | None = None
+    on_resumed: Callable[[], None] | None = None
+    on_part: Callable[[str, bool], None] | None = None
+    on_read_again: Callable[[int], None] | None = None
+    on_read_from: Callable[[int], None] | None = None
+    on_other_samples: Callable[[int], None] | None = None
+    position: Callable[[], int] | None = None
+    leaves_out = False
 
 
 class _Current(threading.local):
@@ -89,23 +110,25 @@ class _Current(threading.local):
 
     Attributes:
         info: what it is told.
+        reading: who reads a stream in it.
     """
 
     info: WorkerInfo | None = None
+    reading: Reading
     _asking: Questions
 
     def __init__(self) -> None:
         if not hasattr(self, "_asking"):
-            self._asking = Questions()
+            self._asking, self.reading = Questions(), Reading()
 
     def becomes(self, info: WorkerInfo) -> None:
         """This thread is that worker, and no other thread is."""
-        self.info, self._asking = info, Questions()
+        self.info, self._asking, self.reading = info, Questions(), Reading()
 
     def becomes_with_all_threads(self, info: WorkerInfo) -> None:
         """This process is that worker, and so are threads that the user's code starts: they ask in its name."""
         self.becomes(info)
-        type(self).info, type(self)._asking = self.info, self._asking
+        type(self).info, type(self)._asking, type(self).reading = self.info, self._asking, self.reading
 
     @property
     def asked(self) -> bool:
@@ -115,81 +138,6 @@ class _Current(threading.local):
     @asked.setter
     def asked(self, value: bool) -> None:
         self._asking.told, self._asking.called = value, False
-
-    @property
-    def on_told(self) -> Callable[[], None] | None:
-        """Called once, when a field is read that tells workers apart."""
-        return self._asking.on_told
-
-    @on_told.setter
-    def on_told(self, call: Callable[[], None] | None) -> None:
-        self._asking.on_told = call
-
-    @property
-    def on_resumed(self) -> Callable[[], None] | None:
-        """Called where a stream of the user's has loaded its state, which may be that of global generators as well."""
-        return self._asking.on_resumed
-
-    @on_resumed.setter
-    def on_resumed(self, call: Callable[[], None] | None) -> None:
-        self._asking.on_resumed = call
-
-    @property
-    def on_part(self) -> Callable[[str, bool], None] | None:
-        """Where the loader shares a stream out: to be told of a stream that another one reads who reads it, and whether
-        it has asked which worker it is in."""
-        return self._asking.on_part
-
-    @on_part.setter
-    def on_part(self, call: Callable[[str, bool], None] | None) -> None:
-        self._asking.on_part = call
-
-    @property
-    def on_read_again(self) -> Callable[[int], None] | None:
-        """Where a loader resumes a stream: called before a sample is read again, with how many there are from it to the
-        next. Who gives other samples than the stream below is not to pass it on to that."""
-        return self._asking.on_read_again
-
-    @on_read_again.setter
-    def on_read_again(self, call: Callable[[int], None] | None) -> None:
-        self._asking.on_read_again = call
-
-    @property
-    def on_other_samples(self) -> Callable[[int], None] | None:
-        """Where what is read again must be the same: called, behind so many samples, where it is not."""
-        return self._asking.on_other_samples
-
-    @on_other_samples.setter
-    def on_other_samples(self, call: Callable[[int], None] | None) -> None:
-        self._asking.on_other_samples = call
-
-    @property
-    def position(self) -> Callable[[], int] | None:
-        """Where a loader reads streams: gives the position of the sample that is made."""
-        return self._asking.position
-
-    @position.setter
-    def position(self, call: Callable[[], int] | None) -> None:
-        self._asking.position = call
-
-    @property
-    def on_read_from(self) -> Callable[[int], None] | None:
-        """Where a loader resumes a stream: called before one below others is read again, with the position at which it
-        gave its first sample. What it drew there is its order, most likely."""
-        return self._asking.on_read_from
-
-    @on_read_from.setter
-    def on_read_from(self, call: Callable[[int], None] | None) -> None:
-        self._asking.on_read_from = call
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether whoever reads a stream here goes on behind a sample that fails, and says nothing of its end."""
-        return self._asking.leaves_out
-
-    @leaves_out.setter
-    def leaves_out(self, value: bool) -> None:
-        self._asking.leaves_out = value
 
     @property
     def one_of_several(self) -> tuple[int, int] | None:
@@ -219,15 +167,15 @@ class _Current(threading.local):
 
     def resumed(self) -> None:
         """A stream of the user's has loaded its state."""
-        if self.on_resumed is not None:
-            self.on_resumed()
+        if self.reading.on_resumed is not None:
+            self.reading.on_resumed()
 
     def read(self, field: str) -> None:
         """A field of an answer is read."""
         self._asking.called = False
         if field in _TELL_APART:
             self._asking.told = True
-            told, self.on_told = self.on_told, None
+            told, self.reading.on_told = self.reading.on_told, None
             if told is not None:
                 told()
 

@@ -108,11 +108,11 @@ def read_again(now: Any, then: Any) -> list[int]:
     first = Counted(iter(then), None)
     list(first)
     told: list[int] = []
-    current.on_other_samples = told.append
+    current.reading.on_other_samples = told.append
     try:
         Counted(iter(now), first.state_dict())
     finally:
-        current.on_other_samples = None
+        current.reading.on_other_samples = None
     return told
 
 
@@ -123,5 +123,5 @@ def test_who_wants_to_know_is_told() -> None:
 
 
 def test_nobody_has_to() -> None:
-    assert current.on_other_samples is None
+    assert current.reading.on_other_samples is None
     same_again({"seen": 1, "first": 1}, {"seen": 3, "first": 2})

@@ -114,9 +114,9 @@ def test_what_is_read_again_from_the_start_is_compared() -> None:
     assert state["again"]["seen"] == 4 and "again" not in first.told_since(2)
     for fails, told in ((set(), []), ({0}, [1, 4]), ({3}, [4])):
         others: list[int] = []
-        current.on_other_samples = others.append
+        current.reading.on_other_samples = others.append
         try:
             events(ReadAgain(resume(Source(fails), None), state), 5)
         finally:
-            current.on_other_samples = None
+            current.reading.on_other_samples = None
         assert others == told

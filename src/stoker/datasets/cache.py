@@ -196,7 +196,7 @@ class _CacheStream(CacheDataset[T], Stream[T]):
     def _begin(self, state: State | None) -> StreamIterator[T]:
         store = self._stores[0]
         worker = current.one_of_several
-        if worker is not None and current.on_part is None:  # who shares it out among them, nobody knows here
+        if worker is not None and current.reading.on_part is None:  # who shares it out among them, nobody knows here
             store = self._file(self.folder, f"{self.key} (worker {worker[0]} of {worker[1]})")
         return _Cached(self.dataset, store, state)
 

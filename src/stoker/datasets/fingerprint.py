@@ -16,8 +16,8 @@ import numpy as np
 from stoker._worker_info import current
 
 _ALL = 64
-"""Of so many samples at the start each is looked at; behind them, each eighth."""
-_EVERY = 8
+"""Of so many samples at the start each is looked at; behind them, one of so many."""
+_EVERY = 32
 _ITEMS = 16
 """Of a container, and of an array's elements, so many are looked at, spread over it."""
 _CHARACTERS = 1000
@@ -39,14 +39,14 @@ class Fingerprint:
         self.first = self.now = 0
         self._next = 1
 
-    def take(self, sample: Any, number: int) -> None:
-        """This is sample `number`, counted from 1."""
-        if number < self._next:
-            return
-        self.now = _added(sample, self.now)
-        if number == 1:
-            self.first = self.now
-        self._next = number + (1 if number < _ALL else _EVERY)
+    def take(self, sample: Any, number: int) -> int:
+        """This is sample `number`, counted from 1; returns the number of the next that is to be looked at."""
+        if number >= self._next:
+            self.now = _added(sample, self.now)
+            if number == 1:
+                self.first = self.now
+            self._next = number + (1 if number < _ALL else _EVERY)
+        return self._next
 
     def state_dict(self) -> dict[str, int]:
         """Plain values."""
@@ -64,8 +64,8 @@ def same_again(now: dict[str, Any], then: dict[str, Any]) -> None:
         then: the state up to which it is read.
     """
     name = "first" if now["seen"] <= 1 else "print"
-    if current.on_other_samples is not None and now[name] != then.get(name):
-        current.on_other_samples(now["seen"])
+    if current.reading.on_other_samples is not None and now[name] != then.get(name):
+        current.reading.on_other_samples(now["seen"])
 
 
 def _added(sample: Any, mark: int) -> int:

@@ -46,7 +46,7 @@ class _FromIterable(Stream[T_co]):
         self.kwargs = kwargs
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        tell, current.on_read_again = current.on_read_again, None
+        tell, current.reading.on_read_again = current.reading.on_read_again, None
         if tell is not None and state and state.get("seen"):
             tell(state["seen"])  # what the factory draws is its first sample's
         try:

@@ -17,7 +17,7 @@ def listened(dataset: Any, state: State | None, reader: str) -> StreamIterator[A
     Raises:
         ShardingError: one shares itself out that must not. This is known, and raised, behind its first sample.
     """
-    on_part = current.on_part
+    on_part = current.reading.on_part
     if on_part is None:
         return resume(dataset, state)
     if is_stream(dataset):

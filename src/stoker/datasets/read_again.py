@@ -58,16 +58,16 @@ class ReadAgain(StreamIterator[Any]):
 
     def _first(self) -> Any:
         """Where it is read again, drawn as then: its order is drawn there, most likely."""
-        now = None if current.position is None else current.position()
+        now = None if current.reading.position is None else current.reading.position()
         then = None if self._then is None else self._then.get("from")
         self._from = now if then is None else then
-        if then is None or now is None or current.on_read_from is None:
+        if then is None or now is None or current.reading.on_read_from is None:
             return next(self._source)
-        current.on_read_from(then)
+        current.reading.on_read_from(then)
         try:
             return next(self._source)
         finally:
-            current.on_read_from(now)
+            current.reading.on_read_from(now)
 
     def _called(self) -> None:
         """Where the source stands at its start, its own state cannot tell that it gives the same again."""

@@ -105,7 +105,7 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
         StateMismatchError: the dataset ends before the place that the state names.
     """
     state = state or None
-    tell, current.on_read_again = current.on_read_again, None
+    tell, current.reading.on_read_again = current.reading.on_read_again, None
     if isinstance(dataset, Stream):
         if state is None or not type(dataset).__iter__.__module__.startswith("stoker.datasets."):
             # An `__iter__` of the user's may be a generator around ours, which must not go to the place too.
@@ -115,7 +115,7 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
             if state is None:
                 return iterator
         dataset.load_state_dict(state)
-        current.on_read_again = tell if dataset._in_step else None
+        current.reading.on_read_again = tell if dataset._in_step else None
         return iter(dataset)
     if not is_stream(dataset) and hasattr(dataset, "__getitem__"):
         return _ByIndex(dataset, count(state, "index"))
@@ -194,24 +194,28 @@ class _OverAtAnError:
     where that error was left out, the rest of them would be lost without a word.
 
     Attributes:
-        error: that left a generator, at the latest sample.
+        error: that left a generator.
     """
 
     error: Exception | None = None
+    _seen = 0
 
-    def raised(self, error: Exception) -> None:
-        """It was raised in the place of a sample."""
+    def raised(self, error: Exception, seen: int) -> None:
+        """It was raised in the place of sample `seen`."""
         codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
         self.error = error if any(code.co_flags & inspect.CO_GENERATOR for code in codes) else None
+        self._seen = seen
 
-    def at_end(self) -> None:
-        """Nothing more comes.
+    def at_end(self, seen: int) -> None:
+        """Nothing comes behind sample `seen`.
 
         Raises:
-            StreamLostError: for an error that was left out; once.
+            StreamLostError: that was an error, which was left out; once.
         """
         error, self.error = self.error, None
-        if error is None or not (current.leaves_out or issubclass(type(error), SkipSample)):
+        if error is None or seen != self._seen:
+            return
+        if not (current.reading.leaves_out or issubclass(type(error), SkipSample)):
             return
         raise StreamLostError(
             f"a stream is a generator that raised {type(error).__name__} ({text_of(error)}). A generator is over when "
@@ -298,10 +302,10 @@ class _OfDataset(StreamIterator[Any]):
         try:
             sample = next(self._iterator)
         except StopIteration:
-            self._over.at_end()
+            self._over.at_end(0)
             raise
         except Exception as error:
-            self._over.raised(error)
+            self._over.raised(error, 0)
             raise
         self._over.error = None
         return sample
@@ -348,6 +352,7 @@ class Counted(StreamIterator[Any]):
         self._iterator = iterator
         self._over = _OverAtAnError()
         self._print = Fingerprint()
+        self._look = 0
         self._seen = 0
         self._from: int | None = None  # the position of the sample for which it was asked first, as a loader counts
         if state is None:
@@ -358,8 +363,8 @@ class Counted(StreamIterator[Any]):
             iterator.load_state_dict(copy.deepcopy(part(state, "iterator")))
             return
         seen = count(state, "seen")
-        if seen and tell is None and "from" in state and current.on_read_from is not None:
-            current.on_read_from(count(state, "from"))
+        if seen and tell is None and "from" in state and current.reading.on_read_from is not None:
+            current.reading.on_read_from(count(state, "from"))
         while self._seen < seen:
             if tell is not None:
                 tell(seen - self._seen)
@@ -374,20 +379,24 @@ class Counted(StreamIterator[Any]):
 
     def __next__(self) -> Any:
         self._seen += 1
-        if self._from is None and current.position is not None:
-            self._from = current.position()
         try:
             sample = next(self._iterator)
         except StopIteration:
             self._seen -= 1
-            self._over.at_end()
+            self._over.at_end(self._seen)
             raise
         except Exception as error:
-            self._over.raised(error)
+            self._over.raised(error, self._seen)
+            self._asked()
             raise
-        self._over.error = None
-        self._print.take(sample, self._seen)
+        if self._seen >= self._look:  # seldom
+            self._look = self._print.take(sample, self._seen)
+            self._asked()
         return sample
+
+    def _asked(self) -> None:
+        if self._from is None and (position := current.reading.position) is not None:
+            self._from = position()
 
     def state_dict(self) -> State:
         if _keeps_state(self._iterator):

@@ -36,13 +36,13 @@ class WorkerShare(Stream[Any]):
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         if self._asks is None:
-            tell = current.on_read_again
+            tell = current.reading.on_read_again
             current.asked = False
             begun = _Begun(self._whole)
             self._asks, current.asked = current.asked, False  # it is answered here: nobody above needs to know
             if self._asks and state is None:
                 return begun
-            current.on_read_again = tell
+            current.reading.on_read_again = tell
             current.resumed()  # what was drawn to find out is no sample's
         return resume(self._whole if self._asks else self._part, state)
 

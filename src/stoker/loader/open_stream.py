@@ -57,13 +57,13 @@ class OpenStream:
         drawn = self._drawn if state is None or merged else dict(self._drawn)
         at = self.position if merged else 0
         self.seed = seed
-        outside = current.on_read_from
+        outside = current.reading.on_read_from
         self._source: StreamIterator[Item]
         if state is not None and not merged:
             of_all = whole if share is None else state.get("strided")
             seed_then = seed if of_all else own
-            current.on_read_again = self._reader(seeds, seed_then, self.position)
-            current.on_read_from = functools.partial(_read_from, seeds, seed_then)
+            current.reading.on_read_again = self._reader(seeds, seed_then, self.position)
+            current.reading.on_read_from = functools.partial(_read_from, seeds, seed_then)
         try:
             with seeds.undisturbed(seed):
                 if share is None:
@@ -71,7 +71,7 @@ class OpenStream:
                 else:
                     self._source, whole = self._shared_out(dataset, share, state, seeds, own, at, drawn)
         finally:
-            current.on_read_again, current.on_read_from = None, outside
+            current.reading.on_read_again, current.reading.on_read_from = None, outside
         self.seed = seed if whole else own
         self._pull: Callable[[], Item | None] = functools.partial(next, self._source, None)
         with seeds.undisturbed(self.seed):
@@ -99,12 +99,12 @@ class OpenStream:
         def opened() -> None:
             seeds.next_one(self.seed, at)
 
-        outside = current.on_resumed
-        current.on_told, current.on_resumed = told, lambda: seeds.again(self.seed, at)
+        outside = current.reading.on_resumed
+        current.reading.on_told, current.reading.on_resumed = told, lambda: seeds.again(self.seed, at)
         try:
             return seeds.one(self.seed, at, lambda: shared_out(dataset, share, state, opened), drawn)
         finally:
-            current.on_told, current.on_resumed = None, outside
+            current.reading.on_told, current.reading.on_resumed = None, outside
 
     def _reader(self, seeds: SampleSeeding, seed: int, position: int) -> Callable[[int], None]:
         return lambda back: seeds.again(seed, position - back)

@@ -149,13 +149,13 @@ def shared_out(
         whole one, the same in each worker. An error of the stream's passes through, and the next sample may follow.
     """
     worker, workers, tell = share
-    current.on_part = asking.all_or_none() if workers > 1 else None
+    current.reading.on_part = asking.all_or_none() if workers > 1 else None
     if state is not None and state.get("strided"):
         return _Strided(Numbered(dataset, state), [], worker, workers, state), True
     if state is not None and "part" in state:
         raise other_dataset(dataset)
     if _is_cut(dataset, workers):
-        current.on_part = asking.in_a_shard if workers > 1 else None
+        current.reading.on_part = asking.in_a_shard if workers > 1 else None
         return Numbered(shard_of(dataset, workers, OfWorker(worker)), state), False
     current.asked = False
     stream = Numbered(dataset, state)

@@ -114,15 +114,17 @@ class StreamSource:
     def _as_it_was_read(self, seeds: SampleSeeding) -> Iterator[None]:
         """Within it, a sample whose stream has first to be resumed draws what it would have drawn in its turn, a
         generator that is over is told from one that was read to its end, and what is read again has to be the same."""
-        current.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
-        current.on_other_samples, current.leaves_out = self._others, self._faults.is_lenient
-        current.position = lambda: seeds.position
-        current.on_read_from = lambda at: None if self._stream is None else self._stream.read_from(seeds, at)
+        current.reading.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
+        current.reading.on_other_samples, current.reading.leaves_out = self._others, self._faults.is_lenient
+        current.reading.position = lambda: seeds.position
+        current.reading.on_read_from = lambda at: None if self._stream is None else self._stream.read_from(seeds, at)
         try:
             yield
         finally:
-            current.on_resumed = current.on_other_samples = current.position = current.on_read_from = None
-            current.leaves_out = False
+            current.reading.on_resumed = current.reading.on_other_samples = current.reading.position = (
+                current.reading.on_read_from
+            ) = None
+            current.reading.leaves_out = False
 
     def _left_at_its_end(self, state: bytes) -> bool:
         """Whether the worker that this one replaces had come to the end of its stream."""
