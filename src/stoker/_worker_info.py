@@ -85,10 +85,11 @@ class Reading:
             and whether it has asked which worker it is in.
         on_read_again: where a stream is resumed: called before a sample is read again, with how many there are from it
             to the next. Who gives other samples than the stream below is not to pass it on to that.
-        on_read_from: where a stream is resumed: called before one below others is read again, with the position at
-            which it gave its first sample. What it drew there is its order, most likely.
+        on_read_from: called before one below others is read again, with the position at which it was read. A stream
+            without a state is read again from its first sample's: what it drew there is its order, most likely.
         on_other_samples: called, with how many were read, where what is read again is not the same.
         position: gives the position of the sample that is made.
+        draws: tells whether samples of the stream have drawn random numbers.
         leaves_out: whether the loader goes on behind a sample that fails, and says nothing of its end.
     """
 
@@ -99,6 +100,7 @@ class Reading:
     on_read_from: Callable[[int], None] | None = None
     on_other_samples: Callable[[int], None] | None = None
     position: Callable[[], int] | None = None
+    draws: Callable[[], bool] | None = None
     leaves_out = False
 
 

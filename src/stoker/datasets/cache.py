@@ -258,7 +258,9 @@ class _Cached(StreamIterator[T]):
         if ended:
             raise StopIteration
         self._chunk, self._before, self._state = self._chunk + 1, self._before + len(self._samples), state
-        self._calls = 0 if self._source is None else self._source.calls
+        if self._source is not None:
+            self._calls = self._source.calls
+            self._source.forget(self._calls)
         self._skip = max(0, self._skip - len(self._samples))
         self._enter()
 

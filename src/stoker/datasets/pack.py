@@ -227,6 +227,7 @@ class _Packed(StreamIterator[Row]):
                 raise StopIteration
             self._before, self._given = self._before + self._read, 0
             self._state, self._calls = self._source.state_dict(), self._source.calls
+            self._source.forget(self._calls)
             self._read, self._pieces, self._rows = 0, [], None
 
     def _read_window(self) -> None:

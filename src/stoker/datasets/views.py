@@ -9,6 +9,7 @@ import numpy as np
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end, part, resume, same_settings
 from stoker.errors import StateMismatchError
 
@@ -142,7 +143,8 @@ class _ViewsStream(ViewsDataset[T_co], Stream[T_co]):
         view = count(state, "view")
         if view >= self.n:
             raise StateMismatchError(f"the state stands at view {view}, and this dataset has {self.n} of a sample")
-        return _Views(resume(self.dataset, part(state, "source")), self.n, self.transform, view)
+        source = ReadAgain(resume(self.dataset, part(state, "source")), state)
+        return _Views(source, self.n, self.transform, view)
 
 
 class _Grouped(StreamIterator[Any]):
@@ -159,17 +161,18 @@ class _Grouped(StreamIterator[Any]):
 
 
 class _Views(StreamIterator[Any]):
-    def __init__(self, source: StreamIterator[Any], n: int, transform: Transform, view: int) -> None:
+    def __init__(self, source: ReadAgain, n: int, transform: Transform, view: int) -> None:
         self._source = source
         self._n = n
         self._transform = transform
         self._view = view  # the next one
         self._held: list[Any] = []  # the sample that is seen
-        self._before: State = {}  # the source's state before it
+        self._before: tuple[int, State] = (0, {})  # the source's calls before it, and its state
 
     def __next__(self) -> Any:
         if not self._held:
-            self._before = self._source.state_dict()
+            self._before = self._source.calls, self._source.state_dict()
+            self._source.forget(self._source.calls)
             self._held = [next(self._source)]
         view, sample = self._view, self._held[0]
         self._view = (view + 1) % self._n
@@ -181,5 +184,5 @@ class _Views(StreamIterator[Any]):
             raise not_the_end("transform of a ViewsDataset") from error
 
     def state_dict(self) -> State:
-        source = self._before if self._held else self._source.state_dict()
-        return {"n": self._n, "view": self._view, "source": source}
+        calls, source = self._before if self._held else (self._source.calls, self._source.state_dict())
+        return {"n": self._n, "view": self._view, "source": source, **self._source.told_since(calls)}

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume, same_settings
 
 T_co = TypeVar("T_co", covariant=True)
@@ -18,11 +19,11 @@ class WindowDataset(Dataset[T_co]):
     Over an array, a memory map, a tensor (anything with a `shape`), a string or bytes, a window is a slice of it, a
     view where slices are views; over any other dataset and over a stream, the list of its samples.
 
-    Over a stream it is a stream. Where windows overlap, it holds `size` samples, and a state is the source's at the
-    start of the next window: on resume the overlap is read again. It is taken at each start of a window, so it should
-    be small. Where a sample fails, all windows that it is in are left out: its error is raised once, and the next
-    window is the first that begins behind it. Shards are windows over the source's shards; none reaches over the end
-    of its shard.
+    Over a stream it is a stream. Where windows overlap, it holds `size` samples, and a state is the source's before the
+    start of the next window: on resume the overlap is read again, as it was read. It is taken for each window, so it
+    should be small. Where a sample fails, all windows that it is in are left out: its error is raised once, and the
+    next window is the first that begins behind it. Shards are windows over the source's shards; none reaches over the
+    end of its shard.
 
     Args:
         dataset: by index, or a stream.
@@ -101,17 +102,21 @@ class _Windows(StreamIterator[Any]):
         same_settings(state, self._settings)
         self._skip = count(state, "skip")  # samples before the next window that none has
         self._old = count(state, "old")  # samples of the next window that the one before had too
-        self._source = resume(windows.dataset, part(state, "source"))
+        self._source = ReadAgain(resume(windows.dataset, part(state, "source")), state)
         self._held: list[Any] = []  # samples from the start of the next window on
-        self._marks: deque[State] = deque()  # the source's where windows start in them
+        self._marks: deque[tuple[int, State]] = deque()  # the source's, the first at that start or before
 
     def __next__(self) -> Any:
+        if len(self._held) < self._size and (not self._marks or self._source.is_fresh):
+            self._marks.append((self._source.calls, self._source.state_dict()))
         while self._skip:
             self._skip -= 1
-            next(self._source)
+            try:
+                next(self._source)
+            except BaseException:
+                self._marks.clear()
+                raise
         while len(self._held) < self._size:
-            if len(self._held) == len(self._marks) * self._stride:
-                self._marks.append(self._source.state_dict())
             try:
                 self._held.append(next(self._source))
             except StopIteration:
@@ -123,10 +128,17 @@ class _Windows(StreamIterator[Any]):
                 raise
         window = self._held
         self._held = window[self._stride :]
-        self._marks.popleft()
         self._skip = max(0, self._stride - self._size)
         self._old = max(0, self._size - self._stride)
+        while self._marks and (not self._held or (len(self._marks) > 1 and self._marks[1][0] <= self._begun)):
+            self._marks.popleft()
+        self._source.forget(self._marks[0][0] if self._marks else self._source.calls)
         return window
+
+    @property
+    def _begun(self) -> int:
+        """The source's calls before the samples that are held."""
+        return self._source.calls - len(self._held)
 
     def _begin_behind(self) -> None:
         """The sample behind those that are held has failed: no window is to have others on both sides of it."""
@@ -136,5 +148,6 @@ class _Windows(StreamIterator[Any]):
         self._marks.clear()
 
     def state_dict(self) -> State:
-        source = self._marks[0] if self._marks else self._source.state_dict()
-        return {**self._settings, "skip": self._skip, "old": self._old, "source": source}
+        calls, source = self._marks[0] if self._marks else (self._source.calls, self._source.state_dict())
+        skip = self._skip + self._begun - calls
+        return {**self._settings, "skip": skip, "old": self._old, "source": source, **self._source.told_since(calls)}

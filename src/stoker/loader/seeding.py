@@ -198,6 +198,11 @@ class SampleSeeding:
         """Within a call of `one`: of the sample that is made."""
         return self._at
 
+    @property
+    def draws(self) -> bool:
+        """Whether samples of the stream that `one` was last called for have drawn random numbers, or may have."""
+        return bool(self._drawn or self._rng.streams)
+
     def are_at(self, seed: int, position: int) -> bool:
         """Within a call of `one`: whether it is for that sample."""
         return position == self._at and self._rng.key == _key(seed, _SAMPLE)

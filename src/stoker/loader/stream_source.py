@@ -76,6 +76,7 @@ class StreamSource:
         self._part = 0
         self._must_be_the_same: int | None = None  # what is read again, behind so many samples that were delivered
         self._gave_others = False
+        self._draws = False  # whether its samples draw random numbers
         self._before = 0  # samples of parts that are through
         self._open: Callable[[Any, Any, SampleSeeding, int], OpenStream]
         self._ended = False
@@ -116,7 +117,7 @@ class StreamSource:
         generator that is over is told from one that was read to its end, and what is read again has to be the same."""
         current.reading.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
         current.reading.on_other_samples, current.reading.leaves_out = self._others, self._faults.is_lenient
-        current.reading.position = lambda: seeds.position
+        current.reading.position, current.reading.draws = lambda: seeds.position, lambda: seeds.draws
         current.reading.on_read_from = lambda at: None if self._stream is None else self._stream.read_from(seeds, at)
         try:
             yield
@@ -124,7 +125,8 @@ class StreamSource:
             current.reading.on_resumed = current.reading.on_other_samples = current.reading.position = (
                 current.reading.on_read_from
             ) = None
-            current.reading.leaves_out = False
+            current.reading.draws, current.reading.leaves_out = None, False
+            self._draws = seeds.draws
 
     def _left_at_its_end(self, state: bytes) -> bool:
         """Whether the worker that this one replaces had come to the end of its stream."""
@@ -239,6 +241,7 @@ class StreamSource:
         if not self._begun:
             ended = self._ended and not self._never_opened
             return (pickle.dumps({"run": self._run, "ended": True}, 5) if ended else None), True
+        current.reading.draws = lambda: self._draws
         try:
             inner = None if self._stream is None else self._stream.state_dict()
             whole = {"part": self._part, "position": self._position, "in": inner} if self._parts is not None else inner
@@ -247,6 +250,8 @@ class StreamSource:
             return blob, self._ended or self._goes_on(state)
         except Exception as error:
             return pickle.dumps({"run": self._run, "position": self._position, "failed": repr(error)}, 5), False
+        finally:
+            current.reading.draws = None
 
     def _after_a_death(self, state: dict[str, Any]) -> dict[str, Any]:
         """Where the stream of a worker that died goes on: read again from its start, where it cannot say. Nothing may
