@@ -47,7 +47,8 @@ class ShuffleDataset(Stream[T_co]):
 
     The state is the source's at an earlier sample, taken at every 8th part of `buffer_size` samples, and the place
     reached. Resuming reads again from there: some 2.2 * buffer_size samples (up to 3.2 near the start). What they draw
-    at random is what they drew before. A stream that is sharded is shuffled shard by shard, each in an order of its own.
+    at random is what they drew before. A stream that is sharded is shuffled shard by shard, each in an order of its
+    own.
 
     Args:
         dataset: a stream. (A dataset by index is shuffled by the loader, wholly.)
