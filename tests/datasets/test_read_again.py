@@ -120,3 +120,31 @@ def test_what_is_read_again_from_the_start_is_compared() -> None:
         finally:
             current.reading.on_other_samples = None
         assert others == told
+
+
+def test_begun_outside_of_a_loader() -> None:
+    """What was read there has no positions; in a loader it goes on all the same."""
+    samples = ReadAgain(resume(Source(set()), None), None)
+    assert events(samples, 3) == [0, 1, 2]
+    current.reading.position, current.reading.draws = lambda: 7, lambda: True
+    try:
+        assert samples.is_fresh and events(samples, 3) == [3, 4, 5]
+        assert "at" not in samples.told_since(1)
+    finally:
+        current.reading.position = current.reading.draws = None
+
+
+def test_a_state_that_is_asked_for_at_once_says_the_same() -> None:
+    """Before anything was read again."""
+    first = ReadAgain(resume(Source({1, 3}), None), None)
+    current.reading.position, current.reading.draws = lambda: 5, lambda: True
+    try:
+        events(first, 5)
+        state = first.told_since(0)
+        assert state["failed"] == [1, 3] and state["at"] == {"calls": 5, "runs": [[0, 5, 0]]}
+        again = ReadAgain(resume(Source({1, 3}), None), state)
+        assert again.told_since(0) == state
+        assert events(again, 3) == [0, 2, 4]
+        assert again.told_since(0) == state
+    finally:
+        current.reading.position = current.reading.draws = None

@@ -85,7 +85,7 @@ class ReadAgain(StreamIterator[Any]):
     def is_fresh(self) -> bool:
         """Whether the next call is the first for its position: only from there on it can be read again as it was."""
         position = current.reading.position
-        if position is None or not self.calls:
+        if position is None or not 0 < self.calls <= self._positions.calls:  # or it was begun outside of a loader
             return True
         following = self._positions[self.calls] if self.calls < self._positions.calls else position()
         return following != self._positions[self.calls - 1]
@@ -117,7 +117,8 @@ class ReadAgain(StreamIterator[Any]):
         draws = current.reading.draws
         if self.calls <= self._positions.calls > calls and draws is not None and draws():
             told["at"] = self._positions.since(calls)
-        return told if calls or not self.calls else {**told, "again": self._now()}
+        again = self._now() if self.calls else self._then
+        return told if calls or again is None else {**told, "again": again}
 
     def forget(self, calls: int) -> None:
         """Nobody will ask for what was told before so many calls."""

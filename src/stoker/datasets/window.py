@@ -107,8 +107,9 @@ class _Windows(StreamIterator[Any]):
         self._marks: deque[tuple[int, State]] = deque()  # the source's, the first at that start or before
 
     def __next__(self) -> Any:
-        if len(self._held) < self._size and (not self._marks or self._source.is_fresh):
-            self._marks.append((self._source.calls, self._source.state_dict()))
+        calls = self._source.calls
+        if not self._marks or (self._marks[-1][0] < calls and len(self._held) < self._size and self._source.is_fresh):
+            self._marks.append((calls, self._source.state_dict()))
         while self._skip:
             self._skip -= 1
             try:
