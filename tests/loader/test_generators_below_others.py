@@ -84,7 +84,7 @@ def test_the_same_order_follows(below: str, workers: int) -> None:
     assert set(resumed_everywhere(Shuffled, below, workers)) == {(True, False)}
 
 
-@pytest.mark.parametrize("below", [name for name in BELOW if name not in ("shuffle", "window", "chain of windows")])
+@pytest.mark.parametrize("below", BELOW)
 def test_if_another_follows_it_is_told(below: str) -> None:
     """What draws at each sample cannot be drawn as it was: other streams asked for it who knows when."""
     assert (False, False) not in set(resumed_everywhere(Picking, below, 0))
