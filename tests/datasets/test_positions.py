@@ -42,8 +42,8 @@ def test_each_is_found_again(steps: list[int], data: st.DataObject) -> None:
 def test_those_that_follow_each_other_take_no_memory() -> None:
     """As below a shuffle buffer: many for the first sample, one for each that follows."""
     found = noted([0] * 1000 + list(range(1, 5000)))
-    assert found.since(0)["runs"] == [[0, 0, 0], [1000, 1, 1]]
-    assert found.since(3000) == {"calls": 2999, "runs": [[0, 2001, 1]]}
+    assert found.since(0) == {"before": 0, "steps": "1000*0,4999*1"}
+    assert found.since(3000) == {"before": 2000, "steps": "2999*1"}
 
 
 def test_what_is_forgotten_takes_no_memory() -> None:
@@ -51,19 +51,20 @@ def test_what_is_forgotten_takes_no_memory() -> None:
     for call in range(5000):
         found.add(call * call)
         found.forget(call - 10)
-    assert len(found.since(4990)["runs"]) <= 10
+    assert len(found.__dict__["_runs"]) <= 12 and len(found.__dict__["_text"]) < 100
+    assert found.since(4998) == {"before": 4997**2, "steps": "9995,9997"}
 
 
 @pytest.mark.parametrize(
     "state",
     [
         {},
-        {"calls": 3},
-        {"calls": 3, "runs": []},
-        {"calls": 0, "runs": [[0, 1, 1]]},
-        {"calls": 3, "runs": [[0, 1]]},
-        {"calls": 3, "runs": [[0, 1, "1"]]},
-        {"calls": "3", "runs": [[0, 1, 1]]},
+        {"before": 3},
+        {"before": "3", "steps": "1"},
+        {"before": 3, "steps": ""},
+        {"before": 3, "steps": "1,"},
+        {"before": 3, "steps": "1,x"},
+        {"before": 3, "steps": [1]},
     ],
     ids=str,
 )

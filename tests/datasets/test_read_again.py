@@ -141,7 +141,7 @@ def test_a_state_that_is_asked_for_at_once_says_the_same() -> None:
     try:
         events(first, 5)
         state = first.told_since(0)
-        assert state["failed"] == [1, 3] and state["at"] == {"calls": 5, "runs": [[0, 5, 0]]}
+        assert state["failed"] == [1, 3] and state["at"] == {"before": 5, "steps": "5*0"}
         again = ReadAgain(resume(Source({1, 3}), None), state)
         assert again.told_since(0) == state
         assert events(again, 3) == [0, 2, 4]

@@ -184,6 +184,27 @@ def test_resumed_with_workers(holder: str, workers: int, tmp_path: Path) -> None
         assert received + list(again) == whole, count
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 3), (1, 2), (0, 2), (2, 0)])
+@pytest.mark.parametrize("holder", ["shuffle", "filter above", "windows", "packed", "shuffle of a shuffle"])
+def test_resumed_with_another_number_of_workers(holder: str, before: int, after: int, tmp_path: Path) -> None:
+    """A stream that is shared out by stride: each sample is what it would have been."""
+
+    def new(workers: int) -> Any:
+        return loader(made(holder, Numbers, "often", tmp_path), workers)
+
+    whole = sorted(sample for batch in new(before) for sample in batch)
+    for count in (1, 2, 5):
+        first = new(before)
+        with iter(first) as iterator:
+            received = list(itertools.islice(iterator, count))
+            state = first.state_dict()
+        again = new(after)
+        again.load_state_dict(state)
+        received += list(again)
+        assert sorted(sample for batch in received for sample in batch) == whole, count
+
+
 class Killing:
     """The first time that this number comes, its worker dies."""
 
@@ -217,7 +238,7 @@ def test_of_what_draws_nothing_nothing_is_kept() -> None:
         found = loader(dataset)
         with iter(found) as iterator:
             list(itertools.islice(iterator, 5))
-            return str(found.state_dict()).count("runs")
+            return str(found.state_dict()).count("steps")
 
     assert size(ShuffleDataset(MapDataset(Numbers(), drawn), 6)) == 1
     assert size(ShuffleDataset(Numbers(), 6)) == 0
