@@ -1,7 +1,7 @@
 """At which of the loader's samples a source was asked for each of its own: what it draws follows from that.
 
-A state has those of all samples that are held, thousands, and is taken at each batch. So they are noted as the text that
-the state will have: by how much each is further than the one before, and how often in a row.
+A state has those of all samples that are held, thousands, and is taken at each batch. So they are noted as the text
+that the state will have: by how much each is further than the one before, and how often in a row.
 """
 
 from __future__ import annotations
