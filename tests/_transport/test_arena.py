@@ -122,18 +122,7 @@ def test_a_segment_has_no_name(memfd: bool, monkeypatch: pytest.MonkeyPatch, tmp
         os.close(descriptor)
 
 
-def test_what_lies_idle_for_a_while_is_given_back(arena: Arena) -> None:
-    three = [arena.take(1 << 20) for _ in range(3)]
-    for slot in three:
-        arena.put_back(slot.number)
-    for _ in range(2 * arena_module.WHILE):  # two are in use by turns
-        used = [arena.take(1 << 20), arena.take(1 << 20)]
-        for slot in used:
-            arena.put_back(slot.number)
-    assert arena.reserved_bytes == blocks(arena) == 2 * three[0].capacity
-
-
-def test_a_while_is_shorter_where_batches_take_long() -> None:
+def test_what_lies_idle_for_a_while_is_given_back() -> None:
     now = [0.0]
     descriptor = segments.create()
     arena = Arena(descriptor, clock=lambda: now[0])
@@ -149,6 +138,16 @@ def test_a_while_is_shorter_where_batches_take_long() -> None:
         os.close(descriptor)
 
 
+def test_what_is_needed_again_soon_stays(arena: Arena) -> None:
+    """However many came back meanwhile: to reserve a large one anew takes longer than many batches."""
+    three = [arena.take(4 << 20) for _ in range(3)]
+    for slot in three:
+        arena.put_back(slot.number)
+    for _ in range(1000):
+        arena.put_back(arena.take(4 << 20).number)
+    assert arena.reserved_bytes == blocks(arena) == 3 * three[0].capacity
+
+
 def test_what_is_given_back_in_between_is_not_given_back_again() -> None:
     now = [0.0]
     descriptor = segments.create()
@@ -156,20 +155,28 @@ def test_what_is_given_back_in_between_is_not_given_back_again() -> None:
     try:
         slots = [arena.take(4096) for _ in range(24)]
         for slot in slots[:20]:
+            now[0] += 0.2
             arena.put_back(slot.number)
         arena.trim(3)
-        now[0] = 0.2
+        now[0] += 0.2
         arena.put_back(slots[20].number)
         assert arena.reserved_bytes == 4 * slots[0].capacity  # three that are in use, and one
     finally:
         os.close(descriptor)
 
 
-def test_what_is_needed_now_and_then_stays(arena: Arena) -> None:
-    several = [arena.take(1 << 20) for _ in range(3)]
-    for _ in range(3 * arena_module.WHILE):
-        for slot in several:
-            arena.put_back(slot.number)
+def test_what_is_needed_now_and_then_stays() -> None:
+    now = [0.0]
+    descriptor = segments.create()
+    arena = Arena(descriptor, clock=lambda: now[0])
+    try:
         several = [arena.take(1 << 20) for _ in range(3)]
-    assert len({slot.number for slot in several}) == 3
-    assert arena.reserved_bytes == 3 * several[0].capacity
+        for _ in range(50):
+            for slot in several:
+                now[0] += 1
+                arena.put_back(slot.number)
+            several = [arena.take(1 << 20) for _ in range(3)]
+        assert len({slot.number for slot in several}) == 3
+        assert arena.reserved_bytes == 3 * several[0].capacity
+    finally:
+        os.close(descriptor)

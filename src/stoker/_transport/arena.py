@@ -11,18 +11,15 @@ from stoker._machine.memory import available
 from stoker._transport import segments
 from stoker.errors import MemoryLimitError
 
-WHILE = 16
-"""Returns of slots after which those that were not needed meanwhile are given back."""
-
 RESERVING = 0.75e-6
 """Seconds that it takes to reserve a page anew."""
 
 OFTEN = 400
-"""So many times what it takes to reserve the latest slot is a while too, however few slots came back: where batches
-take long, memory for them is not kept for a need that is rare, and to reserve it anew costs at most 0.25 %."""
+"""What lay idle for so many times what it takes to reserve the latest slot is given back. So memory is not kept for a
+need that is rare, and to reserve it anew costs at most 0.25 %; with the first touch by those who use it, some 1 %."""
 
 SHORTEST = 0.1
-"""Seconds that a while takes at the least, unless it is one of returns."""
+"""Seconds that this takes at the least."""
 
 
 class Slot(NamedTuple):
@@ -67,7 +64,6 @@ class Arena:
         self._holes: set[int] = set()  # given back to the system, and nobody's
         self._end = begin
         self._looked_at = clock()  # when idle slots were looked at last
-        self._returns = 0  # since then
         self._least_idle = 0  # how many lay idle all the time
         self._largest = 0  # batch that lay in a slot, in bytes of whole pages
         self._is_even = True  # whether none was larger than the first
@@ -146,11 +142,10 @@ class Arena:
         """The slot is nobody's again. Of those that lay idle for a while some are given back to the system."""
         assert number not in self._free and number not in self._holes, "a slot was put back twice"
         self._free.add(number)
-        self._returns += 1
         now, pages = self._clock(), self._slots[number].capacity // segments.PAGE
-        if self._returns == WHILE or now - self._looked_at > max(SHORTEST, OFTEN * RESERVING * pages):
+        if now - self._looked_at > max(SHORTEST, OFTEN * RESERVING * pages):
             self.trim(len(self._free) - self._least_idle)
-            self._looked_at, self._returns, self._least_idle = now, 0, len(self._free)
+            self._looked_at, self._least_idle = now, len(self._free)
 
     def trim(self, keep: int) -> None:
         """Gives memory back to the system until at most `keep` slots lie idle, the largest first."""
