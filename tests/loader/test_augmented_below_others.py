@@ -136,7 +136,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("draws", ["often", *(pytest.param(name, marks=pytest.mark.slow) for name in ("once", "late"))])
 @pytest.mark.parametrize("source", [Numbers, Generated])
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_resumed_behind_each_batch(holder: str, source: Any, draws: str, tmp_path: Path) -> None:
