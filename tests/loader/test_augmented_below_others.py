@@ -133,6 +133,7 @@ def _quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", "ShuffleDataset does not share|.*does not share its samples out")
         warnings.filterwarnings("ignore", ".*samples again")
         warnings.filterwarnings("ignore", ".*killed by signal")
+        warnings.filterwarnings("ignore", "This DataLoader will create 3 worker processes")
         yield
 
 
