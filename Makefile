@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # The version that the README's figures were measured with. Elsewhere than on 3.11 pip chooses.
 TORCH ?= torch==2.13.0
+# What installing compiles.
+NATIVE := hatch_build.py src/stoker/_native/native.c
 PHOTOS ?= build/photos
 IMAGES ?= 4000
 DEMO_ARGS ?=
@@ -109,7 +111,7 @@ $(VENV)/.torch: $(VENV)/.made
 	@touch $@
 
 # One environment, to which each command adds what it needs.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml
+$(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(NATIVE)
 	@echo 'installing stoker[torch,$*] ...'
 	@$(PIP) -e '.[torch,$*]'
 	@touch $@

@@ -15,7 +15,7 @@ import pytest
 
 import stoker
 
-GROUND = {"errors", "_events", "_hashing", "_nominal", "_stories", "_worker_info", "_machine"}
+GROUND = {"errors", "_events", "_hashing", "_native", "_nominal", "_stories", "_worker_info", "_machine"}
 ENGINE_SIDE = {"_transport", "_supervision", "_engine"}
 DATA_SIDE = {"datasets", "samplers", "collate"}
 
@@ -24,6 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "_events": set(),
     "_hashing": set(),
+    "_native": set(),
     "_nominal": set(),
     "_stories": set(),
     "_worker_info": set(),

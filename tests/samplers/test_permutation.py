@@ -7,11 +7,21 @@ import pickle
 import numpy as np
 import pytest
 
+from stoker import _native
 from stoker.samplers import permutation as module
 from stoker.samplers.permutation import TABLE_UP_TO, Permutation
 
 LARGE = [TABLE_UP_TO + 1, 64 * 64 + 64 + 1, 9973, 65536, 100_003, 2**17 + 1]
 HUGE = [2**31 - 1, 2**40 + 1, 10**15, 2**62 - 1, 2**62]
+
+
+@pytest.fixture(autouse=True, params=["compiled", "NumPy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have to give the same."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(_native, "functions", None)
+    elif _native.functions is None:
+        pytest.skip(f"not here: {_native.why}")
 
 
 @pytest.fixture

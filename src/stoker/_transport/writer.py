@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker import errors
+from stoker import _native, errors
 from stoker._machine.reserve import check
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
@@ -194,13 +194,12 @@ class SlotWriter:
 
 
 def copy_to(target: ctypes.Array[ctypes.c_char], source: Any, size: int) -> None:
-    """Copies an array or tensor, as `describe` gave it, with its layout in memory."""
-    if isinstance(source, np.ndarray):
-        ctypes.memmove(target, source.ctypes.data, size)
+    """Copies an array or tensor, as `describe` gave it: its memory has no gaps."""
+    begin = source.ctypes.data if isinstance(source, np.ndarray) else source.data_ptr()
+    if (functions := _native.for_large(size)) is not None:
+        functions.stack(ctypes.addressof(target), [begin], size)
     else:
-        torch = sys.modules["torch"]
-        flat = torch.frombuffer(target, dtype=source.dtype)
-        flat.as_strided(source.shape, source.stride()).copy_(source)
+        ctypes.memmove(target, begin, size)
 
 
 def copied(source: Any) -> Any:

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stoker import _native
 from stoker.collate import memory
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Rows(ABC):
     _whole: Any = None
     _rows: Sequence[Any] = ()
     _travels = False
+    _streams: _native.Functions | None = None  # what copies a row past the caches, where that is better
 
     def _sized(self, shape: Sequence[int], itemsize: int) -> None:
         self.large = math.prod(shape) * itemsize >= LARGE
@@ -73,6 +75,7 @@ class Rows(ABC):
         """A batch of at most so many samples is about to be made, which may be handed over to another process."""
         self._whole, self._rows = self._memory(count)
         self._travels = travels
+        self._streams = _native.for_large(self._whole.nbytes) if travels else None
 
     def end(self) -> None:
         """The batch is made, or will not be: its memory is nobody's here."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker.collate import default, memory, registry, structure
+from stoker.collate import default, memory, registry, streamed, structure
 from stoker.collate.early import Rows, Unlike
 from stoker.collate.leaves import NumpyLeaves
 from stoker.collate.promotion import common_dtype
@@ -201,7 +201,9 @@ class Arrays(Rows):
             return self._leaf(out)
         count, (first, *others) = len(checked), self._shape
         out = memory.empty((count, *self._shape), self._dtype)
-        np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
+        is_lent = out.base is not None  # what this process reads next is better left in its caches
+        if not (is_lent and streamed.arrays(checked, out)):
+            np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
         return self._leaf(out)
 
     def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
@@ -214,10 +216,13 @@ class Arrays(Rows):
     def _write(self, row: Any, value: Any) -> None:
         if type(value) not in self._kinds or value.shape != self._shape or value.dtype != self._dtype:
             raise Unlike
-        np.copyto(row, value)
+        if self._streams is not None and value.flags.c_contiguous:
+            self._streams.stack(self._address(row), [self._address(value)], value.nbytes)
+        else:
+            np.copyto(row, value)
 
     def _address(self, value: Any) -> int:
-        return value.__array_interface__["data"][0]  # type: ignore[no-any-return]
+        return streamed.address_of_array(value)
 
 
 class Tensors(Rows):
@@ -244,6 +249,8 @@ class Tensors(Rows):
         if (out := self.written(checked)) is not None:
             return self._leaf(out)
         out = memory.lent_tensor((len(checked), *self._shape), self._dtype)
+        if out is not None and streamed.tensors(checked, out):
+            return self._leaf(out)
         if out is not None:  # into which `stack` would convert
             _fit(list(map(_dtype_of, checked)).count(self._dtype) == len(checked))
             return self._leaf(self._stack(checked, 0, out=out))
@@ -261,7 +268,10 @@ class Tensors(Rows):
     def _write(self, row: Any, value: Any) -> None:
         if value.shape != self._shape or value.dtype != self._dtype or not is_plain(value):
             raise Unlike
-        row.copy_(value)
+        if self._streams is not None and streamed.is_as_it_lies(value):
+            self._streams.stack(row.data_ptr(), [value.data_ptr()], value.nbytes)
+        else:
+            row.copy_(value)
 
     def _address(self, value: Any) -> int:
         return value.data_ptr()  # type: ignore[no-any-return]

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker import _native
 from stoker._hashing import mixed
 
 FORMAT_VERSION = 1
@@ -51,9 +52,10 @@ UInt64Array = np.ndarray[Any, np.dtype[np.uint64]]
 class Permutation:
     """The numbers 0 to n - 1 in an order that `key` fixes.
 
-    `permutation[i]` is the i-th number of the order. Constant memory and constant time to make; about 30 ns a position
-    in large blocks, 0.06 us in blocks of 1,024, 4 us alone (a tenth of that where n is at most `TABLE_UP_TO`). The same
-    on every machine, Python and NumPy. Nothing changes after it is made: any thread may use it, and it pickles small.
+    `permutation[i]` is the i-th number of the order. Constant memory and constant time to make; about 15 ns a position
+    in large blocks and 40 in blocks of 1,024 (40 and 160 without the compiled part), 4 us alone (a tenth of that where n
+    is at most `TABLE_UP_TO`). The same on every machine, Python and NumPy. Nothing changes after it is made: any thread
+    may use it, and it pickles small.
 
     Args:
         n: how many numbers, from 0 to 2**62.
@@ -107,6 +109,9 @@ class Permutation:
         if self._table is not None:
             return self._table[positions]
         numbers = positions.astype(np.uint64)
+        if _native.functions is not None and len(numbers) > _FEW:
+            self._walk_compiled(numbers, _native.functions)
+            return numbers.view(np.int64)
         spare = np.empty((3, min(len(numbers), _BLOCK)), np.uint64)
         for start in range(0, len(numbers), _BLOCK):
             self._walk(numbers[start : start + _BLOCK], spare)
@@ -119,6 +124,12 @@ class Permutation:
 
     def __repr__(self) -> str:
         return f"Permutation(n={self.n}, key={self.key})"
+
+    def _walk_compiled(self, points: UInt64Array, functions: _native.Functions) -> None:
+        """As `_walk`, in a quarter of the time."""
+        keys = np.array(self._keys, np.uint64)
+        at, of_keys = points.ctypes.data, keys.ctypes.data
+        functions.walk(at, len(points), self.n, self._width, self._height, of_keys, _ROUNDS)
 
     def _walk(self, points: UInt64Array, spare: UInt64Array) -> None:
         """Puts each point where it first lands inside of n; in `spare` is room for three times as many."""

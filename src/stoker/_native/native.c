@@ -1,0 +1,93 @@
+/* What is done for every batch, and where a few lines of C are a multiple of what NumPy can do (docs/design/14-native.md).
+
+   Nothing here knows Python, allocates, locks or keeps a state, and who calls has tested what it gives. So one library
+   serves every Python of a platform. `__init__.py` is its header; beside each caller stands the same in NumPy or torch,
+   for where there is no compiler, and both pass the same tests. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <emmintrin.h> /* SSE2: every x86-64 has it */
+#endif
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* The system's loader picks the version for its processor. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_THE_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_THE_PROCESSOR
+#endif
+
+/* Changes with what any function below takes or does: a library of another source is not used. */
+enum { VERSION = 1 };
+EXPORTED int stoker_version(void) { return VERSION; }
+
+/* Copies past the caches: a line that is written whole need not be read before, and pushes nothing out that is in use.
+   On other processors as `memcpy` does. */
+static void copy_past(char *to, const char *from, size_t size) {
+#if defined(__x86_64__)
+    enum { LINE = 64, AHEAD = 16 * LINE };
+    size_t head = -(uintptr_t)to % LINE;
+    if (size > head + LINE) {
+        memcpy(to, from, head);
+        to += head, from += head, size -= head;
+        for (; size >= LINE; to += LINE, from += LINE, size -= LINE) {
+            __builtin_prefetch(from + AHEAD, 0, 0); /* behind the end this does nothing, whatever lies there */
+            const __m128i *source = (const __m128i *)from;
+            __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+            __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+            __m128i *target = (__m128i *)to;
+            _mm_stream_si128(target, a), _mm_stream_si128(target + 1, b);
+            _mm_stream_si128(target + 2, c), _mm_stream_si128(target + 3, d);
+        }
+    }
+#endif
+    memcpy(to, from, size);
+}
+
+/* Copies `count` pieces of `size` bytes, each from its own place, one behind the other. */
+EXPORTED void stoker_stack(char *to, const char *const *from, size_t count, size_t size) {
+    for (size_t i = 0; i < count; i++) copy_past(to + i * size, from[i], size);
+#if defined(__x86_64__)
+    _mm_sfence(); /* whoever is told of it sees it */
+#endif
+}
+
+/* A pass of `samplers/permutation.py`, where it is explained: all rounds, once, over each point. */
+FOR_THE_PROCESSOR static void pass(uint64_t *points, size_t count, uint64_t width, uint64_t height,
+                                   const uint64_t *keys, size_t rounds) {
+    enum { SOME = 64 }; /* both coordinates stay in the first cache */
+    uint64_t first[SOME], second[SOME], inverse = UINT64_MAX / height;
+    for (size_t begin = 0; begin < count; begin += SOME, points += SOME) {
+        size_t some = count - begin < SOME ? count - begin : SOME;
+        uint64_t *moved = first, *other = second, side = width, other_side = height;
+        for (size_t i = 0; i < some; i++) { /* a division by multiplication: at most one too little */
+            uint64_t quotient = (uint64_t)(((unsigned __int128)points[i] * inverse) >> 64);
+            uint64_t rest = points[i] - quotient * height;
+            uint64_t more = rest >= height;
+            moved[i] = quotient + more, other[i] = rest - (more ? height : 0);
+        }
+        for (size_t round = 0; round < rounds; round++) {
+            for (size_t i = 0; i < some; i++) {
+                uint64_t step = (other[i] ^ keys[round]) * UINT64_C(0xBF58476D1CE4E5B9);
+                step = ((step ^ step >> 32) * UINT64_C(0x94D049BB133111EB)) >> 32;
+                uint64_t sum = moved[i] + (step * side >> 32), less = sum - side;
+                moved[i] = (int64_t)less < 0 ? sum : less;
+            }
+            uint64_t *points_of = moved, side_of = side;
+            moved = other, side = other_side, other = points_of, other_side = side_of;
+        }
+        for (size_t i = 0; i < some; i++) points[i] = moved[i] * other_side + other[i];
+    }
+}
+
+/* Puts each point where it first lands below `n`. */
+EXPORTED void stoker_walk(uint64_t *points, size_t count, uint64_t n, uint64_t width, uint64_t height,
+                          const uint64_t *keys, size_t rounds) {
+    pass(points, count, width, height, keys, rounds);
+    for (size_t i = 0; i < count; i++)
+        while (points[i] >= n) pass(points + i, 1, width, height, keys, rounds);
+}

@@ -1,0 +1,147 @@
+"""What is copied past the caches is what would have been copied otherwise, and whatever does not fit goes the other way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import _native, collate
+from stoker.collate import compiled as compiled_module
+from stoker.collate import memory
+
+pytestmark = pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+
+SHAPE = (5, 1021)  # rows that begin anywhere in a line of the cache, large enough to be written as they come
+
+
+class Counted:
+    """The compiled part, and how many rows it has copied."""
+
+    def __init__(self, inner: _native.Functions) -> None:
+        self.rows = 0
+        self._inner = inner
+
+    def stack(self, to: int, sources: Sequence[int], size: int) -> None:
+        self.rows += len(sources)
+        self._inner.stack(to, sources, size)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Every size is large enough."""
+    assert _native.functions is not None
+    counted = Counted(_native.functions)
+    monkeypatch.setattr(_native, "functions", counted)
+    monkeypatch.setattr(_native, "LARGE", 1)
+    return counted
+
+
+def array(number: int) -> Any:
+    return np.random.default_rng(number).random(SHAPE, np.float32)
+
+
+def tensor(number: int) -> Any:
+    return pytest.importorskip("torch").from_numpy(array(number))
+
+
+MADE = {"arrays": array, "tensors": tensor}
+
+
+@pytest.fixture(params=MADE)
+def make(request: pytest.FixtureRequest) -> Callable[[int], Any]:
+    return MADE[request.param]
+
+
+def collated(samples: Sequence[Any], lender: Any, early: bool) -> Any:
+    """As a worker does it, by the plan that the batch before has left."""
+    compiled = collate.compiling(collate.default_collate)
+    assert isinstance(compiled, collate.Compiled)
+    for _ in range(2):  # the first may load torch, which asks for another plan
+        compiled.begin(len(samples), None)
+        compiled([sample.copy() if isinstance(sample, np.ndarray) else sample.clone() for sample in [samples[0]] * 4])
+        compiled.end()
+    keep = compiled.begin(len(samples), lender, travels=True)
+    assert (keep is not None) == early
+    kept = list(samples) if keep is None else [keep(place, sample) for place, sample in enumerate(samples)]
+    try:
+        with memory.lent_by(lender):
+            return compiled(kept)
+    finally:
+        compiled.end()
+
+
+@pytest.fixture(params=[False, True], ids=["at the end", "as they come"])
+def early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(compiled_module, "WORTH", -1.0 if request.param else 1e9)
+    return bool(request.param)
+
+
+def test_rows_arrive_whole_in_lent_memory(
+    make: Any, early: bool, counted: Counted, new_slot: Any, assert_same: Any
+) -> None:
+    lender, samples = new_slot(), [make(number) for number in range(4)]
+    batch = collated(samples, lender, early)
+    assert_same(batch, collate.default_collate(samples))
+    assert lender.holds(batch)
+    assert counted.rows == 4
+
+
+def test_what_stays_in_this_process_is_left_in_its_caches(make: Any, counted: Counted, early: bool) -> None:
+    collated([make(number) for number in range(4)], None, early)
+    assert counted.rows == (4 if early else 0)  # what is written as it comes is told that it will travel
+
+
+def test_few_bytes_are_copied_as_ever(make: Any, early: bool, counted: Counted, monkeypatch: Any, new_slot: Any) -> None:
+    monkeypatch.setattr(_native, "LARGE", 1 << 30)
+    collated([make(number) for number in range(4)], new_slot(), early)
+    assert counted.rows == 0
+
+
+def test_without_the_compiled_part(make: Any, early: bool, monkeypatch: Any, new_slot: Any, assert_same: Any) -> None:
+    monkeypatch.setattr(_native, "functions", None)
+    monkeypatch.setattr(_native, "LARGE", 1)
+    samples = [make(number) for number in range(4)]
+    assert_same(collated(samples, new_slot(), early), collate.default_collate(samples))
+
+
+def transposed(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.asfortranarray(value)
+    return value.t().contiguous().t()
+
+
+def test_values_that_lie_otherwise(make: Any, early: bool, counted: Counted, new_slot: Any, assert_same: Any) -> None:
+    samples = [make(number) for number in range(4)]
+    samples[2] = transposed(samples[2])
+    assert_same(collated(samples, new_slot(), early), collate.default_collate(samples))
+    assert counted.rows == (3 if early else 0)
+
+
+@pytest.mark.parametrize("what", ["negated", "conjugated", "followed by autograd", "other dtype"])
+def test_tensors_that_are_not_what_lies_there(
+    what: str, early: bool, counted: Counted, new_slot: Any, assert_same: Any
+) -> None:
+    torch = pytest.importorskip("torch")
+    pairs = [torch.complex(tensor(number), tensor(number + 10)) for number in range(4)]
+    if what == "negated":
+        samples = [pair.imag.clone() for pair in pairs]
+        samples[1] = torch._neg_view(samples[1])
+        assert samples[1].is_neg() and samples[1].is_contiguous()
+    elif what == "conjugated":
+        samples = pairs
+        samples[1] = samples[1].conj()
+        assert samples[1].is_conj() and samples[1].is_contiguous()
+    elif what == "followed by autograd":
+        samples = [tensor(number) for number in range(4)]
+        samples[1].requires_grad_()
+    else:
+        samples = [tensor(number) for number in range(4)]
+        samples[1] = samples[1].double()
+    expected = collate.default_collate(samples)
+    batch = collated(samples, new_slot(), early)
+    assert_same(batch.detach().resolve_conj(), expected.detach().resolve_conj())
+    assert batch.requires_grad == expected.requires_grad
+    assert counted.rows <= 3
