@@ -61,7 +61,9 @@ def test_stack_copies_what_is_much_larger_than_a_cache() -> None:
 
 
 @needs_it
-@given(n=st.one_of(st.integers(1, 300), st.integers(1, 2**62)), key=st.integers(0, 2**64 - 1), count=st.integers(9, 200))
+@given(
+    n=st.one_of(st.integers(1, 300), st.integers(1, 2**62)), key=st.integers(0, 2**64 - 1), count=st.integers(9, 200)
+)
 def test_walk_is_the_permutation(n: int, key: int, count: int) -> None:
     """In NumPy and in C, also for sizes that are tables otherwise, whose rectangles are the oddest."""
     order = Permutation(n, key)

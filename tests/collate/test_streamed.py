@@ -1,4 +1,4 @@
-"""What is copied past the caches is what would have been copied otherwise, and whatever does not fit goes the other way."""
+"""What is copied past the caches is what would have been copied otherwise; what does not fit goes the other way."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_what_stays_in_this_process_is_left_in_its_caches(make: Any, counted: Co
     assert counted.rows == (4 if early else 0)  # what is written as it comes is told that it will travel
 
 
-def test_few_bytes_are_copied_as_ever(make: Any, early: bool, counted: Counted, monkeypatch: Any, new_slot: Any) -> None:
+def test_few_bytes_are_copied_as_ever(
+    make: Any, early: bool, counted: Counted, monkeypatch: Any, new_slot: Any
+) -> None:
     monkeypatch.setattr(_native, "LARGE", 1 << 30)
     collated([make(number) for number in range(4)], new_slot(), early)
     assert counted.rows == 0

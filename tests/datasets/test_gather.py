@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import collate
+from stoker import _native, collate
 from stoker.datasets import ConcatDataset, Dataset, MapDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
-from stoker.datasets.gather import UNKNOWN, foreseen, gatherer, inside, layout_of
+from stoker.datasets import gather as module
+from stoker.datasets.gather import UNKNOWN, foreseen, gather_rows, gatherer, inside, layout_of
 from stoker.errors import BatchError
 from stoker.testing.gather import differences, out_for
 
@@ -325,3 +326,31 @@ def test_indices_beyond_64_bits_do_not_come_from_the_end() -> None:
     assert gathered is not None and gathered([0, 1]) is collate.NOT_GATHERED
     with pytest.raises(IndexError):
         columns([10, 11, 12]).__getitems__(places)
+
+
+@pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+@given(
+    dtype=st.sampled_from(["u1", "f4", "c16", ">i4", "O", "i4,f8"]),
+    indices=st.lists(st.integers(-20, 19), max_size=12),
+    width=st.integers(0, 40),
+)
+def test_large_rows_are_copied_past_the_caches_where_that_is_all_there_is_to_do(
+    dtype: str, indices: list[int], width: int
+) -> None:
+    """Objects are counted, and strange layouts converted: these are left to NumPy."""
+    rows = np.random.default_rng(width).integers(0, 100, (20, width)).astype(dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_native, "LARGE_HERE", 1)
+        patch.setattr(module, "LARGE_ROW", 1)
+        for source in (rows, rows[::-1], np.asfortranarray(rows)):
+            out = np.empty((len(indices), width), dtype)
+            gather_rows(source, np.array(indices, np.int64), out)
+            assert np.array_equal(out, source[indices] if indices else out)
+
+
+@pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+def test_an_index_that_is_outside_is_found_before_anything_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "LARGE_HERE", 1)
+    monkeypatch.setattr(module, "LARGE_ROW", 1)
+    with pytest.raises(IndexError, match="out of bounds for a dataset of 20 samples"):
+        gather_rows(ROWS, np.array([0, 20]), np.empty((2, 3), np.float32))

@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 VERSION = 1
 LARGE = 2 << 20
-"""Bytes from which on a copy for another process is better made past the caches: what is written the usual way is read
-first, and pushes out what is in use. Whoever takes it finds it in memory, and not in a cache, in which so much would
-hardly have stayed until then. Measured: `docs/design/14-native.md`."""
+LARGE_HERE = 16 << 20
+"""Bytes from which on a copy for another process, or for this one, is better made past the caches: what is written the
+usual way is read first, and pushes out what is in use. Whoever takes it finds it in memory, not in a cache, where so
+much would hardly have stayed until then. Measured: `docs/design/14-native.md`."""
+
 LIBRARY = Path(__file__).with_name("native.bin")  # as `.so` it would be taken for a module of Python's
 
 
@@ -61,6 +63,11 @@ functions, why = _loaded()
 """The functions, or None; and why."""
 
 
-def for_large(size: int) -> Functions | None:
-    """What copies so many bytes past the caches; None where they are too few for that, or there is nothing."""
-    return functions if size >= LARGE else None
+def for_large(size: int, is_read_here: bool = False) -> Functions | None:
+    """What copies so many bytes past the caches; None where they are too few for that, or there is nothing.
+
+    Args:
+        size: of what is written in all.
+        is_read_here: whether this process may be the one that reads it next.
+    """
+    return functions if size >= (LARGE_HERE if is_read_here else LARGE) else None

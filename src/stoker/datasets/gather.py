@@ -25,11 +25,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stoker._native import for_large
 from stoker.datasets.nesting import held_by
 from stoker.errors import BatchError
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, np.dtype[Any]]
+
+LARGE_ROW = 4096
+"""Bytes of a row from which on it pays to be told where each begins."""
 
 _METHODS = ("gather", "__getitem__", "__getitems__")
 
@@ -167,11 +171,17 @@ def inside(indices: Indices, length: int) -> Indices:
 
 
 def _take(rows: Array, places: Indices, out: Array) -> None:
-    # `take` would copy the whole array first if that were not laid out so; "wrap" saves it a copy of the output
-    if rows.flags.c_contiguous and rows.flags.aligned and rows.dtype == out.dtype:
-        rows.take(places, axis=0, out=out, mode="wrap")
-    else:
+    if not (rows.flags.c_contiguous and rows.flags.aligned and rows.dtype == out.dtype):
         out[...] = rows[places]
+        return
+    functions = for_large(out.nbytes, is_read_here=True)
+    size = out.nbytes // max(1, len(places))
+    is_plain = type(rows) in (np.ndarray, np.memmap) and not rows.dtype.hasobject
+    if functions is not None and size >= LARGE_ROW and is_plain and out.flags.c_contiguous:
+        functions.stack(out.ctypes.data, (rows.ctypes.data + places * size).tolist(), size)
+    else:
+        # `take` would copy the whole array first if that were not laid out so; "wrap" saves it a copy of the output
+        rows.take(places, axis=0, out=out, mode="wrap")
 
 
 def _as_array(rows: Any) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from stoker import collate
+from stoker import _native, collate
 from stoker._machine import cpus, memory
 from stoker.datasets.nesting import batched_by
 from stoker.loader import epoch, heap
@@ -40,6 +40,7 @@ def _rows(loader: DataLoader[Any]) -> Iterator[tuple[str, str]]:
         yield "auto", auto.text(loader)
     yield "ahead", _ahead(loader)
     yield "collation", _collation(loader)
+    yield "compiled", _compiled()
     yield "randomness", _randomness(loader)
     yield "faults", _faults(loader)
     yield "CPUs", f"{usable.number} ({usable.source})"
@@ -146,6 +147,12 @@ def _collation(loader: DataLoader[Any]) -> str:
         return f"{name}, {loader.output} leaves"
     how = "straight into shared memory" if own else "what it returns is copied into shared memory once"
     return f"{name}, in the worker, {how}, {loader.output} leaves"
+
+
+def _compiled() -> str:
+    if _native.functions is None:
+        return f"nothing ({_native.why}): NumPy and torch do it, and batches are the same"
+    return "orders, and copies of large rows past the processor's caches"
 
 
 def _faults(loader: DataLoader[Any]) -> str:

@@ -53,9 +53,9 @@ class Permutation:
     """The numbers 0 to n - 1 in an order that `key` fixes.
 
     `permutation[i]` is the i-th number of the order. Constant memory and constant time to make; about 15 ns a position
-    in large blocks and 40 in blocks of 1,024 (40 and 160 without the compiled part), 4 us alone (a tenth of that where n
-    is at most `TABLE_UP_TO`). The same on every machine, Python and NumPy. Nothing changes after it is made: any thread
-    may use it, and it pickles small.
+    in large blocks and 40 in blocks of 1,024 (40 and 160 without the compiled part), 4 us alone (a tenth of that where
+    n is at most `TABLE_UP_TO`). The same on every machine, Python and NumPy. Nothing changes after it is made: any
+    thread may use it, and it pickles small.
 
     Args:
         n: how many numbers, from 0 to 2**62.
