@@ -3,7 +3,9 @@
 Ready batches: two workers make batches of 8 samples with four float32 tensors of 16 kB each, so four leaves of 128 kB.
 The trainer sleeps for some milliseconds before it asks, so that the batch is there: what is counted is the processor
 time of the `next()` alone, once of the trainer's thread, once of its whole process with the loader's threads, if there
-are any, while it sleeps.
+are any, while it sleeps. *Bare* is the least that it can be with torch, NumPy and a socket in Python: two forked
+processes that stack such batches into shared memory; the trainer reads a word of one of them, makes four tensors over
+that memory, and asks for the next: no order, no account, no lease, nobody who minds.
 
 Tiny batches: 64 integers, two workers, no pause. What is left is the cost of handing out and handing over.
 
@@ -16,14 +18,22 @@ an accelerator nothing is pinned.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import mmap
+import os
+import socket
 import statistics
 import time
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import method
 from method import Case, Figures, Goal
 
+WORKERS, SAMPLES = 2, 8
+SLOTS = 2 * WORKERS + 2  # batches under way, and two in the trainer's hands
 WARM_UP = 50  # batches
 PAUSE = 0.004  # seconds
 READY = "CPU-us per batch, trainer's thread"
@@ -36,7 +46,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return [
         Case(
             "ready batches of four leaves",
-            {rival: {"rival": rival, "batches": batches} for rival in RIVALS},
+            {rival: {"rival": rival, "batches": batches} for rival in (*RIVALS, "bare")},
             [Goal(READY, at_most=60)],
         ),
         Case("batches of 64 integers", {rival: {"rival": rival, "seconds": seconds} for rival in RIVALS}),
@@ -60,8 +70,11 @@ def measure(rival: str, batches: int = 0, seconds: float = 0.0, steps: int = 0) 
 def ready(rival: str, batches: int) -> Figures:
     import torch
 
-    loader = method.data_loader(rival)(Repeated(tuple(torch.rand(4, 4096))), batch_size=8, num_workers=2)
-    iterator = iter(loader)
+    sample = tuple(torch.rand(4, 4096))
+    if rival == "bare":
+        iterator = bare(sample)
+    else:
+        iterator = iter(method.data_loader(rival)(Repeated(sample), batch_size=SAMPLES, num_workers=WORKERS))
     for _ in range(WARM_UP):
         next(iterator)
     thread = 0.0
@@ -77,6 +90,54 @@ def ready(rival: str, batches: int) -> Figures:
         READY: 1e6 * thread / batches,
         "CPU-us per batch, trainer's process": 1e6 * process / batches,
     }
+
+
+def bare(sample: Sequence[Any]) -> Iterator[list[Any]]:
+    """Batches of such samples, for ever: as many under way as a loader has, and the word for each is its number."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    size = SAMPLES * sample[0].nbytes
+    memory = mmap.mmap(-1, SLOTS * len(sample) * size)
+
+    def leaves(number: int) -> list[Any]:
+        first = number % SLOTS * len(sample)
+        shape = (SAMPLES, *sample[0].shape)
+        return [
+            torch.from_numpy(np.ndarray(shape, np.float32, memory, (first + leaf) * size))
+            for leaf in range(len(sample))
+        ]
+
+    def work(end: socket.socket) -> None:
+        while word := end.recv(4):
+            for field, out in zip(sample, leaves(int.from_bytes(word, "little")), strict=True):
+                torch.stack([field] * SAMPLES, out=out)
+            end.send(word)
+
+    with contextlib.ExitStack() as ends:
+        workers = []
+        for _ in range(WORKERS):
+            mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            child = os.fork()
+            if not child:
+                for other in (mine, *workers):
+                    other.close()
+                work(its)
+                os._exit(0)
+            its.close()
+            ends.callback(os.waitpid, child, 0)
+            workers.append(mine)
+        for end in workers:  # before they are waited for
+            ends.callback(end.close)
+        for number in range(2 * WORKERS):
+            workers[number % WORKERS].send(number.to_bytes(4, "little"))
+        for number in itertools.count():
+            end = workers[number % WORKERS]
+            made = int.from_bytes(end.recv(4), "little")
+            batch = leaves(made)
+            end.send((number + 2 * WORKERS).to_bytes(4, "little"))
+            yield batch
 
 
 def tiny(rival: str, seconds: float) -> Figures:
