@@ -28,7 +28,7 @@ def test_none_is_survived_where_none_is_to_be() -> None:
 def test_a_few_are_and_no_more() -> None:
     restarts = Restarts(3)
     assert [idle(restarts, second) for second in range(4)] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, None]
-    assert restarts.count == 4
+    assert len(restarts.times) == 4
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
@@ -98,7 +98,7 @@ def test_the_deaths_of_one_that_is_blamed_do_not_count() -> None:
         assert restarts.died(unit, 0, CRASH, 0.0) == Verdict(0.0)
         assert restarts.died(unit, 0, CRASH, 0.0) == Verdict(0.0, blamed=True)
         restarts.answered(unit)
-    assert restarts.count == 0
+    assert len(restarts.times) == 0
 
 
 def test_too_many_end_the_run_before_anybody_can_be_blamed() -> None:
@@ -116,19 +116,19 @@ def test_a_unit_that_was_done_after_all_begins_anew() -> None:
 def test_a_death_that_was_on_trial_counts_from_when_it_was() -> None:
     restarts = Restarts(2)
     assert restarts.died(7, 0, CRASH, 0.0) == Verdict(0.0)
-    assert restarts.count == 0  # its second one would prove it guilty, and cost nothing
+    assert len(restarts.times) == 0  # its second one would prove it guilty, and cost nothing
     assert idle(restarts, PERIOD - 1) is not None
     restarts.answered(7)
-    assert restarts.count == 2  # it was chance
+    assert len(restarts.times) == 2  # it was chance
     assert idle(restarts, PERIOD + 1) is not None
-    assert restarts.count == 2
+    assert len(restarts.times) == 2
 
 
 def test_a_trial_that_has_lasted_longer_than_deaths_count_counts_no_more() -> None:
     restarts = Restarts(1)
     assert restarts.died(7, 0, CRASH, 0.0) == Verdict(0.0)
     assert restarts.died(7, 0, KILL, PERIOD + 1).pause is not None  # its first one is forgotten
-    assert restarts.count == 1
+    assert len(restarts.times) == 1
 
 
 def test_a_unit_whose_stalls_are_known_costs_nothing_either() -> None:
@@ -136,7 +136,7 @@ def test_a_unit_whose_stalls_are_known_costs_nothing_either() -> None:
     for unit in range(100):
         assert restarts.died(unit, None, KILL, 0.0).pause is not None
         restarts.forgive(unit)
-    assert restarts.count == 0
+    assert len(restarts.times) == 0
 
 
 @given(most=st.integers(0, 6), gaps=st.lists(st.floats(0, PERIOD / 2), max_size=40))
@@ -174,7 +174,7 @@ def test_of_several_units_one_is_proven_guilty_and_the_death_is_forgiven() -> No
         assert restarts.died(8, 3, CRASH, 0.0).blamed
         restarts.answered(8)
         restarts.answered(9)
-        assert restarts.count == 0
+        assert len(restarts.times) == 0
 
 
 def test_where_none_of_them_is_guilty_the_death_counts() -> None:
@@ -182,12 +182,29 @@ def test_where_none_of_them_is_guilty_the_death_counts() -> None:
     for count in (1, 2):
         assert restarts.died_among([7, 8], 0.0).pause == 0.0
         restarts.answered(8)
-        assert restarts.count == count - 1
+        assert len(restarts.times) == count - 1
         restarts.answered(7)
-        assert restarts.count == count
+        assert len(restarts.times) == count
     assert restarts.died_among([9], 0.0).pause is None
     assert restarts.died_among([9], PERIOD + 1).pause is not None
 
 
 def test_no_death_among_several_is_survived_where_none_is() -> None:
     assert Restarts(0).died_among([1, 2], 0.0).pause is None
+
+
+def test_deaths_that_somebody_else_has_counted_count() -> None:
+    restarts = Restarts(2, before=[10.0, 20.0])
+    assert restarts.died(None, None, -9, 30.0).pause is None
+    assert Restarts(2, before=[10.0, 20.0]).died(None, None, -9, 11.0 + PERIOD).pause == 0.0  # one is long ago
+
+
+def test_who_counts_in_turns_goes_on_where_the_other_was() -> None:
+    one = Restarts(3)
+    one.died(1, None, -9, 1.0)
+    other = Restarts(3, before=one.times)
+    other.died(2, None, -9, 2.0)
+    one.recounted(other.times)
+    assert one.times == (1.0, 2.0)
+    assert one.died(None, None, -9, 3.0).pause is not None
+    assert one.died(None, None, -9, 4.0).pause is None

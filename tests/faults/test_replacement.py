@@ -151,6 +151,53 @@ def test_the_zygote_is_killed(birth: str) -> None:
     assert bytes_of(batches) == calm()  # those that lay in the dead one's memory too
 
 
+def test_deaths_of_zygotes_between_which_batches_come_are_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is replaced at once: what kills, and may pass, is not there all the time."""
+    pauses: list[float] = []
+    monkeypatch.setattr(trainer.time, "sleep", pauses.append)
+    iterator = iter(loader(Numbers(), max_restarts=100))
+    batches = []
+    with pytest.warns(StokerWarning, match="Another is started"):
+        for number, batch in enumerate(iterator):
+            batches.append(batch)
+            if number % 2:
+                os.kill(iterator._backend.pids[0], signal.SIGKILL)
+                ended(iterator._backend.pids[0])
+    assert bytes_of(batches) == calm()
+    assert len(pauses) > 4
+    assert set(pauses) == {0.0}
+
+
+def test_deaths_of_workers_and_zygotes_are_counted_together() -> None:
+    iterator = iter(loader(Numbers(), max_restarts=2))
+    next(iterator)
+    with pytest.warns(StokerWarning):
+        for _ in range(2):
+            before = set(workers_of(iterator._backend.pids[0]))
+            kill_a_worker(iterator._backend.pids[0])
+            while len(before - set(iterator._backend.pids)) < 1:
+                next(iterator)
+        os.kill(iterator._backend.pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="the helper process"):
+            list(iterator)
+
+
+def test_a_new_zygote_knows_of_the_deaths_before_it() -> None:
+    iterator = iter(loader(Numbers(), max_restarts=2))
+    next(iterator)
+    with pytest.warns(StokerWarning):
+        for _ in range(2):
+            before = iterator._backend.pids[0]
+            os.kill(before, signal.SIGKILL)
+            while iterator._backend.pids[0] == before:
+                next(iterator)
+        while not workers_of(iterator._backend.pids[0]):
+            next(iterator)
+        kill_a_worker(iterator._backend.pids[0])
+        with pytest.raises(WorkerDiedError, match="is killed by signal"):
+            list(iterator)
+
+
 def test_zygote_and_workers_are_killed_together() -> None:
     iterator = iter(loader(Numbers()))
     batches = [next(iterator)]

@@ -44,7 +44,7 @@ class Blame:
     """
 
     def __init__(self, rules: Rules, stalls: Stalls) -> None:
-        self._restarts = Restarts(rules.max_restarts)
+        self._restarts = Restarts(rules.max_restarts, rules.deaths)
         self._stalls = stalls
         self._several = rules.units_at_once > 1  # samples of several units are made at a time
         self._known: dict[int, list[tuple[int, dict[str, Any]]]] = {}
@@ -60,9 +60,9 @@ class Blame:
         self._known.pop(unit, None)
 
     @property
-    def deaths(self) -> int:
-        """Deaths that count at present."""
-        return self._restarts.count
+    def deaths(self) -> tuple[float, ...]:
+        """When those deaths were that count at present."""
+        return self._restarts.times
 
     def died(self, death: Death, now: float) -> Verdict:
         """A worker has died. A unit that is to blame is known from now on."""

@@ -385,7 +385,7 @@ class SpawnBackend(Backend):
         if verdict.pause is None or not self._was_ready:
             if self._fatal is None:
                 told = where and where.told
-                error = fates.died(number, child.pid, code, told, self._blame.deaths, before=self._died)
+                error = fates.died(number, child.pid, code, told, len(self._blame.deaths), before=self._died)
                 self._events.append(telling.last_death(Death(number, child.pid, code, unit, mark), where, error))
                 self._fatal = error
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 PERIOD = 600.0
@@ -54,11 +54,12 @@ class Restarts:
 
     Args:
         most: deaths in `PERIOD` that are survived; 0 for none.
+        before: when there were others, whoever has counted them.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, before: Iterable[float] = ()) -> None:
         self._most = most
-        self._deaths: deque[tuple[float, int | None]] = deque()  # (when, the unit)
+        self._deaths: deque[tuple[float, int | None]] = deque((when, None) for when in before)  # (when, the unit)
         self._kills: dict[int, list[tuple[int, bool]]] = {}  # unit → (place, whether by its own doing)
         self._on_trial: dict[int, float] = {}  # unit → when it ended a worker by its own doing, once so far
         self._suspects: list[tuple[float, set[int]]] = []  # deaths of which one of several units may be guilty
@@ -140,7 +141,11 @@ class Restarts:
         if self._blamed:
             self._blamed = {(other, place) for other, place in self._blamed if other != unit}
 
+    def recounted(self, times: Iterable[float]) -> None:
+        """Somebody else goes on counting, from what was counted here, and has come to these."""
+        self._deaths = deque((when, None) for when in times)
+
     @property
-    def count(self) -> int:
-        """Deaths that were counted in the last `PERIOD`."""
-        return len(self._deaths)
+    def times(self) -> tuple[float, ...]:
+        """When those deaths were that count at present."""
+        return tuple(when for when, _ in self._deaths)

@@ -21,6 +21,7 @@ class Rules(NamedTuple):
         row_seconds: what a sample has cost the workers of the last epoch; None if nobody knows.
         mark_heap: whether a heap of many Python objects is marked immortal before workers are forked, where it can be.
         units_at_once: units that a worker holds at the least; from 2 on it makes samples of several at the same time.
+        deaths: when those were that count already, by the clock that never goes back.
     """
 
     max_restarts: int = restarts.DEFAULT
@@ -31,3 +32,4 @@ class Rules(NamedTuple):
     row_seconds: float | None = None
     mark_heap: bool = True
     units_at_once: int = 1
+    deaths: tuple[float, ...] = ()

@@ -67,7 +67,7 @@ class Life:
             self.reader = Reader(self.arena, held_bytes(rules), board)
             self.status: int | None = None
             self.unopened = 0  # batches that have arrived, and wait in the arena
-            self.ended = False
+            self.ended = self.has_answered = False
             self._closed = False
             handed_over.close()
             undo.pop_all()

@@ -86,7 +86,8 @@ class ProcessBackend(Backend):
 
     def _bear(self) -> None:
         ending.leave_if_left_behind()
-        self._life = Life(self._how.forked, self._workers, self._rules, self._parts, self._assemble)
+        rules = self._rules._replace(deaths=self._deaths.times)
+        self._life = Life(self._how.forked, self._workers, rules, self._parts, self._assemble)
         self._lives.append(self._life)
         if self.is_closed:  # meanwhile, by the end of the interpreter
             end_all(self._lives)
@@ -288,6 +289,8 @@ class ProcessBackend(Backend):
 
         Not where it was so long silent at its birth that the user has waited long enough.
         """
+        if self._life.has_answered:
+            self._deaths.answered(_BIRTH)  # what kills may have passed: no pause before the next
         unit, place = (None, None) if self._ever_worked else (_BIRTH, START)  # what it is sent may be to blame
         pause, blamed = self._deaths.died(unit, place, self._life.status, time.monotonic())
         if pause is None or blamed or (is_silent and not self._ever_worked):
@@ -313,6 +316,7 @@ class ProcessBackend(Backend):
         name = message[0]
         if name == "answer":
             _, unit, kind, value, slot, worker, said = message
+            self._life.has_answered = True
             self._units.pop(unit, None)
             place = None if slot is None else Slot(*slot)
             answer = Answer(unit, kind, (self._life, place, value), worker, Said(*said))
@@ -337,6 +341,8 @@ class ProcessBackend(Backend):
         elif name == "died":
             *about, count = message[1:]
             self._last_death(telling.Death(*about), count)
+        elif name == "counted":
+            self._deaths.recounted(message[1])
         elif name == "happened":
             _, when, what, *about = message
             self._events.append(replace(self._happened(what, *about), time=when))

@@ -268,7 +268,7 @@ class Zygote:
         verdict = self._blame.died(Death(units, mark, child.pid, status, stack, stall), now)
         at = (unit, mark, stack)
         if verdict.pause is None:
-            self._trainer.send("died", number, child.pid, status, *at, self._blame.deaths)
+            self._trainer.send("died", number, child.pid, status, *at, len(self._blame.deaths))
             return
         self._dispatch.requeued(lost)
         for run in runs:
@@ -279,6 +279,7 @@ class Zygote:
         self._due[number] = now + verdict.pause
         stalled = child.stall is not None and child.stall.unit == unit
         self._tell("replaced", number, child.pid, status, *at, stalled, verdict.blamed)
+        self._trainer.send("counted", self._blame.deaths)
 
     def _replace(self, now: float) -> None:
         """Forks those who are to take a worker's place, when it is time. Where none can be forked, a little later."""
