@@ -14,6 +14,9 @@ Uneven waits: 95 % of the samples sleep for 1 ms and 5 %, scattered, for 50 ms; 
 waits for its slowest sample, and the next ones are to be made meanwhile. "bare" is two threads in a loop that take the
 next sample each, without batches or an order: what is left of the ideal where sleeping and waking have their price.
 
+Short waits: samples that sleep for 2 ms, in batches of 8, four workers of one thread each. A worker has little to do
+at a time, so what is between one thing and the next is a large part of it.
+
 Counted are whole turns of the workers, some seconds long. CPU-ms and memory (PSS, behind the counting) are those of all
 processes; the first batch is waited for with all that is needed imported.
 """
@@ -35,6 +38,7 @@ from method import Case, Figures, Goal
 
 WORKERS, THREADS = 2, 16
 EVEN, SHORT, LONG, RARE = 0.02, 0.001, 0.05, 20
+BRIEF = 0.002
 RATE, SHARE, FIRST = "samples/s", "of the ideal rate", "seconds to the first batch"
 CPU, MEMORY = "CPU-ms per sample", "MB, all processes"
 PLENTY = 1_000_000
@@ -45,8 +49,8 @@ def cases(options: argparse.Namespace) -> list[Case]:
     seconds = 0.5 if options.quick else 4.0
     goals = [Goal(SHARE, at_least=0.9)]
 
-    def rival(name: str, batch: int, uneven: bool = False, workers: int = WORKERS, threads: int = 1) -> dict[str, Any]:
-        how = {"batch": batch, "uneven": uneven, "workers": workers, "threads": threads}
+    def rival(name: str, batch: int, wait: float = EVEN, workers: int = WORKERS, threads: int = 1) -> dict[str, Any]:
+        how = {"batch": batch, "wait": wait, "workers": workers, "threads": threads}
         return {"rival": name, "seconds": seconds, **how}
 
     def even(batch: int) -> dict[str, dict[str, Any]]:
@@ -64,17 +68,22 @@ def cases(options: argparse.Namespace) -> list[Case]:
         Case("samples that wait 20 ms, batches of 8", even(8), goals),
         Case(
             "uneven samples, batches of 64, 2 workers",
-            {name: rival(name, 64, uneven=True) for name in ("stoker", "torch", "bare")},
+            {name: rival(name, 64, wait=0) for name in ("stoker", "torch", "bare")},
             goals,
+        ),
+        Case(
+            "samples that wait 2 ms, batches of 8, 4 workers",
+            {name: rival(name, 8, BRIEF, workers=4) for name in ("stoker", "torch", "bare")},
+            [Goal(SHARE, "torch", at_least=0.95)],
         ),
     ]
 
 
 class Waits:
-    """Samples that wait."""
+    """Samples that wait: so many seconds each, or unevenly if that is 0."""
 
-    def __init__(self, uneven: bool) -> None:
-        self._uneven = uneven
+    def __init__(self, wait: float) -> None:
+        self._wait = wait
 
     def __len__(self) -> int:
         return PLENTY
@@ -86,12 +95,12 @@ class Waits:
     def seconds(self, index: int) -> float:
         """How long this one takes: which are slow follows no pattern."""
         scattered = (index * 2654435761 % 2**32) >> 8
-        return EVEN if not self._uneven else LONG if scattered % RARE == 0 else SHORT
+        return self._wait or (LONG if scattered % RARE == 0 else SHORT)
 
 
-def measure(rival: str, batch: int, uneven: bool, workers: int, threads: int, seconds: float) -> Figures:
+def measure(rival: str, batch: int, wait: float, workers: int, threads: int, seconds: float) -> Figures:
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs: that is what they are
-    dataset = Waits(uneven)
+    dataset = Waits(wait)
     try:
         for package in NEEDS[rival]:
             importlib.import_module(package)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import _native, collate
 from stoker._machine import cpus, memory
+from stoker._supervision import cut
 from stoker.datasets.nesting import batched_by
 from stoker.loader import epoch, heap
 from stoker.loader.sharing import gathers, may_share, under_way
@@ -136,7 +137,7 @@ def _ahead(loader: DataLoader[Any]) -> str:
     if may_share(loader):
         fewer = under_way(loader, loader.batch_size or loader.num_workers, loader.num_workers)
         at_most = f", and {fewer} are under way at most" if fewer < count else ""
-        shared = f"; one that takes over 10 ms is made by all workers together{at_most}"
+        shared = f"; one that takes over {1e3 * cut.WORTH:g} ms is made by all workers together{at_most}"
     return f"up to {count} batches, {order}, {kept}{shared}"
 
 
