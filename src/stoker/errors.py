@@ -2,6 +2,7 @@
 
     StokerError
     ├── BatchError (RuntimeError)              samples that do not make a batch
+    │   ├── IntegerSizeError (ValueError)      an integer of more than 64 bits
     │   ├── LeafTypeError (TypeError)          a field that no collator knows, or whose type differs among samples
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
     ├── CannotSendError (TypeError)            an object that a clean worker cannot be sent
@@ -58,6 +59,10 @@ class BatchError(StokerError, RuntimeError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.path is None else f"sample{self.path}: {self.args[0]}"
+
+
+class IntegerSizeError(BatchError, ValueError):
+    """A field holds an integer of more than 64 bits."""
 
 
 class LeafTypeError(BatchError, TypeError):

@@ -56,11 +56,16 @@ def test_a_batch_that_fails_names_its_samples() -> None:
     assert caught.value.__notes__ == ["Raised in this process, at samples 0, 1, 2 (3 in the batch)"]
 
 
-class Leaves(stoker.Dataset[int]):
-    """A sample that calls sys.exit(), as often as told."""
+class Left(BaseException):
+    """No Exception, as those of some libraries."""
 
-    def __init__(self, times: int) -> None:
+
+class Leaves(stoker.Dataset[int]):
+    """A sample that calls sys.exit(), or raises another that is no Exception, as often as told."""
+
+    def __init__(self, times: int, how: type[BaseException]) -> None:
         self.times = times
+        self.how = how
 
     def __len__(self) -> int:
         return 8
@@ -68,19 +73,20 @@ class Leaves(stoker.Dataset[int]):
     def __getitem__(self, index: int) -> int:
         if index == 2 and self.times:
             self.times -= 1
-            sys.exit(3)
+            raise self.how(3)
         return index
 
 
+@pytest.mark.parametrize("how", [SystemExit, Left, GeneratorExit])
 @pytest.mark.parametrize(("times", "batches"), [(1, [[0, 1], [2, 3], [4, 5], [6, 7]]), (99, [[0, 1], [4, 5], [6, 7]])])
 def test_who_goes_on_behind_a_sys_exit_loses_no_batch_and_does_not_go_round_in_circles(
-    times: int, batches: list[list[int]]
+    times: int, batches: list[list[int]], how: type[BaseException]
 ) -> None:
-    iterator, found, left = iter(stoker.DataLoader(Leaves(times), batch_size=2, output="numpy")), [], 0
+    iterator, found, left = iter(stoker.DataLoader(Leaves(times, how), batch_size=2, output="numpy")), [], 0
     while True:
         try:
             found.append(next(iterator).tolist())
-        except SystemExit:
+        except how:
             left += 1
         except StopIteration:
             break

@@ -51,6 +51,7 @@ PUBLIC = {
         "EmptyBatchError",
         "ErrorBudgetError",
         "ErrorPolicyError",
+        "IntegerSizeError",
         "IteratorBusyError",
         "IteratorClosedError",
         "LeafTypeError",

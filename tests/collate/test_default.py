@@ -156,6 +156,14 @@ def test_deferred_leaves_are_refused_where_they_are_no_tensors(torch_not_loaded:
         collate.deferred_collate([{"x": leaf}])
 
 
+@pytest.mark.parametrize("large", [[2**63], [1, -(2**70)], [True, 2**64]])
+def test_an_integer_of_more_than_64_bits_is_refused_as_torch_refuses_it(large: list[int]) -> None:
+    theirs = pytest.importorskip("torch").utils.data.default_collate
+    for collated in (theirs, collate.default_collate):
+        with pytest.raises(ValueError, match="Overflow when unpacking long"):
+            collated(large)
+
+
 def test_without_torch_leaves_are_arrays(torch_not_loaded: None) -> None:
     batch = collate.default_collate([{"x": np.ones(2), "i": 1}])
     assert type(batch["x"]) is np.ndarray and type(batch["i"]) is np.ndarray

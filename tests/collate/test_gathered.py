@@ -57,12 +57,40 @@ def test_batches_equal_those_of_samples(assert_same: Any) -> None:
         assert_same(gathered(indices), collate.numpy_collate([rows[index] for index in indices]))
 
 
-def test_samples_are_read_for_the_first_batch_alone() -> None:
+def test_few_samples_are_read_for_the_first_batch_and_fewer_for_later_ones() -> None:
     rows = Rows()
     gathered = gathering(rows)
-    for _ in range(3):
+    read = []
+    for _ in range(8):
+        before = rows.samples
         gathered(list(range(50)))
-    assert rows.samples == 3
+        read.append(rows.samples - before)
+    assert read[0] == 16
+    assert [number for number, count in enumerate(read, 1) if count] == [1, 2, 4, 8]
+    assert max(read[1:]) <= 4
+
+
+def test_a_row_in_the_middle_of_a_small_batch_is_looked_at() -> None:
+    def one_is_wrong(rows: Rows, indices: Any, out: Any) -> None:
+        write(rows, indices, out)
+        out["x"][5] = 0
+
+    with pytest.raises(BatchError, match=r"wrote other values .* into row 5 of the batch"):
+        gathering(Rows(one_is_wrong))(list(range(50, 60)))
+
+
+def test_rows_that_are_wrong_later_are_found_soon() -> None:
+    calls = 0
+
+    def wrong_from_the_third_on(rows: Rows, indices: Any, out: Any) -> None:
+        nonlocal calls
+        calls += 1
+        write(rows, indices if calls < 4 else indices[::-1], out)
+
+    gathered = gathering(Rows(wrong_from_the_third_on))
+    with pytest.raises(BatchError, match="wrote other values"):
+        for _ in range(8):
+            gathered(list(range(20)))
 
 
 def test_it_is_written_in_lent_memory(slot: Any) -> None:

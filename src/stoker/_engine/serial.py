@@ -17,7 +17,7 @@ class SerialBackend(Backend):
         self._job = recipe(0)
         self._outside = current.info  # a worker's, where this is a loader within a dataset
         self._waiting: deque[tuple[int, Any]] = deque()
-        self._left: int | None = None  # the unit in which somebody called sys.exit()
+        self._left: int | None = None  # the unit in which somebody called sys.exit(), or raised another of its kind
 
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._waiting.append((unit, work))
@@ -37,9 +37,12 @@ class SerialBackend(Backend):
                 raise
             kind, value = "error", error
             _name_sample(error, self._job.failed_index())
-        except SystemExit as left:
+        except KeyboardInterrupt:
             current.info = self._outside
-            if self._left != unit:  # a signal's handler may have called it: whoever goes on loses nothing
+            raise
+        except BaseException as left:  # sys.exit(), or what a signal's handler raises
+            current.info = self._outside
+            if self._left != unit:  # it may have come from outside: whoever goes on loses nothing
                 self._left = unit
                 raise
             kind, value = "error", left  # a sample does, each time

@@ -1,7 +1,8 @@
 """Batches that a dataset writes at once, where they will travel: what `gather` gives, checked, as the loader's batch.
 
-The first batch is compared with samples: a dataset whose `gather` and `__getitem__` disagree is refused at once, and so
-is one that keeps what it was lent, or leaves some of it unwritten. What only looks at `out` is done for each batch. See
+The first batch is compared with samples, and later ones now and then: a dataset whose `gather` and `__getitem__`
+disagree is refused, and so is one that keeps what it was lent, or leaves some of it unwritten in the first batch. What
+only looks at `out` is done for each batch. See
 `docs/design/08-gather-and-collation.md`.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from stoker._hashing import mixed
 from stoker.collate import default, memory, registry, structure
 from stoker.collate.leaves import NumpyLeaves
 from stoker.collate.promotion import common_dtype
@@ -27,6 +29,10 @@ NOT_GATHERED = object()
 
 _UNWRITTEN = 0xA5
 """Lies in each byte of `out` before the first batch."""
+
+_ROWS_AT_FIRST, _ROWS_LATER = 16, 4
+"""Rows that are compared in the first batch, and in the 2nd, 4th, 8th, 16th, …: others each time. Each is a sample that
+is made once more."""
 
 _PATIENCE = 4
 """So many batches may be declined before it matters whether most are."""
@@ -129,7 +135,7 @@ class Gathered:
             rest = iter(made)
             batch = _over(self._layout, lambda leaf: _maker(leaf, leaves).finish(next(rest)))
         self._gathered += 1
-        if not self._checked:
+        if not self._gathered & (self._gathered - 1):
             with memory.lent_by(None):
                 self._compare(indices, batch, fn_map)
             self._checked = True
@@ -191,9 +197,9 @@ class Gathered:
         )
 
     def _compare(self, indices: Sequence[Any], batch: Any, fn_map: FnMap) -> None:
-        """The first, the middle and the last row, with the samples there."""
+        """Some rows, with the samples there."""
         gathered = list(_flat(batch))
-        for row in sorted({0, len(indices) // 2, len(indices) - 1}):
+        for row in self._rows(len(indices)):
             sample = default.collated_by([operator.getitem(self._dataset, operator.index(indices[row]))], fn_map)
             expected = list(_flat(sample))
             paths = [[path for path, _ in leaves] for leaves in (gathered, expected)]
@@ -207,6 +213,13 @@ class Gathered:
                     raise self._disagrees(
                         f"wrote other values{path} into row {row} of the batch than sample {indices[row]} has"
                     )
+
+    def _rows(self, count: int) -> list[int]:
+        """Which of so many: of the first batch the first, the last, and some between; later ones that lie anywhere."""
+        if self._gathered == 1:
+            step = max(1, (count - 1) / (_ROWS_AT_FIRST - 1))
+            return sorted({min(round(place * step), count - 1) for place in range(_ROWS_AT_FIRST)})
+        return sorted({mixed(self._gathered + place) % count for place in range(_ROWS_LATER)})
 
     def _disagrees(self, how: str) -> BatchError:
         return BatchError(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from stoker.errors import BatchError, LeafTypeError, MissingFieldError
+from stoker.errors import BatchError, IntegerSizeError, LeafTypeError, MissingFieldError
 
 FOUND = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
 """torch's wording, which programs look for."""
@@ -88,11 +88,11 @@ def unequal_dtypes(batch: Sequence[Any], cause: object) -> BatchError:
     return BatchError(f"{cause}: {_by(dtypes)} of the batch. Convert them in the dataset.", places=_odd(dtypes))
 
 
-def overflow(batch: Sequence[int], where: str | None = None) -> BatchError:
+def overflow(batch: Sequence[int], where: str | None = None) -> IntegerSizeError:
     """Integers of more than 64 bits; `where` says of what, if these are not the samples of a batch."""
     large = [place for place, value in enumerate(batch) if not -(2**63) <= value < 2**63]
     found = f"{where} to be padded" if where else f"{_places(large[:1])} of the batch"
-    return BatchError(
+    return IntegerSizeError(
         f"Overflow when unpacking long long: {batch[large[0]]} in {found} is no 64 bit integer. Give it "
         "as a string or as a float.",
         places=() if where else large,
