@@ -122,6 +122,29 @@ def test_a_fault(ledger: Ledger) -> None:
     assert rows(Report.of(ledger))["faults"] == expected
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_that_is_no_samples(workers: int) -> None:
+    """A collator's costs a batch, and is no more secret than a sample's."""
+
+    def collate_fn(samples: list[int]) -> int:
+        if 4 in samples:
+            raise ValueError("these do not go together")
+        return len(samples)
+
+    loader = stoker.DataLoader(list(range(12)), 4, collate_fn=collate_fn, num_workers=workers)
+    batches = iter(loader)
+    assert next(batches) == 4
+    with pytest.raises(ValueError, match="do not go together"):
+        next(batches)
+    assert list(batches) == [4]
+    report = loader.report()
+    assert rows(report)["faults"].startswith("1 ValueError, first batch 1 at ")
+    assert ": ValueError: these do not go together" in rows(report)["faults"]
+    first = report.as_dict()["total"]["faults"]["ValueError"]["first"]
+    assert (first["batch"], first["index"], first["worker"]) == (1, None, 0)
+    assert "in collate_fn" in first["traceback"]
+
+
 def test_a_fault_of_a_stream(ledger: Ledger) -> None:
     ledger.epoch.add_raised(1, [fault(index=None, description=None)])
     assert "OSError, first at 2026" in rows(Report.of(ledger))["faults"]

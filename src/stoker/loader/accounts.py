@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stoker import errors
-from stoker._engine.base import Answer
+from stoker._engine.base import Answer, Failure
 from stoker._events import Event
+from stoker._stories import story_of, summary_of
 from stoker.loader import epoch as epochs
 from stoker.loader import world
 from stoker.loader.budget import ErrorBudget
@@ -92,7 +94,7 @@ class Accounts:
         if answer.kind == "error":
             is_known = self._batched and isinstance(step.indices, (list, np.ndarray))
             count = len(step.indices) if is_known else said.samples
-            self.counts.add_raised(count, faults)
+            self.counts.add_raised(count, faults or [self._of_batch(answer, step)])
             return
         samples = 0 if answer.kind == "empty" else said.samples
         left_out = sum(fault["outcome"] == "skipped" for fault in faults)
@@ -107,6 +109,27 @@ class Accounts:
                 "ranks have a batch there, and would wait for this one. Use on_error='replace', which keeps every "
                 "batch as it was planned."
             )
+
+    def _of_batch(self, answer: Answer, step: Step) -> dict[str, Any]:
+        """An error that is no sample's: a collate_fn's, or that of a worker's start."""
+        error = answer.value
+        is_packed = isinstance(error, Failure)
+        return {
+            "kind": "batch",
+            "outcome": "raised",
+            "place": None,
+            "position": step.position,
+            "index": None,
+            "description": None,
+            "exception": error.text if is_packed else summary_of(error),
+            "traceback": error.traceback if is_packed else story_of(error),
+            "worker": answer.worker,
+            "replacement": None,
+            "time": time.time(),
+            "epoch": self._epoch,
+            "batch": step.number,
+            "rank": self._rank,
+        }
 
     def not_opened(self, answer: Answer, step: Step, error: Exception) -> None:
         """A batch that is accounted for could not be opened in this process: its samples are raised instead."""

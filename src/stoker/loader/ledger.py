@@ -3,10 +3,10 @@
 Every sample that an epoch planned is one of: delivered, replaced, skipped, quarantined, raised, not requested. Counted
 when a batch is delivered, so that each is counted once, whatever died or was made again before.
 
-A *fault* is what an answer carries for each sample that was not fetched: a dictionary with the keys `kind`
-("exception", "death", "stall", "skip"), `outcome` ("raised", "skipped", "replaced"), `place` in its batch, `position`
-in the epoch, `index`, `description`, `exception`, `traceback`, `worker`, `replacement` and `time`; the trainer adds
-`epoch` and `batch`.
+A *fault* is what an answer carries for each sample that was not fetched, or what it was where no sample is to blame: a
+dictionary with the keys `kind` ("exception", "death", "stall", "skip", "batch"), `outcome` ("raised", "skipped",
+"replaced"), `place` in its batch, `position` in the epoch, `index`, `description`, `exception`, `traceback`, `worker`,
+`replacement` and `time`; the trainer adds `epoch` and `batch`.
 """
 
 from __future__ import annotations

@@ -147,6 +147,7 @@ class Report:
 def _fault(like: Like) -> str:
     first = like.first
     sample = "" if first.get("index") is None else f" sample {first['index']}"
+    sample = f" batch {first['batch']}" if first.get("kind") == "batch" else sample
     described = f" ({first['description']})" if first.get("description") else ""
     return f"{like.count:,} {like.name}, first{sample}{described} at {_clock(first['time'])}" + on_one_line(first)
 

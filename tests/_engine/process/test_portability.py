@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -43,3 +46,15 @@ def test_without_fork_there_is_no_zygote(monkeypatch: pytest.MonkeyPatch) -> Non
     chosen = birth.choose(None)
     assert (chosen.forked, chosen.zygote) == (False, False)
     assert "no fork" in chosen.why
+
+
+def test_what_does_not_survive_a_fork_is_not_forked_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    if multiprocessing.get_start_method() != "fork":
+        pytest.skip("nothing is forked here by default")
+    assert birth.choose(None).forked
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+    assert not birth.choose(None).forked
+    assert birth.choose(None).why == "jax is loaded, and does not survive a fork"
+    assert birth.choose(multiprocessing.get_context("fork")).forked
+    loader = stoker.DataLoader(list(range(4)), num_workers=1, output="numpy")
+    assert "jax is loaded" in loader.describe()
