@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -354,3 +355,14 @@ def test_an_index_that_is_outside_is_found_before_anything_is_copied(monkeypatch
     monkeypatch.setattr(module, "LARGE_ROW", 1)
     with pytest.raises(IndexError, match="out of bounds for a dataset of 20 samples"):
         gather_rows(ROWS, np.array([0, 20]), np.empty((2, 3), np.float32))
+
+
+@pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+def test_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "LARGE_HERE", 1)
+    monkeypatch.setattr(module, "LARGE_ROW", 1)
+    rows = np.array([[object()], [object()]])
+    before = sys.getrefcount(rows[0, 0])
+    out = np.empty((2, 1), object)
+    gather_rows(rows, np.array([0, 0]), out)
+    assert sys.getrefcount(rows[0, 0]) == before + 2
