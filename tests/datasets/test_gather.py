@@ -361,8 +361,8 @@ def test_an_index_that_is_outside_is_found_before_anything_is_copied(monkeypatch
 def test_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "LARGE_HERE", 1)
     monkeypatch.setattr(module, "LARGE_ROW", 1)
-    rows = np.array([[object()], [object()]])
-    before = sys.getrefcount(rows[0, 0])
-    out = np.empty((2, 1), object)
+    thing = object()
+    rows, out = np.array([[thing], [object()]]), np.empty((2, 1), object)
+    before = sys.getrefcount(thing)
     gather_rows(rows, np.array([0, 0]), out)
-    assert sys.getrefcount(rows[0, 0]) == before + 2
+    assert sys.getrefcount(thing) == before + 2
