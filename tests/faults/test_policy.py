@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -352,3 +353,24 @@ def test_a_run_goes_on_in_the_middle_of_such_an_epoch(policy: str) -> None:
         assert story(second) == whole[count:]
         counts = fates(second)
         assert sum(number for name, number in counts.items() if name != "planned") == counts["planned"]
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+def test_sys_exit_in_a_worker_thread_is_a_samples_error(policy: str) -> None:
+    """It would end a process, and be found there as what ends workers."""
+    made = loader(
+        Samples({9: lambda index: sys.exit("no such file")}),
+        on_error=policy,
+        num_workers=2,
+        worker_method="thread",
+    )
+    told = indices(story(made))
+    if policy == "raise":
+        assert told == [*rows()[:2], stoker.WorkerDiedError, *rows()[3:]]
+    else:
+        assert [len(batch) for batch in told] == [4, 4, 3 if policy == "skip" else 4] + [4] * (N // 4 - 3)
+        assert all(9 not in batch for batch in told)
+    like = made.report().total.faults["WorkerDiedError"]
+    assert (like.count, like.first["index"]) == (1, 9)
+    assert "called sys.exit(no such file)" in like.first["exception"]
+    assert "in <lambda>" in like.first["traceback"]

@@ -287,7 +287,13 @@ class LoaderJob:
         if self._map is None:
             settings = self._settings
             self._map = MapSource(
-                self._dataset, settings.batched, self._faults, self.mark, self._threads, counted=settings.own_collate
+                self._dataset,
+                settings.batched,
+                self._faults,
+                self.mark,
+                self._threads,
+                counted=settings.own_collate,
+                in_thread=settings.method == "thread",
             )
         return self._map
 

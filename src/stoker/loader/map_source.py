@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stoker._engine.base import WHOLE, NothingLeft
 from stoker._stories import text_of
 from stoker.datasets.nesting import batched_by
-from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample
+from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample, WorkerDiedError
 from stoker.loader.faults import LEFT_OUT, Faults, candidates
 from stoker.loader.generators import mix
 
@@ -32,6 +32,7 @@ class MapSource:
         mark: where what is being done is left.
         threads: make the samples, where there is more than one of them.
         counted: whether a batch has to have a sample for each index: our collation would take any number for a batch.
+        in_thread: whether `sys.exit()` in a sample, which ends a worker process, is an error like any other.
 
     Attributes:
         failed_index: index of the sample that raised, after `samples` has; all of the unit's, if it was the batch.
@@ -45,6 +46,7 @@ class MapSource:
         mark: Any,
         threads: Threads | None = None,
         counted: bool = False,
+        in_thread: bool = False,
     ) -> None:
         self._dataset = dataset
         self._batched = batched
@@ -52,6 +54,7 @@ class MapSource:
         self._mark = mark
         self._threads = threads
         self._counted = counted
+        self._leaving = SystemExit if in_thread else ()
         self._fetch = functools.partial(operator.getitem, dataset)
         self._fetch_all = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
         self._skips = False  # whether the dataset has asked to leave a sample out
@@ -72,6 +75,11 @@ class MapSource:
         indices = list(work.indices) if self._batched else [work.indices]
         try:
             samples = self._all(work, seeds, indices, keep)
+        except self._leaving as left:
+            error = _left(left)
+            if (place := seeds.failed_at) is not None:
+                self._blame(place, indices, _positions(work, indices), error)
+            raise error from left
         except Exception as error:
             place = seeds.failed_at
             if place is None:
@@ -207,13 +215,16 @@ class MapSource:
         try:
             self._faults.raise_known(place)
             return fetch(index) if made is None else made.sample(place)
-        except Exception as error:
-            decision = self._faults.decide(place, index, positions[place], error)
-            if decision == "raise":
-                raise
-            if decision == "skip":
-                return LEFT_OUT
-            return self._replacement(work, seeds, place, indices, fetch, error)
+        except self._leaving as left:
+            error: Exception = _left(left)
+        except Exception as raised:
+            error = raised
+        decision = self._faults.decide(place, index, positions[place], error)
+        if decision == "raise":
+            raise error
+        if decision == "skip":
+            return LEFT_OUT
+        return self._replacement(work, seeds, place, indices, fetch, error)
 
     def _replacement(
         self,
@@ -247,6 +258,13 @@ class MapSource:
             + " Is the whole dataset out of reach? Larger batches have more to choose from; a sampler that is walked "
             "gives only its batch."
         ) from error
+
+
+def _left(left: BaseException) -> WorkerDiedError:
+    """What `sys.exit()` in a sample is where it does not end a process."""
+    error = WorkerDiedError(f"DataLoader worker thread exited unexpectedly: a sample called sys.exit({left})")
+    error.__cause__ = left
+    return error
 
 
 def _positions(work: Work, indices: Sequence[Any]) -> range:
