@@ -158,13 +158,13 @@ def test_deaths_of_zygotes_between_which_batches_come_are_no_row(monkeypatch: py
     iterator = iter(loader(Numbers(), max_restarts=100))
     batches = []
     with pytest.warns(StokerWarning, match="Another is started"):
-        for number, batch in enumerate(iterator):
+        for batch in iterator:
             batches.append(batch)
-            if number % 2:
+            if iterator._backend._life.has_answered:  # what came may be the last one's
                 os.kill(iterator._backend.pids[0], signal.SIGKILL)
                 ended(iterator._backend.pids[0])
     assert bytes_of(batches) == calm()
-    assert len(pauses) > 4
+    assert len(pauses) > 1
     assert set(pauses) == {0.0}
 
 
