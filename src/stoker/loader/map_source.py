@@ -193,7 +193,7 @@ class MapSource:
         keep: Keep | None = None,
     ) -> list[Any]:
         positions = _positions(work, indices)
-        guarded = functools.partial(self._guarded, work, seeds, positions, indices, fetch, made)
+        guarded = functools.partial(self._guarded, work, seeds, indices, fetch, made)
 
         def kept(item: tuple[int, Any]) -> Any:
             sample = guarded(item)
@@ -205,7 +205,6 @@ class MapSource:
         self,
         work: Work,
         seeds: SampleSeeding,
-        positions: range,
         indices: list[Any],
         fetch: Callable[[Any], Any],
         made: Made | None,
@@ -215,11 +214,23 @@ class MapSource:
         try:
             self._faults.raise_known(place)
             return fetch(index) if made is None else made.sample(place)
+        # No name for it outlives these lines: it would keep the frame that it was raised in, and what that one holds
         except self._leaving as left:
-            error: Exception = _left(left)
-        except Exception as raised:
-            error = raised
-        decision = self._faults.decide(place, index, positions[place], error)
+            return self._instead(work, seeds, place, indices, fetch, _left(left))
+        except Exception as error:
+            return self._instead(work, seeds, place, indices, fetch, error)
+
+    def _instead(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        place: int,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        error: Exception,
+    ) -> Any:
+        """What stands for a sample that failed, if anything is to."""
+        decision = self._faults.decide(place, indices[place], work.position + place * work.stride, error)
         if decision == "raise":
             raise error
         if decision == "skip":
