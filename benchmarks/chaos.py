@@ -278,4 +278,4 @@ def torch_epoch(samples: int, faults: list[str]) -> Figures:
 
 
 if __name__ == "__main__":
-    method.main(method.parser(__doc__, rounds=3), cases, measure)
+    method.main(method.parser(__doc__, rounds=5), cases, measure)

@@ -1,11 +1,12 @@
 """How much memory do workers take beside the dataset?
 
 Four workers and an array of 1 GB (2^28 float32); four and eight workers (sixteen where objects can be shared) and a
-list of 5 million tuples (path, label), also as `stoker.columns`. The figure is the memory of all processes (PSS: a page
-that n of them share counts 1/n in each) when nine tenths of a shuffled epoch have been read, so that each worker has
-touched the records everywhere, minus the same with a tiny dataset in the same program before. The trainer's own copy is
-in it: "the list alone" is what it takes without a loader. Once more in a second epoch, for which there are new workers.
-The time is that of the whole first epoch, a full pass, without the looks at the memory.
+list of 5 million tuples (path, label), also as `stoker.columns`; a list of one million beside them. The figure is the
+memory of all processes (PSS: a page that n of them share counts 1/n in each) when nine tenths of a shuffled epoch
+have been read, so that each worker has touched the records everywhere, minus the same with a tiny dataset in the same
+program before. The trainer's own copy is in it: "the list alone" is what it takes without a loader. Once more in a
+second epoch, for which there are new workers. The time is that of the whole first epoch, a full pass, without the
+looks at the memory.
 
 A Python object that a forked worker looks at is copied with its page, because the look changes its reference count.
 Where Python can be kept from counting (3.12 and 3.13), Stoker does so, and `stoker.freeze` does so for certain: these
@@ -56,6 +57,10 @@ def cases(options: argparse.Namespace) -> list[Case]:
             [Goal(ALL, at_most=2.2), Goal(AGAIN, at_most=2.2)],
         ),
     ]
+    million = {"stoker": ("stoker", "fork", "million"), "torch_fork": ("torch", "fork", "million")}
+    result.append(
+        Case("1 million tuples, 4 workers", rivals(4, **million, **{LIST.replace(" ", "_"): ("", "", "million")}))
+    )
     columns, alone = {"columns": ("stoker", "fork", "columns")}, {LIST.replace(" ", "_"): ("", "", "tuples")}
     for workers in (4, 8, 16):
         name = f"5 million tuples, {workers} workers"
@@ -117,8 +122,9 @@ def make(dataset: str, quick: bool) -> Any:
 
     if dataset == "array":
         return np.ones(((1 << 24 if quick else 1 << 28) // 1024, 1024), np.float32)
-    records = ((f"train/{i % 1000:03d}/{i:08d}.jpg", i % 1000) for i in range(50_000 if quick else 5_000_000))
-    if dataset == "tuples":
+    count = (1_000_000 if dataset == "million" else 5_000_000) // (100 if quick else 1)
+    records = ((f"train/{i % 1000:03d}/{i:08d}.jpg", i % 1000) for i in range(count))
+    if dataset in ("tuples", "million"):
         return list(records)
     import stoker
 
@@ -142,6 +148,6 @@ class Items:
 
 
 if __name__ == "__main__":
-    arguments = method.parser(__doc__, rounds=1)
+    arguments = method.parser(__doc__, rounds=5)
     arguments.add_argument("--python312", help="another interpreter, 3.12 or later, for more cases")
     method.main(arguments, cases, measure)

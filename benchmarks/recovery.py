@@ -166,4 +166,4 @@ class Samples:
 
 
 if __name__ == "__main__":
-    method.main(method.parser(__doc__, rounds=3), cases, measure)
+    method.main(method.parser(__doc__, rounds=5), cases, measure)

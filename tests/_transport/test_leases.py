@@ -576,6 +576,13 @@ def test_a_tensor_that_was_expanded_takes_the_memory_that_it_had(line: Line) -> 
         got += got
 
 
+def test_the_memory_of_a_tensor_lies_in_the_slot_and_keeps_it(line: Line) -> None:
+    storage = line.send(lambda: torch.arange(100_000).untyped_storage())
+    assert type(storage) is torch.UntypedStorage
+    line.send(lambda: torch.zeros(100_000, dtype=torch.int64))  # in another slot
+    assert torch.equal(torch.arange(0).set_(storage), torch.arange(100_000))
+
+
 def test_sparse_and_nested_tensors_travel_by_value(line: Line) -> None:
     sparse = torch.eye(300).to_sparse()
     assert torch.equal(line.send(lambda: sparse).to_dense(), torch.eye(300))

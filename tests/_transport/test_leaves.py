@@ -61,6 +61,13 @@ def test_a_quantized_tensor_keeps_its_scale() -> None:
         assert torch.equal(travelled(part).dequantize(), part.dequantize())
 
 
+def test_the_memory_of_a_tensor_arrives_by_itself() -> None:
+    sent = torch.arange(3, dtype=torch.int16).untyped_storage()
+    first, second = travelled([sent, sent])
+    assert first is second and type(first) is torch.UntypedStorage
+    assert first.tolist() == sent.tolist() == [0, 0, 1, 0, 2, 0]
+
+
 def numbers(tensor: Any) -> Any:
     """The bits of a tensor, as integers that can be compared."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)

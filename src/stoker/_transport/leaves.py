@@ -117,6 +117,13 @@ def memory_of(tensor: Any) -> tuple[Any, tuple[int, ...]]:
     return source.as_strided((span,), (1,)), source.stride()
 
 
+_STORAGE = "torch.storage.UntypedStorage"
+
+
+def _untyped_storage(tensor: Any) -> Any:
+    return tensor.untyped_storage()
+
+
 Place = Callable[[Any], "int | None"]
 """Gives the number of a leaf that is taken out of the pickle, or None for one that stays in it."""
 
@@ -241,6 +248,9 @@ class _Takes:
                 return _small_tensor, small
             if kind is np.ndarray and not thing.flags.writeable:
                 return thing.copy("K").__reduce_ex__(5)  # else it would arrive read-only, and the batch is the user's
+        elif name == _STORAGE and thing.device.type == "cpu":  # torch writes one by itself, and cannot read it
+            torch = sys.modules["torch"]
+            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(thing),)
         return self._otherwise(thing)
 
     def _otherwise(self, thing: Any) -> Any:
