@@ -135,8 +135,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         quarantine: a file to which each bad sample is written as a line of JSON, before its batch is delivered; see
             `stoker.quarantine`.
         stall_warning: seconds (default 60) after which a warning reports a batch that a worker is still busy with, its
-            sample and the worker's stack; None or 0 for never. Not with `num_workers=0`; with worker threads, only
-            while the training loop waits for a batch.
+            sample and the worker's stack, at the training loop's next `next()`; None or 0 for never. Not with
+            `num_workers=0`; with worker threads, only while the training loop waits for a batch.
         stall_action: "warn" lets it continue, "restart" ends the worker and tries again (process workers), "raise"
             raises `StalledError`.
         memory_budget: bytes that loading may take in addition to the dataset: half for batches, half for the growth of
