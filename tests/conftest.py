@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +25,8 @@ MARK = f"STOKER_TESTS={os.getpid()}"
 os.environ.update([MARK.split("=")])
 if "PYTHONPATH" in os.environ:  # programs that tests start elsewhere find the same package
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: programs are sent it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 FAILED = pytest.StashKey[bool]()
 
 try:
