@@ -84,7 +84,7 @@ def parser(about: str | None, rounds: int) -> argparse.ArgumentParser:
     result.add_argument("--rounds", type=int, help=f"how often everything is measured; without it {rounds}, quick 1")
     result.add_argument("--quick", action="store_true", help="smaller and shorter: to see that it works")
     result.add_argument("--case", default="", help="only cases whose name has this in it")
-    result.add_argument("--json", type=Path, help="file to write the results to")
+    result.add_argument("--json", type=Path, help="file to write the results to; with --case, in place of theirs there")
     result.add_argument("--measure", help=argparse.SUPPRESS)
     result.set_defaults(usual_rounds=rounds)
     return result
@@ -116,7 +116,20 @@ def main(
     table.show(results)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
+        if options.case and options.json.exists():
+            results = among(json.loads(options.json.read_text()), results)
         options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+CIRCUMSTANCES = ("quick", "rounds", "seconds", "environment")
+
+
+def among(earlier: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """Earlier results with some cases measured anew, or new. Each of these says when and where that was."""
+    measured = {name: results[name] for name in CIRCUMSTANCES}
+    by_name = {case["name"]: case for case in earlier["cases"]}
+    by_name |= {case["name"]: {**case, "measured": measured} for case in results["cases"]}
+    return {**earlier, "question": results["question"], "cases": list(by_name.values())}
 
 
 def _rounds(cases: list[Case], rounds: int) -> Iterator[list[dict[str, Figures]]]:

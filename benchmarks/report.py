@@ -96,6 +96,10 @@ def page(results: list[dict[str, Any]]) -> str:
         parts += [f"## {question}\n", method + "\n"]
         for case in result["cases"]:
             parts += [f"**{_sentence(case['name'])}**\n", table.markdown(table.rows_of(case)) + "\n"]
+            if "measured" in case:
+                parts.append(
+                    f"(This case was measured another time: {_circumstances({**result, **case['measured']}).rstrip()})\n"
+                )
         parts.append(_circumstances(result))
     return "\n".join(parts)
 
@@ -129,7 +133,11 @@ def readme(results: list[dict[str, Any]]) -> str:
             rows.append(_row(*there[chosen]))
     if len(rows) == 1:
         return ""
-    computers = dict.fromkeys(result["environment"]["CPUs"].replace(" x ", " cores of ", 1) for result in results)
+    computers = dict.fromkeys(
+        there["environment"]["CPUs"].replace(" x ", " cores of ", 1)
+        for result in results
+        for there in (result, *(case["measured"] for case in result["cases"] if "measured" in case))
+    )
     met = sum(goal["met"] for goal in goals)
     return (
         f"Measured on {' and '.join(computers)} by the scripts of `make bench`, on several days. Of {len(goals)} "

@@ -276,3 +276,19 @@ def test_the_pages_are_what_the_results_give() -> None:
     check = [sys.executable, str(BENCHMARKS / "report.py"), "--check"]
     ended = subprocess.run(check, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_cases_that_are_measured_again_say_when_and_take_their_places(method: ModuleType) -> None:
+    def results(rounds: int, *names: str) -> dict[str, Any]:
+        told = {"quick": False, "rounds": rounds, "seconds": 1, "environment": {"CPUs": f"{rounds} x some"}}
+        return {
+            "name": "n",
+            "question": f"q{rounds}",
+            **told,
+            "cases": [{"name": name, "of": rounds} for name in names],
+        }
+
+    found = method.among(method.among(results(3, "a", "b", "c"), results(5, "b")), results(7, "d"))
+    assert [(case["name"], case["of"]) for case in found["cases"]] == [("a", 3), ("b", 5), ("c", 3), ("d", 7)]
+    assert [case.get("measured", {}).get("rounds") for case in found["cases"]] == [None, 5, None, 7]
+    assert found["rounds"] == 3 and found["environment"] == {"CPUs": "3 x some"} and found["question"] == "q7"
