@@ -97,9 +97,8 @@ def page(results: list[dict[str, Any]]) -> str:
         for case in result["cases"]:
             parts += [f"**{_sentence(case['name'])}**\n", table.markdown(table.rows_of(case)) + "\n"]
             if "measured" in case:
-                parts.append(
-                    f"(This case was measured another time: {_circumstances({**result, **case['measured']}).rstrip()})\n"
-                )
+                then = _circumstances({**result, **case["measured"]}).rstrip()
+                parts.append(f"(This case was measured another time: {then})\n")
         parts.append(_circumstances(result))
     return "\n".join(parts)
 
