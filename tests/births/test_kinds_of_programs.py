@@ -172,6 +172,103 @@ def test_an_open_hdf5_file(run: Any, birth: str) -> None:
         assert seen.startswith("CannotSendError dataset.file: an open h5py.File cannot be sent")
 
 
+def test_what_cannot_be_sent_is_named_by_its_path(run: Any) -> None:
+    pytest.importorskip("h5py")
+    seen = run(
+        "forkserver",
+        """
+        import os, h5py
+        from stoker import DataLoader
+        class Step:
+            def __init__(self, fn):
+                self.fn = fn
+        class Compose:
+            def __init__(self, *transforms):
+                self.transforms = list(transforms)
+        class Data:
+            def __init__(self, transform):
+                self.transform = transform
+            def __len__(self):
+                return 4
+            def __getitem__(self, index):
+                return index
+        if __name__ == '__main__':
+            with h5py.File(os.environ['PLACE'] + '/data.h5', 'w') as file:
+                transform = Compose(Step(str), Step(None), Step(file))
+                try:
+                    iter(DataLoader(Data(transform), num_workers=2, multiprocessing_context=BIRTH))
+                except TypeError as error:
+                    print(type(error).__name__, error)
+        """,
+    )
+    assert seen.startswith("CannotSendError dataset.transform.transforms[2].fn: an open h5py.File cannot be sent")
+    assert "__getitem__" in seen  # where to open it
+
+
+@pytest.mark.slow
+def test_tensors_of_many_batches_held_with_a_hundred_descriptors(run: Any, birth: str) -> None:
+    """Where torch shares by descriptors, each tensor that arrives takes one."""
+    seen = run(
+        birth,
+        """
+        import resource
+        import torch
+        from stoker import DataLoader
+        class Data:
+            def __len__(self):
+                return 600
+            def __getitem__(self, index):
+                return torch.full((20_000,), index), index
+        if __name__ == '__main__':
+            resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+            kept = list(DataLoader(Data(), batch_size=2, num_workers=2, multiprocessing_context=BIRTH))
+            assert all(rows[1, -1] == labels[1] == 2 * place + 1 for place, (rows, labels) in enumerate(kept))
+            print(len(kept))
+        """,
+        torch=True,
+    )
+    assert seen == "300"
+
+
+@pytest.mark.slow
+def test_batches_go_on_to_another_process_of_the_users(run: Any, birth: str) -> None:
+    """By a queue of torch's, while the loader goes on: whole, a slice, and a small leaf."""
+    seen = run(
+        birth,
+        """
+        import torch
+        from torch import multiprocessing
+        from stoker import DataLoader
+        class Data:
+            def __len__(self):
+                return 160
+            def __getitem__(self, index):
+                return torch.full((20_000,), index), index
+        def consume(batches, sums):
+            while (batch := batches.get(timeout=20)) is not None:
+                rows, part, labels = batch
+                sums.put([rows[:, -1].tolist(), part.tolist(), labels.tolist()])
+                del batch, rows, part, labels
+            sums.put(None)
+        if __name__ == '__main__':
+            context = multiprocessing.get_context(BIRTH)
+            batches, sums = context.Queue(), context.Queue()
+            consumer = context.Process(target=consume, args=(batches, sums))
+            consumer.start()
+            for rows, labels in DataLoader(Data(), batch_size=4, num_workers=2, multiprocessing_context=BIRTH):
+                batches.put((rows, rows[1:3, 7], labels))
+            batches.put(None)
+            found = list(iter(lambda: sums.get(timeout=20), None))
+            consumer.join(20)
+            expected = [[[*range(k, k + 4)], [k + 1, k + 2], [*range(k, k + 4)]] for k in range(0, 160, 4)]
+            assert found == expected, found
+            print(len(found), consumer.exitcode)
+        """,
+        torch=True,
+    )
+    assert seen == "40 0"
+
+
 @pytest.mark.parametrize("matching", [True, False])
 def test_lock_and_value_of_multiprocessing(run: Any, birth: str, matching: bool) -> None:
     """Those of the loader's own context arrive, and are shared with the trainer; others are refused by name."""
