@@ -84,7 +84,9 @@ def parser(about: str | None, rounds: int) -> argparse.ArgumentParser:
     result.add_argument("--rounds", type=int, help=f"how often everything is measured; without it {rounds}, quick 1")
     result.add_argument("--quick", action="store_true", help="smaller and shorter: to see that it works")
     result.add_argument("--case", default="", help="only cases whose name has this in it")
-    result.add_argument("--json", type=Path, help="file to write the results to; with --case, in place of theirs there")
+    result.add_argument(
+        "--json", type=Path, help="file to write the results to; with --case, among those that are in it"
+    )
     result.add_argument("--measure", help=argparse.SUPPRESS)
     result.set_defaults(usual_rounds=rounds)
     return result
@@ -100,6 +102,7 @@ def main(
     if options.measure is not None:
         print(json.dumps(measure(**json.loads(options.measure))))
         return
+    earlier = _earlier(options.json) if options.case else None  # before anything is measured that would be lost
     chosen = [case for case in cases(options) if options.case in case.name]
     rounds = options.rounds or (1 if options.quick else options.usual_rounds)
     before, began = environment(), time.monotonic()
@@ -116,12 +119,30 @@ def main(
     table.show(results)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        if options.case and options.json.exists():
-            results = among(json.loads(options.json.read_text()), results)
+        if earlier is not None:
+            results = among(earlier, results)
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 CIRCUMSTANCES = ("quick", "rounds", "seconds", "environment")
+
+
+def _earlier(path: Path | None) -> dict[str, Any] | None:
+    """The results that are in a file of this benchmark.
+
+    Raises:
+        SystemExit: it holds something else.
+    """
+    if path is None or not path.exists():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        name = found["name"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise SystemExit(f"{path}: no results of a benchmark ({error!r}): name another file for --json") from error
+    if name != Path(sys.argv[0]).stem:
+        raise SystemExit(f"{path}: results of {name}: name another file for --json")
+    return found
 
 
 def among(earlier: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:

@@ -292,3 +292,13 @@ def test_cases_that_are_measured_again_say_when_and_take_their_places(method: Mo
     assert [(case["name"], case["of"]) for case in found["cases"]] == [("a", 3), ("b", 5), ("c", 3), ("d", 7)]
     assert [case.get("measured", {}).get("rounds") for case in found["cases"]] == [None, 5, None, 7]
     assert found["rounds"] == 3 and found["environment"] == {"CPUs": "3 x some"} and found["question"] == "q7"
+
+
+@pytest.mark.parametrize("there", ["{", "[]", '{"cases": []}', '{"name": "tokens", "cases": []}'])
+def test_other_files_are_refused_before_anything_is_measured(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(there)
+    command = [sys.executable, str(BENCHMARKS / "rows.py"), "--case", "rows", "--json", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and "name another file for --json" in ended.stderr
+    assert path.read_text() == there
