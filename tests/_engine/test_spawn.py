@@ -131,6 +131,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "end", "code"),
     [("Data", "exit", 0), ("Data", "SIGKILL", -9), ("Slow", "SIGKILL", -9), ("Slow", "SIGINT", -2)],

@@ -14,7 +14,7 @@ import pytest
 Run = Callable[..., str]
 
 
-@pytest.fixture(params=["fork", "forkserver", "spawn"])
+@pytest.fixture(params=["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def birth(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -30,6 +30,7 @@ def test_ours_is_a_subclass_that_shares_no_behaviour(name: str) -> None:
         assert home.__module__.startswith("stoker."), f"{name}.{key} comes from {home}"
 
 
+@pytest.mark.slow
 def test_streams_of_plain_bases_and_torchs_are_told_from_datasets() -> None:
     """A process that avoids torch has plain bases; torch's streams may come along all the same."""
     program = """

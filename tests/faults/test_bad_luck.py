@@ -222,6 +222,7 @@ class TestNoProcessCanBeStarted:
         assert indices(batches) == CALM[: len(batches)] and len(batches) >= 3
         assert not iterator.is_open
 
+    @pytest.mark.slow
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody whose processes are so few")
     def test_a_real_one(self) -> None:
         """The kernel counts the processes of a user: of one that nobody else is."""

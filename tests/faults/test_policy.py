@@ -12,6 +12,7 @@ import pytest
 import stoker
 from stoker import SkipSample
 from stoker.loader import world
+from tests.faults.everywhere import EVERY, EVERYWHERE
 from tests.faults.runs import BACKENDS, BAD, N, Samples, fates, faults_in, indices, loader, plain, raises, story
 
 pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
@@ -26,7 +27,7 @@ POLICIES: dict[str, Any] = {"raise": "raise", "skip": "skip", "replace": "replac
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY)
 def test_every_backend_decides_as_the_serial_one(backend: str, policy: str, tmp_path: Path) -> None:
     def run(name: str, **settings: Any) -> Any:
         file = tmp_path / name
@@ -112,7 +113,7 @@ def runs_out_of_eights(samples: list[Any]) -> Any:
     return next(EMPTY) if 8 in found else [found]
 
 
-@pytest.mark.parametrize("backend", [None, *BACKENDS])
+@pytest.mark.parametrize("backend", EVERYWHERE)
 @pytest.mark.parametrize("where", ["a sample", "a sample, by threads", "collate_fn"])
 def test_what_ends_a_loop_does_not_end_the_epoch(where: str, backend: str | None) -> None:
     """A StopIteration is an error in its batch's place, as others are."""

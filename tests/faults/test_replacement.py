@@ -491,7 +491,7 @@ BELOW: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("anew", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("below", BELOW)
 def test_generators_below_others_go_on_if_they_give_the_same_again(below: str, anew: bool, tmp_path: Path) -> None:
     """Else nothing is lost or doubled without a word."""

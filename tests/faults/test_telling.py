@@ -15,6 +15,7 @@ import pytest
 
 import stoker
 from stoker import ErrorBudgetError, IteratorClosedError, StokerWarning
+from tests.faults.everywhere import EVERY, EVERYWHERE
 from tests.faults.runs import (
     BACKENDS,
     BAD,
@@ -32,7 +33,6 @@ from tests.faults.runs import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than CPUs
 
-EVERYWHERE = [None, *BACKENDS]
 ROOT = Path(__file__).parents[2]
 
 
@@ -233,7 +233,7 @@ def test_where_warnings_are_errors_too_many_bad_samples_are_that() -> None:
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 class TestFile:
-    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("backend", EVERY)
     @pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
     def test_is_the_same_everywhere(self, policy: str, backend: str, tmp_path: Path) -> None:
         for name, settings in (("serial", {}), ("this", BACKENDS[backend])):

@@ -138,7 +138,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("draws", ["often", *(pytest.param(name, marks=pytest.mark.slow) for name in ("once", "late"))])
-@pytest.mark.parametrize("source", [Numbers, Generated])
+@pytest.mark.parametrize("source", [Numbers, pytest.param(Generated, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_resumed_behind_each_batch(holder: str, source: Any, draws: str, tmp_path: Path) -> None:
     names = map(str, itertools.count())

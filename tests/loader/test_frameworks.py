@@ -434,6 +434,7 @@ def test_ranks_of_a_stream_of_hugging_faces_shuffle_alike() -> None:
 # A compiled function
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 1}], ids=str)
 def test_the_loop_in_a_compiled_function(settings: dict[str, Any]) -> None:
     network = torch.nn.Linear(2, 1)

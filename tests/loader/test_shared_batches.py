@@ -235,9 +235,9 @@ class Told:
 @pytest.mark.parametrize(
     ("row_seconds", "batch_size", "at_first", "shared"),
     [
-        (None, 16, 8, 4),  # one for each worker
-        (1.0, 16, 4, 4),  # twice prefetch_factor: they are shared
-        (1e-9, 16, 16, 4),  # as many as may be: they are not
+        (None, 16, 8, 3),  # one for each worker
+        (1.0, 16, 3, 3),  # prefetch_factor and one: they are shared
+        (1e-9, 16, 16, 3),  # as many as may be: they are not
         (1.0, 2, 8, 8),  # two rows for each worker
         (1.0, 1, 16, 16),
     ],

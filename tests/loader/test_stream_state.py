@@ -644,7 +644,7 @@ class BufferingWhole(Buffering):
     ],
     ids=["shards", "whole", "shuffled", "chain", "chain of shuffled"],
 )
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_mapped_is_read_again_as_it_was(below: Any, workers: int) -> None:
     make = lambda: loader(stoker.MapDataset(below(), int), num_workers=workers)  # noqa: E731
     whole = walked(iter(make()))
@@ -695,7 +695,7 @@ def chain_of_shuffled() -> Any:
 
 
 @pytest.mark.parametrize("make", [chain_of_shuffled, lambda: stoker.MapDataset(chain_of_shuffled(), tuple)])
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("workers", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3)), 2])
 def test_parts_of_a_chain_in_an_order_of_their_own(make: Any, workers: int) -> None:
     """Each worker draws the same order for a part, also where it is read again."""
     everything = [*range(N), *range(100, 100 + N)]

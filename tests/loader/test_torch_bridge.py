@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("birth", ["fork", "forkserver"])
 def test_its_generator_begins_alike_in_all_workers(birth: str) -> None:
     """They read one stream by stride, so it must have one order."""

@@ -247,7 +247,7 @@ GLOBAL |= {f"torch's {name}Sampler" for name in ("Random", "SubsetRandom", "Weig
 """They draw from a global generator, once: an epoch that has not begun follows from where the user has that then."""
 
 
-@pytest.mark.parametrize("seed", [7, None])
+@pytest.mark.parametrize("seed", [pytest.param(7, marks=pytest.mark.slow), None])
 @pytest.mark.parametrize("order", [order for order in ORDERS if order not in GLOBAL])
 def test_every_order_at_every_batch(order: str, seed: int | None, undisturbed: Any, noisy: Any) -> None:
     run = undisturbed(lambda: loader(noisy(7), seed=seed, **ORDERS[order](7, 3, False)))
