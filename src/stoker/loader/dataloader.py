@@ -96,7 +96,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             interpreter, which is sent the dataset once. None uses multiprocessing's default.
         generator: where the epoch's seed is drawn from (`torch.Generator`, or `numpy.random.Generator`).
         prefetch_factor: batches ahead for each worker (default 2, or as many as its threads need). Each costs its
-            memory. Where a batch takes over 50 ms and all workers make each one together, twice as many in all.
+            memory. Where a batch takes over 50 ms and all workers make each one together, one more, in all.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         pin_memory_device: deprecated by torch, and ignored.
         in_order: False delivers batches as they come.

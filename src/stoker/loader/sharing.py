@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 2
-"""Units that workers share at a time: while the last rows of one are made, those who are free begin the next. So many
-times `prefetch_factor` are under way then, however many workers there are, unless these have fewer rows than that."""
+"""Units that workers share at a time: while the last rows of one are made, those who are free begin the next."""
 
 
 def under_way(loader: DataLoader[Any], rows: int, workers: int) -> int:
-    """Units of so many rows that may be under way where workers share each: so that there is work for all of them."""
+    """Units of so many rows that may be under way where workers share each: they are as one, who is given the next
+    before it is done. There are more where they have so few rows that there would not be work for all.
+    """
     enough = -(-AT_ONCE * workers // max(1, rows))
     ahead = loader.prefetch_factor or 1
-    return min(max(1, ahead * workers), max(enough, AT_ONCE * ahead))
+    return min(max(1, ahead * workers), max(enough, ahead + 1))
 
 
 def gathers(loader: DataLoader[Any]) -> bool | None:
