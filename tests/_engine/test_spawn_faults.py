@@ -106,6 +106,18 @@ def test_a_worker_that_dies_in_its_init_function(tmp_path: Path) -> None:
     assert run.told == ["death"] and "in worker_init_fn" in run.events[0].message
 
 
+def close_all() -> None:
+    """As a library that makes itself a daemon."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def test_a_worker_whose_descriptors_a_sample_closes_has_not_left_in_peace(tmp_path: Path) -> None:
+    run = Run(Numbers({17: Once(tmp_path / "closed", close_all)}))
+    with pytest.warns(stoker.StokerWarning, match=r"exited unexpectedly.*exit code 1"):
+        assert run.batches() == calm()
+    assert run.told == ["death"]
+
+
 def kill_first(iterator: Any) -> None:
     """Returns when it is dead: on a busy machine a whole epoch may be over before the kernel has come to it."""
     children = iterator._backend._life.children

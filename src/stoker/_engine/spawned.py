@@ -41,8 +41,8 @@ class SpawnedWorker(Worker):
         """To the trainer; waits while it has no time."""
         try:
             self._pipe.send(message)
-        except OSError:
-            settle.leave(0)
+        except OSError:  # the trainer has ended, and asks nobody, or the user's code has closed our descriptors
+            settle.leave(1)
 
     def receive(self) -> list[Message]:
         """From the trainer."""
@@ -50,9 +50,11 @@ class SpawnedWorker(Worker):
         try:
             if self._pipe in ready:
                 return [self._pipe.recv()]
-        except (EOFError, OSError):
+        except EOFError:  # there is nothing more to do
+            settle.leave(0)
+        except OSError:
             pass
-        settle.leave(0)
+        settle.leave(1)
 
     def arrived(self) -> list[Message]:
         """From the trainer. That it has ended is found out by whoever waits for it."""
