@@ -30,7 +30,7 @@ TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _
 BENCHMARKS := transport overhead start memory columns small_shm images order resume order_cost rows tokens dicts ragged streams where auto
 BENCHMARKS += latency first_batch chaos recovery supervision
 # Those of which a short form says something beside torch's loader, in 5 minutes.
-QUICK := $(filter-out where resume order_cost streams auto latency chaos recovery supervision,$(BENCHMARKS))
+QUICK := $(filter-out memory where resume order_cost streams auto latency chaos recovery supervision,$(BENCHMARKS))
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...
