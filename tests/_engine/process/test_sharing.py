@@ -282,7 +282,7 @@ class Shares(RuleBasedStateMachine):
 
 
 class TestShares(Shares.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.long
