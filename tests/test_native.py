@@ -61,6 +61,18 @@ def test_stack_copies_what_is_much_larger_than_a_cache() -> None:
 
 
 @needs_it
+@given(points=st.integers(0, 300), source=st.integers(0, 40), at=st.integers(0, 40))
+def test_planes_takes_channels_apart_and_touches_nothing_else(points: int, source: int, at: int) -> None:
+    rng = np.random.default_rng(points)
+    pool = rng.integers(0, 256, 1000, np.uint8)
+    target = rng.integers(0, 256, at + 3 * points + 100, np.uint8)
+    expected = target.copy()
+    expected[at : at + 3 * points] = pool[source : source + 3 * points].reshape(points, 3).T.reshape(-1)
+    functions().planes(target.ctypes.data + at, pool.ctypes.data + source, points)
+    assert np.array_equal(target, expected)
+
+
+@needs_it
 @given(
     n=st.one_of(st.integers(1, 300), st.integers(1, 2**62)), key=st.integers(0, 2**64 - 1), count=st.integers(9, 200)
 )

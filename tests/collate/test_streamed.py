@@ -21,12 +21,16 @@ class Counted:
     """The compiled part, and how many rows it has copied."""
 
     def __init__(self, inner: _native.Functions) -> None:
-        self.rows = 0
+        self.rows = self.images = 0
         self._inner = inner
 
     def stack(self, to: int, sources: Sequence[int], size: int) -> None:
         self.rows += len(sources)
         self._inner.stack(to, sources, size)
+
+    def planes(self, to: int, source: int, points: int) -> None:
+        self.images += 1
+        self._inner.planes(to, source, points)
 
 
 @pytest.fixture
@@ -120,6 +124,65 @@ def test_values_that_lie_otherwise(make: Any, early: bool, counted: Counted, new
     samples[2] = transposed(samples[2])
     assert_same(collated(samples, new_slot(), early), collate.default_collate(samples))
     assert counted.rows == (3 if early else 0)
+
+
+@pytest.mark.parametrize("shape", [(128, 129, 3), (8, 16, 48, 3), (20000, 3)], ids=["images", "clips", "points"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
+def test_images_whose_channels_come_first_only_in_name(
+    shape: tuple[int, ...], dtype: str, make: Any, early: bool, counted: Counted, new_slot: Any, assert_same: Any
+) -> None:
+    """They lie as they were decoded, each point's channels beside each other."""
+    rng = np.random.default_rng(0)
+    samples: list[Any] = [np.moveaxis(rng.integers(0, 2, shape).astype(dtype), -1, 0) for _ in range(4)]
+    if make is tensor:
+        samples = list(map(pytest.importorskip("torch").from_numpy, samples))
+    batch = collated(samples, new_slot(), early)
+    assert_same(batch, collate.default_collate(samples))
+    assert counted.images == (4 if early else 0) and not counted.rows
+
+
+OTHERS = {
+    "cropped": lambda image: np.moveaxis(image[:, :-1], -1, 0),
+    "mirrored": lambda image: np.moveaxis(image[:, ::-1], -1, 0),
+    "on its side": lambda image: image.transpose(2, 1, 0),
+    "four channels": lambda image: np.moveaxis(np.concatenate([image, image[..., :1]], -1), -1, 0),
+    "three of four channels": lambda image: np.moveaxis(np.concatenate([image, image[..., :1]], -1)[..., :3], -1, 0),
+    "words": lambda image: np.moveaxis(image.astype(np.int16), -1, 0),
+    "channels last": lambda image: image,
+}
+
+
+@pytest.mark.parametrize("how", OTHERS)
+def test_images_that_lie_otherwise(
+    how: str, make: Any, early: bool, counted: Counted, new_slot: Any, assert_same: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    samples: list[Any] = [OTHERS[how](rng.integers(0, 256, (128, 128, 3), np.uint8)) for _ in range(4)]
+    if make is tensor:
+        torch = pytest.importorskip("torch")
+        if how == "mirrored":
+            pytest.skip("torch has no such tensors")
+        samples = list(map(torch.from_numpy, samples))
+    assert_same(collated(samples, new_slot(), early), collate.default_collate(samples))
+    assert not counted.images
+
+
+def test_an_image_of_another_kind_among_others(
+    make: Any, counted: Counted, new_slot: Any, assert_same: Any, monkeypatch: Any
+) -> None:
+    """It lies as the others do, and is another dtype's, or negative in name."""
+    monkeypatch.setattr(compiled_module, "WORTH", -1.0)
+    rng = np.random.default_rng(0)
+    samples: list[Any] = [np.moveaxis(rng.integers(0, 100, (128, 128, 3), np.int8), -1, 0) for _ in range(4)]
+    if make is tensor:
+        torch = pytest.importorskip("torch")
+        samples = list(map(torch.from_numpy, samples))
+        samples[2] = torch._neg_view(samples[2])
+        assert samples[2].is_neg() and samples[2].stride() == samples[1].stride()
+    else:
+        samples[2] = samples[2].view(np.uint8)
+    assert_same(collated(samples, new_slot(), early=True), collate.default_collate(samples))
+    assert counted.images == (3 if make is tensor else 2)
 
 
 @pytest.mark.parametrize("what", ["negated", "conjugated", "followed by autograd", "other dtype"])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-VERSION = 1
+VERSION = 2
 LARGE = 2 << 20
 LARGE_HERE = 16 << 20
 """Bytes from which on a copy for another process, or for this one, is better made past the caches: what is written the
@@ -27,10 +27,13 @@ class Functions(NamedTuple):
 
     Attributes:
         stack: `(to, sources, size)` copies `size` bytes from each source, one behind the other, past the caches.
+        planes: `(to, source, points)` copies an image of so many points past the caches: three bytes that lie beside
+            each other in each point, as photographs are decoded, come channel by channel.
         walk: `(points, count, n, width, height, keys, rounds)` puts each point where a permutation has it.
     """
 
     stack: Callable[[int, Sequence[int], int], None]
+    planes: Callable[[int, int, int], None]
     walk: Callable[[int, int, int, int, int, int, int], None]
 
 
@@ -47,16 +50,17 @@ def _loaded() -> tuple[Functions | None, str]:
         return None, f"it cannot be loaded: {error}"
     if version != VERSION:
         return None, f"it was built from other sources (version {version}, not {VERSION}): install Stoker again"
-    stack, walk = library.stoker_stack, library.stoker_walk
+    stack, planes, walk = library.stoker_stack, library.stoker_planes, library.stoker_walk
     address, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     stack.argtypes, stack.restype = [address, address, size, size], None
+    planes.argtypes, planes.restype = [address, address, size], None
     walk.argtypes, walk.restype = [address, size, number, number, number, address, size], None
 
     def stacked(to: int, sources: Sequence[int], size: int) -> None:
         count = len(sources)
         stack(to, (address * count)(*sources), count, size)
 
-    return Functions(stacked, walk), "compiled"
+    return Functions(stacked, planes, walk), "compiled"
 
 
 functions, why = _loaded()

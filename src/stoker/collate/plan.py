@@ -189,6 +189,7 @@ class Arrays(Rows):
         self._lengths = {shape[0]}
         self._leaf = leaves.leaf
         self._sized(shape, dtype.itemsize)
+        self._beside = streamed.strides_beside(shape, dtype.itemsize == 1)
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(self._kinds.issuperset(map(type, column)))
@@ -216,9 +217,7 @@ class Arrays(Rows):
     def _write(self, row: Any, value: Any) -> None:
         if type(value) not in self._kinds or value.shape != self._shape or value.dtype != self._dtype:
             raise Unlike
-        if self._streams is not None and value.flags.c_contiguous:
-            self._streams.stack(self._address(row), [self._address(value)], value.nbytes)
-        else:
+        if self._streams is None or not streamed.row_array(self._streams, row, value, self._beside):
             np.copyto(row, value)
 
     def _address(self, value: Any) -> int:
@@ -237,6 +236,7 @@ class Tensors(Rows):
         self._leaf = leaves.of_tensor
         self._stack = sys.modules["torch"].stack
         self._sized(self._shape, example.element_size())
+        self._beside = streamed.strides_beside(self._shape, example.element_size() == 1)
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(set(map(type, column)) == self._kinds)
@@ -268,9 +268,7 @@ class Tensors(Rows):
     def _write(self, row: Any, value: Any) -> None:
         if value.shape != self._shape or value.dtype != self._dtype or not is_plain(value):
             raise Unlike
-        if self._streams is not None and streamed.is_as_it_lies(value):
-            self._streams.stack(row.data_ptr(), [value.data_ptr()], value.nbytes)
-        else:
+        if self._streams is None or not streamed.row_tensor(self._streams, row, value, self._beside):
             row.copy_(value)
 
     def _address(self, value: Any) -> int:

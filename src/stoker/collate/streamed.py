@@ -8,8 +8,52 @@ from typing import Any
 
 from stoker import _native
 
+Strides = tuple[int, ...]
+
 _about_arrays = attrgetter("dtype", "shape", "flags.c_contiguous")
 _about_tensors = attrgetter("dtype", "shape", "device.type", "requires_grad")
+
+_CHANNELS = 3
+
+
+def row_array(functions: _native.Functions, row: Any, value: Any, beside: Strides | None) -> bool:
+    """Writes an array as a row of its shape and dtype; False, with nothing written, where it cannot be copied so.
+
+    Args:
+        functions: the compiled part.
+        row: a contiguous array.
+        value: an array of NumPy's own classes.
+        beside: what `strides_beside` says.
+    """
+    if value.flags.c_contiguous:
+        functions.stack(address_of_array(row), [address_of_array(value)], value.nbytes)
+    elif value.strides == beside:
+        functions.planes(address_of_array(row), address_of_array(value), value.nbytes // _CHANNELS)
+    else:
+        return False
+    return True
+
+
+def row_tensor(functions: _native.Functions, row: Any, value: Any, beside: Strides | None) -> bool:
+    """As `row_array`, for tensors of torch's own class."""
+    if is_as_it_lies(value):
+        functions.stack(row.data_ptr(), [value.data_ptr()], value.nbytes)
+    elif value.stride() == beside and not value.is_neg():
+        functions.planes(row.data_ptr(), value.data_ptr(), value.nbytes // _CHANNELS)
+    else:
+        return False
+    return True
+
+
+def strides_beside(shape: Sequence[int], is_of_bytes: bool) -> Strides | None:
+    """In bytes, of an image whose three channels lie beside each other in each point, though they are its first
+    dimension: as it is decoded, and turned for the network. None where there is no such thing."""
+    if not is_of_bytes or len(shape) < 2 or shape[0] != _CHANNELS:
+        return None
+    strides = [_CHANNELS]
+    for size in reversed(shape[2:]):
+        strides.append(strides[-1] * size)
+    return (1, *reversed(strides))
 
 
 def arrays(column: Sequence[Any], out: Any) -> bool:
