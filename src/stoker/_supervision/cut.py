@@ -15,8 +15,9 @@ workers can give, and not shared at 0.86."""
 SHORTEST = 0.02
 """Seconds of work in a part, at least: so that this wait is a small share of it."""
 
-LONGEST = 0.05
-"""Seconds of work in a part, at most: what is left of a unit goes to whoever is free first."""
+LONGEST = 0.1
+"""Seconds of work in a part, at most: what is left of a unit goes to whoever is free first. Each part takes its worker
+and the zygote half a millisecond."""
 
 AT_FIRST = 4
 """Rows of a part while nobody knows what one costs. Where it turns out that the unit cannot be shared they were made in

@@ -171,6 +171,20 @@ def test_who_takes_long_asks_when_it_needs_it() -> None:
     assert slots.offer(1) is None
 
 
+def test_what_others_write_or_what_lies_idle_is_offered_with_a_part() -> None:
+    slots, rooms = lending(free=2, units=3, seconds=1.0)
+    assert slots.offer_to_share(0) is None  # nothing is known yet
+    slots.answered(0, "batch", (None, 900))
+    for offered in (slots.offer_to_share(0), slots.offer_to_share(0), slots.share(0, 1)):
+        assert offered is not None and offered.number == slots.shared(0) == 1 and rooms.free == 1
+    for offered in (slots.share(1, 1), slots.offer_to_share(1)):
+        assert offered is not None and offered.number == 2
+    assert slots.offer_to_share(2) is None and slots.share(2, 900) is None  # none lies idle
+    slots.unshare(0)
+    slots.asked(2, 2, 900)
+    assert slots.offer_to_share(0) is None and rooms.free == 1  # it is for who waits
+
+
 def test_the_usual_size_is_offered_unless_somebody_waits() -> None:
     slots, rooms = lending(free=3, units=2)
     assert slots.offer(0) is None  # nothing is known yet

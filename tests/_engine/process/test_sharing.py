@@ -126,6 +126,8 @@ class Shares(RuleBasedStateMachine):
                 begun = self.rows.setdefault(run.unit, set())
                 assert not begun & set(range(first, last)), "no row is made twice"
                 begun.update(range(first, last))
+                if (offered := self.lending.offer_to_share(run.unit)) is not None:
+                    self.writes[worker] = offered
             else:
                 self.rows.pop(run.unit, None)
                 slot = self.lending.offer(run.unit)

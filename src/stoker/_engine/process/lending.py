@@ -56,7 +56,10 @@ class Lending:
         Where none is idle, or units are slow, the worker asks when it has its samples: a slot that it held while it
         makes them would be memory that no batch needs yet, and to ask takes a tenth of a millisecond.
         """
-        if not self._usual_size or self._asks or self._dispatch.is_slow:
+        return None if self._dispatch.is_slow else self._idle(unit)
+
+    def _idle(self, unit: int) -> Slot | None:
+        if not self._usual_size or self._asks:
             return None
         self.collect()
         slot = self._arena.take_free(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
@@ -72,6 +75,12 @@ class Lending:
         self._free(self._slots.pop(unit, None))
         self._asks = [ask for ask in self._asks if ask[1] != worker]
         self._asks.append((unit, worker, size))
+
+    def offer_to_share(self, unit: int) -> Slot | None:
+        """The slot that several workers write, if there is one, or one that lies idle, for `offer`'s reasons: of a slow
+        unit too, since whoever has made some of its rows would ask otherwise, each of them."""
+        number = self._slots.get(unit)
+        return self._idle(unit) if number is None else self._arena.slot(number)
 
     def share(self, unit: int, size: int) -> Slot | None:
         """The slot that several workers write; None where it is too small, or there is no memory at the moment.

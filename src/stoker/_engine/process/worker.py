@@ -33,6 +33,7 @@ class Worker(ABC):
         self._inbox: list[Message] = []
         self._announced: set[int] = set()  # units in it that the job knows of
         self._unit = -1
+        self._offered: Slot | None = None  # with the unit
         self._asked = 0  # questions for a slot
         self._waited = 0.0  # seconds for memory, with the unit in hand: they say nothing about what it costs
         self._resume: bytes | None = None
@@ -67,7 +68,8 @@ class Worker(ABC):
                 self._resume = None
                 job.resume(resume)
             start = time.perf_counter()
-            self._writer.begin(None if slot is None else Slot(*slot))
+            self._offered = None if slot is None else Slot(*slot)
+            self._writer.begin(self._offered if part is None else None)
             if job is None:
                 self._answer("error", dumps(sick), start, None)
             elif part is None:
@@ -131,6 +133,9 @@ class Worker(ABC):
 
     def _ask_for_rows(self, size: int) -> Mapping:
         """The slot in which several workers write this unit."""
+        offered = self._offered
+        if offered is not None and size <= offered.capacity:
+            return self._writer.map(offered)
         given = self._given("ask_for_rows", size)
         if given is None:
             raise MisfitError("there is no memory for it now")

@@ -504,7 +504,7 @@ class Zygote:
             unit, slot, part = run.unit, None, None
             known = self._blame.known(unit) if self._troubled else ()
             if run.is_part:
-                part = self._sharing.handed_out(run)
+                part, slot = self._sharing.handed_out(run), self._lending.offer_to_share(unit)
             else:
                 slot = self._lending.offer(unit)
             self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot), known, part)
