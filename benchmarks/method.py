@@ -272,7 +272,7 @@ def cpu_seconds() -> float:
     """
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     ticks = 0
-    for pid in _family() - {os.getpid()}:
+    for pid in family() - {os.getpid()}:
         fields = _read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
         ticks += sum(map(int, fields[11:15]))  # its own, and that of those it has waited for
     return sum(usage.ru_utime + usage.ru_stime for usage in used) + ticks / os.sysconf("SC_CLK_TCK")
@@ -285,7 +285,7 @@ def memory_of_all() -> int:
     a batch that nobody has mapped at this moment is there too, and so is one whose descriptor is closed.
     """
     private, files = 0, {}
-    for pid in _family():
+    for pid in family():
         totals = dict.fromkeys(("Pss:", "Pss_Shmem:"), 0)
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
             name, *numbers = line.split()
@@ -313,7 +313,7 @@ def memory_when_full() -> int:
     return most
 
 
-def _family() -> set[int]:
+def family() -> set[int]:
     """This process and its descendants."""
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):

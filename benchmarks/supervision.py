@@ -12,12 +12,10 @@ blocks beside each other are a pair, each in the opposite order of the last. So 
 its speed changes all the time. After some pairs both engines end, and others are born: how their memory lies is luck
 that lasts as long as a process.
 
-A ratio is that of the two blocks of a pair. Shown is by how much more the engine as it is takes: the mean of the
-ratios without the highest and the lowest quarter, and the ends of its interval (95 %, by bootstrap: engines are
-drawn, each with all of its pairs; to draw pairs of theirs as well would count their chance twice, see Davison and
-Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8). The goal is for the upper end. The processor
-time is that of all processes, by the scheduler's account. In the last case both engines are the same, as they are: so
-much is chance. What happens once a second (a look at who stalls, some 20 us) is in few blocks, and does not show.
+A ratio is that of the two blocks of a pair; the statistics are those of pairs.py. Shown is by how much more the engine
+as it is takes, and the ends of the interval. The goal is for the upper end. The processor time is that of all
+processes, by the scheduler's account. In the last case both engines are the same, as they are: so much is chance. What
+happens once a second (a look at who stalls, some 20 us) is in few blocks, and does not show.
 """
 
 from __future__ import annotations
@@ -28,8 +26,6 @@ import contextlib
 import functools
 import inspect
 import math
-import random
-import statistics
 import sys
 import textwrap
 import time
@@ -41,11 +37,11 @@ import images
 import method
 import transport
 from method import Case, Figures, Goal
+from pairs import interval, middle
 
 method.LONGEST = 1800.0
 WORKERS = 2
 BLOCK = 0.04  # seconds
-DRAWN = 2000
 MOST = 2  # per cent
 TIME, CPU = "% more time", "% more processor time"
 
@@ -155,24 +151,6 @@ def _ratios(ours: Engine, theirs: Engine, pairs: int) -> Iterator[tuple[float, f
 
 def per_cent(ratio: float) -> float:
     return 100 * (ratio - 1)
-
-
-def middle(ratios: list[float]) -> float:
-    """The mean of the middle half."""
-    ratios = sorted(ratios)
-    cut = len(ratios) // 4
-    return statistics.fmean(ratios[cut : len(ratios) - cut])
-
-
-def interval(lives: list[list[float]]) -> tuple[float, float]:
-    """The ends of the middle's interval. Pairs of the same engines share their luck."""
-    chance = random.Random(0)
-    drawn = []
-    for _ in range(DRAWN):
-        chosen = chance.choices(lives, k=len(lives))
-        drawn.append(middle([ratio for life in chosen for ratio in life]))
-    drawn.sort()
-    return drawn[DRAWN // 40], drawn[-DRAWN // 40]
 
 
 class Engine:
