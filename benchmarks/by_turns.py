@@ -35,7 +35,7 @@ TURN = 8  # batches
 def cases(options: argparse.Namespace) -> list[Case]:
     if not options.data.is_dir():
         raise SystemExit(f"no photographs in {options.data}: `python examples/make_photos.py --data {options.data}`")
-    lives, turns = (1, 2) if options.quick else (16, 12)
+    lives, turns = (1, 2) if options.quick else (32, 4)
     goals = [Goal(RATE, at_least=1), Goal(CPU, at_most=1)]
     how = {"data": str(options.data), "lives": lives, "turns": turns}
     return [

@@ -90,7 +90,7 @@ def started(fn: Any, samples: Sequence[Any], in_runs: bool = False) -> collate.C
     assert isinstance(compiled, collate.Compiled)
     call = compiled.rows if in_runs else compiled
     call(samples)
-    compiled.begin(len(samples), None, in_runs=in_runs)
+    compiled.begin(len(samples), None, run_of=len(samples) if in_runs else None)
     call(samples)
     compiled.end()
     return compiled
@@ -98,7 +98,7 @@ def started(fn: Any, samples: Sequence[Any], in_runs: bool = False) -> collate.C
 
 def collated(compiled: collate.Compiled, samples: Sequence[Any], lender: Any = None, in_runs: bool = False) -> Any:
     """As a worker does it: each sample is handed over as it comes."""
-    keep = compiled.begin(len(samples), lender, in_runs=in_runs)
+    keep = compiled.begin(len(samples), lender, run_of=len(samples) if in_runs else None)
     kept = list(samples) if keep is None else [keep(place, sample) for place, sample in enumerate(samples)]
     try:
         return (compiled.rows if in_runs else compiled)(kept)

@@ -185,6 +185,28 @@ def test_an_image_of_another_kind_among_others(
     assert counted.images == (3 if make is tensor else 2)
 
 
+@pytest.mark.parametrize(("run_of", "streams"), [(8, False), (16, True)])
+def test_a_run_of_rows_is_as_large_as_its_batch(
+    run_of: int, streams: bool, make: Any, counted: Counted, new_slot: Any, monkeypatch: Any
+) -> None:
+    """That is what its reader finds: 4 rows are made here, and others make the rest."""
+    monkeypatch.setattr(compiled_module, "WORTH", -1.0)
+    samples = [make(number) for number in range(4)]
+    monkeypatch.setattr(_native, "LARGE", 16 * samples[0].nbytes)
+    compiled = collate.compiling(collate.default_collate)
+    assert isinstance(compiled, collate.Compiled)
+    for _ in range(2):
+        compiled.begin(4, None, run_of=run_of)
+        compiled.rows([make(number) for number in range(4)])
+        compiled.end()
+    keep = compiled.begin(4, new_slot(), travels=True, run_of=run_of)
+    assert keep is not None
+    for place, sample in enumerate(samples):
+        keep(place, sample)
+    compiled.end()
+    assert counted.rows == (4 if streams else 0)
+
+
 @pytest.mark.parametrize("what", ["negated", "conjugated", "followed by autograd", "other dtype"])
 def test_tensors_that_are_not_what_lies_there(
     what: str, early: bool, counted: Counted, new_slot: Any, assert_same: Any

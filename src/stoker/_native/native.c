@@ -87,13 +87,14 @@ __attribute__((target("ssse3"))) static size_t planes_by_sixteen(uint8_t *to, co
 #endif
 
 /* Copies an image whose three channels are bytes that lie beside each other for each point: channel by channel. */
-EXPORTED void stoker_planes(uint8_t *to, const uint8_t *from, size_t points) {
+EXPORTED void stoker_planes(uint8_t *restrict to, const uint8_t *restrict from, size_t points) {
+    uint8_t *first = to, *second = first + points, *third = second + points;
     size_t done = 0;
 #if defined(__x86_64__) && defined(__GNUC__)
     if (__builtin_cpu_supports("ssse3")) done = planes_by_sixteen(to, from, points);
 #endif
     for (; done < points; done++)
-        for (size_t channel = 0; channel < 3; channel++) to[channel * points + done] = from[3 * done + channel];
+        first[done] = from[3 * done], second[done] = from[3 * done + 1], third[done] = from[3 * done + 2];
 #if defined(__x86_64__)
     _mm_sfence(); /* whoever is told of it sees it */
 #endif

@@ -40,7 +40,7 @@ class Compiled:
         self._misfits = 0  # batches of which one could not be
 
     def begin(
-        self, count: int, lender: memory.Lender | None, travels: bool = False, in_runs: bool = False
+        self, count: int, lender: memory.Lender | None, travels: bool = False, run_of: int | None = None
     ) -> Keep | None:
         """Samples are about to be made, at most so many: for one batch, or for a run of its rows.
 
@@ -48,19 +48,19 @@ class Compiled:
             count: of samples.
             lender: gives the memory of the batch.
             travels: whether the batch is handed over to another process.
-            in_runs: whether `rows` will collate them.
+            run_of: of how many rows they are a run, which `rows` will collate.
 
         Returns:
             What each is to be given to as soon as it is made, with its place; None where that is not worth it.
         """
-        plan = self._runs if in_runs else self._plan
+        plan = self._plan if run_of is None else self._runs
         if plan is None or not plan.large or count < 2:
             self._begun = None
             return None
         self._begun = time.perf_counter()
         if not self._is_early:
             return None
-        self._early, self._keeper = plan, Keeper(plan, count, lender, travels)
+        self._early, self._keeper = plan, Keeper(plan, count, lender, (run_of or count) if travels else 0)
         return self._keeper
 
     def end(self) -> None:

@@ -71,11 +71,12 @@ class Rows(ABC):
     def _address(self, value: Any) -> int:
         """Where the value's memory begins."""
 
-    def begin(self, count: int, travels: bool) -> None:
-        """A batch of at most so many samples is about to be made, which may be handed over to another process."""
+    def begin(self, count: int, travels: int) -> None:
+        """At most so many samples are about to be made, for a batch of `travels` rows that is handed over to another
+        process; of 0 where it stays here."""
         self._whole, self._rows = self._memory(count)
-        self._travels = travels
-        self._streams = _native.for_large(self._whole.nbytes) if travels else None
+        self._travels = bool(travels)
+        self._streams = _native.for_large(self._whole.nbytes // count * travels) if travels else None
 
     def end(self) -> None:
         """The batch is made, or will not be: its memory is nobody's here."""
@@ -111,13 +112,13 @@ class Keeper:
         plan: of what is large in a sample.
         count: samples of the batch, at most.
         lender: gives the batch's memory.
-        travels: whether the batch is handed over to another process.
+        travels: rows of the batch, if it is handed over to another process.
 
     Attributes:
         is_over: whether a sample did not fit, so that the others are left as they are.
     """
 
-    def __init__(self, plan: Node, count: int, lender: memory.Lender | None, travels: bool = False) -> None:
+    def __init__(self, plan: Node, count: int, lender: memory.Lender | None, travels: int = 0) -> None:
         self._plan = plan
         self._count = count
         self._lender = lender

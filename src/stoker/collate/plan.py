@@ -57,7 +57,7 @@ class Node(Protocol):
     def make(self, checked: Any) -> Any:
         """The field of the batch, from what `check` gave."""
 
-    def begin(self, count: int, travels: bool) -> None:
+    def begin(self, count: int, travels: int) -> None:
         """Asks for the memory of its rows."""
 
     def put(self, place: int, value: Any) -> Any:
@@ -80,7 +80,7 @@ class _Small:
 
     large = False
 
-    def begin(self, count: int, travels: bool) -> None:
+    def begin(self, count: int, travels: int) -> None:
         """There is no memory to ask for."""
 
     def put(self, place: int, value: Any) -> Any:
@@ -294,7 +294,7 @@ class _Fields(ABC):
     def _made(self, checked: Sequence[Any]) -> list[Any]:
         return [node.make(part) for node, part in zip(self._nodes, checked, strict=True)]
 
-    def begin(self, count: int, travels: bool) -> None:
+    def begin(self, count: int, travels: int) -> None:
         for number in self._large:
             self._nodes[number].begin(count, travels)
 

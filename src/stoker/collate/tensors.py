@@ -102,7 +102,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
     return (
         type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout is torch.strided
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
     )

@@ -246,7 +246,7 @@ class LoaderJob:
         """A run of a batch's rows. Samples raise what they raise; all else that is wrong is for the whole batch."""
         source = self._source
         self._samples = last - first
-        keep = self._keep(last - first, in_runs=True)
+        keep = self._keep(last - first, run_of=len(work.indices))
         try:
             samples = source.run(work, seeds, first, last, keep)
         except SkipSample as wish:
@@ -265,11 +265,11 @@ class LoaderJob:
         self.mark[0] = WRITE
         return batch
 
-    def _keep(self, count: int, in_runs: bool = False) -> Keep | None:
+    def _keep(self, count: int, run_of: int | None = None) -> Keep | None:
         """What so many samples are given to as they come, where that is worth it."""
         if self._compiled is None:
             return None
-        return self._compiled.begin(count, self._lend, travels=self._recycled is None, in_runs=in_runs)
+        return self._compiled.begin(count, self._lend, travels=self._recycled is None, run_of=run_of)
 
     def _begin_ahead(self) -> None:
         """Threads have time for what comes next, as far as it is of this epoch: the dataset stands there."""
