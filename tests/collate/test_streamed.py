@@ -63,7 +63,7 @@ def collated(samples: Sequence[Any], lender: Any, early: bool) -> Any:
     """As a worker does it, by the plan that the batch before has left."""
     compiled = collate.compiling(collate.default_collate)
     assert isinstance(compiled, collate.Compiled)
-    for _ in range(2):  # the first may load torch, which asks for another plan
+    for _ in range(3):  # the first may load torch, which asks for another plan; the last is looked at
         compiled.begin(len(samples), None)
         compiled([sample.copy() if isinstance(sample, np.ndarray) else sample.clone() for sample in [samples[0]] * 4])
         compiled.end()
@@ -195,7 +195,7 @@ def test_a_run_of_rows_is_as_large_as_its_batch(
     monkeypatch.setattr(_native, "LARGE", 16 * samples[0].nbytes)
     compiled = collate.compiling(collate.default_collate)
     assert isinstance(compiled, collate.Compiled)
-    for _ in range(2):
+    for _ in range(3):  # as above
         compiled.begin(4, None, run_of=run_of)
         compiled.rows([make(number) for number in range(4)])
         compiled.end()
