@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import stoker
+from stoker.loader import job
 from stoker.loader.held_generators import held_generators
 
 
@@ -199,3 +200,68 @@ def test_workers_do_not_draw_the_same_from_one_that_a_class_holds() -> None:
     assert epochs(2) == alone
     assert len(set(alone)) == 2 * 12
     assert Drawing.rng.getstate() == before
+
+
+# Looked for before workers are forked
+
+
+class Renewed(stoker.Dataset[float]):
+    """Draws from a generator of its own, which `set_epoch` replaces."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(1)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> float:
+        return self.rng.random()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.rng = random.Random(epoch)
+
+
+class Kept(Renewed):
+    set_epoch = None  # type: ignore[assignment]
+
+
+def numbers(dataset: Any, workers: int, **how: Any) -> list[float]:
+    with stoker.DataLoader(dataset, 4, num_workers=workers, seed=3, **how) as loader:
+        return [number for _ in range(2) for batch in loader for number in batch.tolist()]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kind", [Renewed, Kept])
+def test_generators_found_before_the_fork_are_those_of_the_worker(kind: Any, persistent: bool) -> None:
+    model = numbers(kind(), 0)
+    assert len(set(model)) == len(model) == 80
+    for workers in (1, 2):
+        assert numbers(kind(), workers, persistent_workers=persistent) == model
+
+
+def test_a_generator_made_by_the_init_function_is_found() -> None:
+    def own(worker_id: int) -> None:
+        info = stoker.get_worker_info()
+        assert info is not None
+        info.dataset.rng = random.Random(2)
+
+    for seeding in ("auto", "sample"):
+        given = [numbers(Kept(), workers, worker_init_fn=own, seeding=seeding) for workers in (1, 1)]
+        assert given[0] == given[1]
+    assert numbers(Kept(), 1, worker_init_fn=own, seeding="sample") == numbers(
+        Kept(), 2, worker_init_fn=own, seeding="sample"
+    )
+
+
+def test_workers_do_not_look_for_generators_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    look = job.held_generators
+    monkeypatch.setattr(job, "held_generators", lambda holder: calls.append(holder) or look(holder))
+
+    def in_worker(holder: object) -> Any:
+        raise AssertionError("looked for in a worker")
+
+    monkeypatch.setattr("stoker.loader.seeding.held_generators", in_worker)
+    dataset = Kept()
+    assert len(next(iter(stoker.DataLoader(dataset, 4, num_workers=1)))) == 4
+    assert calls == [dataset]

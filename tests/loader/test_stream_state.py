@@ -23,7 +23,7 @@ from stoker.errors import ShardingError, StateError, StateFormatError, StateMism
 from stoker.loader.epoch import Epoch
 from stoker.loader.plan import TurnPlan
 from stoker.loader.progress import Progress
-from stoker.loader.sharding import reshared
+from stoker.loader.resharding import reshared
 from stoker.loader.state import START
 from stoker.testing.streams import Numbers
 

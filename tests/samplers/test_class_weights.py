@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.datasets.columns import columns
+from stoker.datasets.columnar import columns
 from stoker.samplers import class_weights as module
 from stoker.samplers.class_weights import weights_from_labels
 

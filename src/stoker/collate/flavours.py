@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import default_collate, deferred_collate, numpy_collate
-from stoker.collate.gathered import Gathered, Source, has_our_functions
-from stoker.collate.padded import PadCollator
 from stoker.collate.registry import Output, torch_collation
+
+if TYPE_CHECKING:
+    from stoker.collate.gathered import Gathered, Source
 
 CollateFn = Callable[[Any], Any]
 
@@ -18,12 +20,20 @@ _COLLATE: dict[Output, CollateFn] = {"torch": default_collate, "numpy": numpy_co
 _CONVERT: dict[Output, CollateFn] = {"torch": default_convert, "numpy": numpy_convert, "deferred": deferred_convert}
 
 
+class Flavoured(ABC):
+    """A collation of ours that is an object, which knows its flavours itself."""
+
+    @abstractmethod
+    def for_output(self, output: Output) -> CollateFn:
+        """The same collation with leaves of another kind."""
+
+
 def for_output(collate_fn: CollateFn, output: Output) -> CollateFn:
     """The same collation with leaves of another kind.
 
     Args:
         collate_fn: any collate function. Stoker's, and torch's own `default_collate` and `default_convert`, are
-            answered by ours of that kind, a `PadCollator` by one that differs in its output alone.
+            answered by ours of that kind, a `Flavoured` one by one that differs in its output alone.
         output: "torch", "numpy", or "deferred": tensors where torch is loaded, else `TensorLeaf` arrays.
 
     Returns:
@@ -33,12 +43,12 @@ def for_output(collate_fn: CollateFn, output: Output) -> CollateFn:
     for ours, name in ((_COLLATE, "default_collate"), (_CONVERT, "default_convert")):
         if collate_fn in ours.values() or (theirs is not None and collate_fn is getattr(theirs, name)):
             return ours[output]
-    return collate_fn.for_output(output) if isinstance(collate_fn, PadCollator) else collate_fn
+    return collate_fn.for_output(output) if isinstance(collate_fn, Flavoured) else collate_fn
 
 
 def is_ours(collate_fn: CollateFn) -> bool:
     """Whether it is a collation of Stoker's own, which draws no random numbers and writes into lent memory."""
-    return collate_fn in (*_COLLATE.values(), *_CONVERT.values()) or isinstance(collate_fn, (Compiled, PadCollator))
+    return collate_fn in (*_COLLATE.values(), *_CONVERT.values()) or isinstance(collate_fn, (Compiled, Flavoured))
 
 
 def compiling(collate_fn: CollateFn) -> CollateFn:
@@ -58,13 +68,21 @@ def is_default(collate_fn: CollateFn) -> bool:
 def gathering(collate_fn: CollateFn, dataset: Any, source: Source) -> Gathered | None:
     """What gathers the batches of a dataset that can, if they are collated by our default collation."""
     output = _default_output(collate_fn)
-    return None if output is _NEITHER else Gathered(dataset, source, output)
+    if output is _NEITHER:
+        return None
+    from stoker.collate.gathered import Gathered
+
+    return Gathered(dataset, source, output)
 
 
 def is_gathered(collate_fn: CollateFn, layout: Any) -> bool:
     """Whether `gathering` gives something, and that gathers batches of such a layout; a layout of None is none."""
     output = _default_output(collate_fn)
-    return output is not _NEITHER and has_our_functions(layout, output)
+    if output is _NEITHER:
+        return False
+    from stoker.collate.gathered import has_our_functions
+
+    return has_our_functions(layout, output)
 
 
 _NEITHER: Any = object()

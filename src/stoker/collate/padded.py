@@ -10,6 +10,7 @@ import numpy as np
 
 from stoker.collate import lists, memory, ragged, registry, structure
 from stoker.collate.default import one_level
+from stoker.collate.flavours import Flavoured
 from stoker.collate.tensors import is_tensor
 from stoker.errors import BatchError
 
@@ -27,7 +28,7 @@ class Padded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PadCollator:
+class PadCollator(Flavoured):
     """A `collate_fn` that pads arrays, tensors and lists of numbers to the longest of the batch.
 
     With one `padding_value`, every tensor, array and list of numbers that has the dimensions `dims` is padded, and gets

@@ -1,6 +1,6 @@
 """What holds the samples: datasets by index, streams, and ways to join, cut and store them.
 
-The classes are subclasses of torch's in name, so they are loaded on first use; `columns` needs no torch.
+Each is loaded on first use: most are subclasses of torch's in name, and a program needs few of them.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from stoker.datasets.columns import Columns, columns
-
 if TYPE_CHECKING:
     from stoker.datasets.base import Dataset, IterableDataset
     from stoker.datasets.cache import CacheDataset
     from stoker.datasets.chain import ChainDataset
+    from stoker.datasets.columnar import Columns, columns
     from stoker.datasets.concat import ConcatDataset
     from stoker.datasets.filter import FilterDataset
     from stoker.datasets.interleave import InterleaveDataset
@@ -36,6 +35,7 @@ else:
     _HOMES = {
         "CacheDataset": "cache",
         "ChainDataset": "chain",
+        "Columns": "columnar",
         "ConcatDataset": "concat",
         "Dataset": "base",
         "FilterDataset": "filter",
@@ -56,6 +56,7 @@ else:
         "WindowDataset": "window",
         "ZipDataset": "zip",
         "average_views": "views",
+        "columns": "columnar",
         "from_iterable": "iterable",
         "random_split": "split",
     }

@@ -12,7 +12,7 @@ from stoker import errors, samplers
 from stoker.loader import arguments, world
 from stoker.loader.generators import mix
 from stoker.loader.plan import BatchesPlan, ComputedPlan, Endless, Plan, StreamedPlan, TurnPlan
-from stoker.loader.sharding import read_again, reshared
+from stoker.loader.resharding import reshared
 from stoker.loader.shares import Mode, Share
 from stoker.loader.sharing import may_gather
 from stoker.loader.state import START, Place
@@ -303,6 +303,8 @@ def resumed(loader: DataLoader[Any], number: int, place: Place) -> Place:
     if loader._is_stream and place.workers is None and place.batches:
         raise errors.StateFormatError("the state does not say where the streams stand: it is truncated.")
     if place.workers is not None:
+        from stoker.loader.sharding import read_again
+
         place = place._replace(workers=reshared(place.workers, max(1, loader.num_workers)))
         again = sum(read_again(loader.dataset, state) for state in place.workers or ())
         if again:

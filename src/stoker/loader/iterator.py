@@ -21,7 +21,7 @@ from stoker.loader.ahead import Ahead
 from stoker.loader.job import Work
 from stoker.loader.plan import Step
 from stoker.loader.progress import Progress
-from stoker.loader.sharding import reshared
+from stoker.loader.resharding import reshared
 from stoker.loader.state import START
 from stoker.loader.walk import Walk
 from stoker.loader.witness import Witness, users_level

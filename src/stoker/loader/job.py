@@ -19,7 +19,7 @@ from stoker.collate import memory
 from stoker.datasets.copies import own_copy
 from stoker.datasets.gather import gatherer
 from stoker.errors import BatchError, SkipSample
-from stoker.loader import torch_bridge
+from stoker.loader import late_parts, torch_bridge
 from stoker.loader.faults import Faults
 from stoker.loader.generators import loaded_torch, mix
 from stoker.loader.held_generators import held_generators
@@ -78,7 +78,24 @@ def assemble(parts: dict[str, Any]) -> Recipe:
         import stoker.loader.stream_source
     if settings.threads > 1:
         import stoker.loader.threads  # noqa: F401
-    return functools.partial(LoaderJob, parts)
+    held = None
+    if settings.method == "process":
+        late_parts.load()
+    if settings.method == "process" and parts["worker_init_fn"] is None and settings.seeding != "worker":
+        held = held_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
+    return functools.partial(LoaderJob, parts, held)
+
+
+def _seeded(settings: Settings, dataset: Any, collate_fn: Any) -> Any:
+    """What holds the generators that are seeded for each sample, beside the global ones."""
+    if settings.threads > 1:
+        return collate_fn  # generators that the dataset holds are for the threads to share
+    held = dataset if settings.own_collate else (dataset, collate_fn)
+    if not settings.iterable:
+        return held
+    # Those that a stream holds are part of where it stands: workers and ranks may have to draw alike from them
+    own = set(map(id, held_generators(dataset)))
+    return [generator for generator in held_generators(held) if id(generator) not in own]
 
 
 class LoaderJob:
@@ -86,13 +103,15 @@ class LoaderJob:
 
     Args:
         parts: dataset, collate_fn, worker_init_fn, on_error, settings.
+        held: the generators that the dataset holds, where they were looked for before the worker was forked.
         number: the worker's.
     """
 
-    def __init__(self, parts: dict[str, Any], number: int) -> None:
+    def __init__(self, parts: dict[str, Any], held: list[Any] | None, number: int) -> None:
         self.mark: Any = [IDLE]
         self.upcoming: Callable[[], Iterable[Any]] = tuple
         self._settings: Settings = parts["settings"]
+        self._held = held
         self.repeats = not self._settings.iterable
         self._number = number
         self._dataset = parts["dataset"]
@@ -188,6 +207,7 @@ class LoaderJob:
             self._run, self._stream, self._gathered = work.run, None, None
             if work.set_epoch is not None and self._is_told:
                 self._dataset.set_epoch(work.set_epoch)  # persistent workers' copy; others were born with it
+                self._held = None  # it may have made new generators
         seeds = self._seeding or self._start(work.seed)
         current.info = self._info
         if self._sick is not None:
@@ -229,17 +249,15 @@ class LoaderJob:
                 self._init_fn(self._number)
         except Exception as error:
             self._sick = error
-        held: Any = self._dataset if settings.own_collate else (self._dataset, self._collate_fn)
-        if settings.iterable:
-            # Those that a stream holds are part of where it stands: workers and ranks may have to draw alike from them
-            own = set(map(id, held_generators(self._dataset)))
-            held = [generator for generator in held_generators(held) if id(generator) not in own]
+        holder = _seeded(settings, self._dataset, self._collate_fn)
         if settings.threads > 1:
             from stoker.loader.threads import Threads
 
             self._threads = Threads(settings.threads, self._info, mode, self.mark, self._begin_ahead, self._tell)
-            held = self._collate_fn  # generators that the dataset holds are for the threads to share
-        self._seeding = SampleSeeding(mode, dataset=held, threads=threads, restore=serial, rng=rng, mark=self.mark)
+        held, self._held = self._held, None
+        self._seeding = SampleSeeding(
+            mode, dataset=holder, threads=threads, restore=serial, rng=rng, mark=self.mark, held=held
+        )
         return self._seeding
 
     def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:

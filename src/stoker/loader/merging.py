@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker.errors import StateMismatchError
 from stoker.loader import state
-from stoker.loader.sharding import together
+from stoker.loader.resharding import together
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from stoker._worker_info import current
 from stoker.datasets.fingerprint import same_again
 from stoker.errors import StateMismatchError
-from stoker.loader.sharding import Numbered, drawn_in, read_again, shared_out
+from stoker.loader.resharding import drawn_in
+from stoker.loader.sharding import Numbered, read_again, shared_out
 
 if TYPE_CHECKING:
     from stoker.datasets.stream import State, StreamIterator

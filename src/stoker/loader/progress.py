@@ -10,7 +10,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from stoker.errors import StateError
-from stoker.loader.sharding import since
+from stoker.loader.resharding import since
 from stoker.loader.state import START, Place
 
 if TYPE_CHECKING:

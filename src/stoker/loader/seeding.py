@@ -73,6 +73,8 @@ class SampleSeeding:
         restore: puts back the states of all generators after each call, as is right in the trainer's process.
         rng: what the dataset sees as `get_worker_info().rng`.
         mark: where `samples` leaves the place of the sample that it makes, at [0].
+        held: the generators that the dataset holds, where they have been looked for already: before the worker was
+            forked. What each worker looks at itself it has a copy of.
 
     Attributes:
         failed_at: where in its batch the sample lies that raised, after `samples()` has raised.
@@ -87,10 +89,12 @@ class SampleSeeding:
         restore: bool = False,
         rng: SampleRNG | None = None,
         mark: Any = None,
+        held: list[Any] | None = None,
     ) -> None:
         self.failed_at: int | None = None
         self._mark: Any = [0] if mark is None else mark
         self._dataset = dataset
+        self._held = held
         self._always = mode == "sample"
         self._only_rng = threads or mode == "worker"
         self._bystanders = global_streams() if threads and mode != "worker" else {}
@@ -282,7 +286,11 @@ class SampleSeeding:
         self._knows_torch = loaded_torch() is not None
         before, self._found = self._found, {}
         self._waiting_for = None
-        for generator in (*global_generators().values(), *held_generators(self._dataset)):
+        held, self._held = self._held, None
+        for generator in (
+            *global_generators().values(),
+            *(held_generators(self._dataset) if held is None else held),
+        ):
             name = id(generator)
             stream = before[name][1] if name in before else stream_of(generator)
             if isinstance(stream, LegacyStream) and not stream.is_of(generator):

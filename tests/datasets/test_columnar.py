@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.datasets import Columns, columns
-from stoker.datasets.columns import _BLOCK, _CHUNK
+from stoker.datasets.columnar import _BLOCK, _CHUNK
 
 
 class Sample(NamedTuple):
