@@ -12,15 +12,15 @@ from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
 from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_gathered, is_ours
+from stoker.collate.gathered import NOT_GATHERED, Gathered
 from stoker.collate.leaves import TensorLeaf
 from stoker.collate.registry import default_collate_fn_map
 from stoker.collate.worker_patch import write_in_place
 
 if TYPE_CHECKING:
-    from stoker.collate.gathered import NOT_GATHERED, Gathered
     from stoker.collate.padded import PadCollator, Padded
 else:
-    _HOMES = {"NOT_GATHERED": "gathered", "Gathered": "gathered", "PadCollator": "padded", "Padded": "padded"}
+    _HOMES = {"PadCollator": "padded", "Padded": "padded"}
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

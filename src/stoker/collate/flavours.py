@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import default_collate, deferred_collate, numpy_collate
+from stoker.collate.gathered import Gathered, Source, has_our_functions
 from stoker.collate.registry import Output, torch_collation
-
-if TYPE_CHECKING:
-    from stoker.collate.gathered import Gathered, Source
 
 CollateFn = Callable[[Any], Any]
 
@@ -68,21 +66,13 @@ def is_default(collate_fn: CollateFn) -> bool:
 def gathering(collate_fn: CollateFn, dataset: Any, source: Source) -> Gathered | None:
     """What gathers the batches of a dataset that can, if they are collated by our default collation."""
     output = _default_output(collate_fn)
-    if output is _NEITHER:
-        return None
-    from stoker.collate.gathered import Gathered
-
-    return Gathered(dataset, source, output)
+    return None if output is _NEITHER else Gathered(dataset, source, output)
 
 
 def is_gathered(collate_fn: CollateFn, layout: Any) -> bool:
     """Whether `gathering` gives something, and that gathers batches of such a layout; a layout of None is none."""
     output = _default_output(collate_fn)
-    if output is _NEITHER:
-        return False
-    from stoker.collate.gathered import has_our_functions
-
-    return has_our_functions(layout, output)
+    return output is not _NEITHER and has_our_functions(layout, output)
 
 
 _NEITHER: Any = object()
