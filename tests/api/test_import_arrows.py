@@ -15,7 +15,7 @@ import pytest
 
 import stoker
 
-GROUND = {"errors", "_events", "_hashing", "_native", "_nominal", "_stories", "_worker_info", "_machine"}
+GROUND = {"errors", "_events", "_first_use", "_hashing", "_native", "_nominal", "_stories", "_worker_info", "_machine"}
 ENGINE_SIDE = {"_transport", "_supervision", "_engine"}
 DATA_SIDE = {"datasets", "samplers", "collate"}
 
@@ -23,6 +23,7 @@ ARROWS: dict[str, set[str]] = {
     # the ground: knows nothing above it
     "errors": set(),
     "_events": set(),
+    "_first_use": set(),
     "_hashing": set(),
     "_native": set(),
     "_nominal": set(),

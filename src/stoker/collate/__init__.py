@@ -5,9 +5,9 @@ What most loaders do without is loaded on first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from stoker._first_use import loading
 from stoker.collate.compiled import Compiled
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
@@ -20,14 +20,7 @@ from stoker.collate.worker_patch import write_in_place
 if TYPE_CHECKING:
     from stoker.collate.padded import PadCollator, Padded
 else:
-    _HOMES = {"PadCollator": "padded", "Padded": "padded"}
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
+    __getattr__ = loading(__name__, {"PadCollator": "padded", "Padded": "padded"})
 
 
 __all__ = [

@@ -5,8 +5,9 @@ Each is loaded on first use: most are subclasses of torch's in name, and a progr
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stoker._first_use import loading
 
 if TYPE_CHECKING:
     from stoker.datasets.base import Dataset, IterableDataset
@@ -32,41 +33,37 @@ if TYPE_CHECKING:
     from stoker.datasets.window import WindowDataset
     from stoker.datasets.zip import ZipDataset
 else:
-    _HOMES = {
-        "CacheDataset": "cache",
-        "ChainDataset": "chain",
-        "Columns": "columnar",
-        "ConcatDataset": "concat",
-        "Dataset": "base",
-        "FilterDataset": "filter",
-        "InterleaveDataset": "interleave",
-        "IterableDataset": "base",
-        "MapDataset": "map",
-        "MixDataset": "mix",
-        "PackDataset": "pack",
-        "ShuffleDataset": "shuffle_buffer",
-        "StackDataset": "stack",
-        "Stream": "stream",
-        "StreamIterator": "stream",
-        "Subset": "subset",
-        "TensorDataset": "tensor",
-        "TextLineDataset": "text",
-        "TokenWindows": "tokens",
-        "ViewsDataset": "views",
-        "WindowDataset": "window",
-        "ZipDataset": "zip",
-        "average_views": "views",
-        "columns": "columnar",
-        "from_iterable": "iterable",
-        "random_split": "split",
-    }
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
+    __getattr__ = loading(
+        __name__,
+        {
+            "CacheDataset": "cache",
+            "ChainDataset": "chain",
+            "Columns": "columnar",
+            "ConcatDataset": "concat",
+            "Dataset": "base",
+            "FilterDataset": "filter",
+            "InterleaveDataset": "interleave",
+            "IterableDataset": "base",
+            "MapDataset": "map",
+            "MixDataset": "mix",
+            "PackDataset": "pack",
+            "ShuffleDataset": "shuffle_buffer",
+            "StackDataset": "stack",
+            "Stream": "stream",
+            "StreamIterator": "stream",
+            "Subset": "subset",
+            "TensorDataset": "tensor",
+            "TextLineDataset": "text",
+            "TokenWindows": "tokens",
+            "ViewsDataset": "views",
+            "WindowDataset": "window",
+            "ZipDataset": "zip",
+            "average_views": "views",
+            "columns": "columnar",
+            "from_iterable": "iterable",
+            "random_split": "split",
+        },
+    )
 
 
 __all__ = [

@@ -81,8 +81,8 @@ def assemble(parts: dict[str, Any]) -> Recipe:
     held = None
     if settings.method == "process":
         late_parts.load()
-    if settings.method == "process" and parts["worker_init_fn"] is None and settings.seeding != "worker":
-        held = held_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
+        if parts["worker_init_fn"] is None and settings.seeding != "worker":
+            held = held_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
     return functools.partial(LoaderJob, parts, held)
 
 

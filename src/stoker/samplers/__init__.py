@@ -5,8 +5,9 @@ The classes are subclasses of torch's in name, so they are loaded on first use; 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stoker._first_use import loading
 
 if TYPE_CHECKING:
     from stoker.samplers.balanced import BalancedBatchSampler
@@ -21,26 +22,22 @@ if TYPE_CHECKING:
     from stoker.samplers.subset_random import SubsetRandomSampler
     from stoker.samplers.weighted import WeightedRandomSampler
 else:
-    _HOMES = {
-        "BalancedBatchSampler": "balanced",
-        "BatchSampler": "batch",
-        "BucketBatchSampler": "bucket",
-        "DistributedSampler": "distributed",
-        "RandomSampler": "random",
-        "Sampler": "base",
-        "SequentialSampler": "sequential",
-        "StratifiedBatchSampler": "stratified",
-        "SubsetRandomSampler": "subset_random",
-        "WeightedRandomSampler": "weighted",
-        "weights_from_labels": "class_weights",
-    }
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
+    __getattr__ = loading(
+        __name__,
+        {
+            "BalancedBatchSampler": "balanced",
+            "BatchSampler": "batch",
+            "BucketBatchSampler": "bucket",
+            "DistributedSampler": "distributed",
+            "RandomSampler": "random",
+            "Sampler": "base",
+            "SequentialSampler": "sequential",
+            "StratifiedBatchSampler": "stratified",
+            "SubsetRandomSampler": "subset_random",
+            "WeightedRandomSampler": "weighted",
+            "weights_from_labels": "class_weights",
+        },
+    )
 
 
 __all__ = [

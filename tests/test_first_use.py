@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import stoker.collate
+import stoker.datasets
+import stoker.samplers
+
+PACKAGES = (stoker.collate, stoker.datasets, stoker.samplers)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_there_and_stays_what_it_is(package: object) -> None:
+    for name in package.__all__:  # type: ignore[attr-defined]
+        assert getattr(package, name) is getattr(package, name)
+        assert name in vars(package), "it is loaded once"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_another_name_is_an_attribute_error_as_of_any_module(package: object) -> None:
+    with pytest.raises(AttributeError, match=r"module 'stoker\.\w+' has no attribute 'Nothing'"):
+        package.Nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_function_is_not_hidden_by_its_module() -> None:
+    from stoker.datasets.columnar import Columns, columns
+
+    assert stoker.datasets.columns is columns and stoker.datasets.Columns is Columns
+    assert "stoker.datasets.columnar" in sys.modules
