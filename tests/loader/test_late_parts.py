@@ -47,6 +47,15 @@ def test_a_program_without_the_library_stays_without(monkeypatch: pytest.MonkeyP
 
 
 def test_a_library_without_the_part_is_left_alone(monkeypatch: pytest.MonkeyPatch, unloaded: None) -> None:
-    monkeypatch.setitem(sys.modules, PART, None)  # type: ignore[arg-type]  # as if it could not be imported
-    late_parts.load()
-    assert DataLoader(Loaded(), 4, num_workers=1)
+    class Missing:
+        asked = 0
+
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == PART:
+                self.asked += 1
+                raise ModuleNotFoundError(name)
+
+    missing = Missing()
+    monkeypatch.setattr(sys, "meta_path", [missing, *sys.meta_path])
+    assert [batch.tolist() for batch in DataLoader(Loaded(), 4, num_workers=1)] == [[False] * 4]
+    assert missing.asked == 1
