@@ -428,6 +428,27 @@ def test_daemon_threads_at_the_end(begin: Begin, how: str, doing: str) -> None:
     assert program.over(within=QUICK) == (0, "")
 
 
+@pytest.mark.parametrize("how", ["fork", "forkserver"])
+def test_a_thread_that_trains_after_the_main_one_has_ended(begin: Begin, how: str) -> None:
+    """The program is over when its last thread is that is no daemon."""
+    program = begin(
+        how,
+        """
+        def work(iterator):
+            threading.main_thread().join(20)
+            right(iterator, 3, 10)
+            for _ in range(2):
+                right(iter(loader(Data())), 0, 30)
+            say("trained")
+        it = iter(loader(Data()))
+        right(it, 0, 3)
+        threading.Thread(target=work, args=(it,)).start()
+        """,
+    )
+    program.hears("trained")
+    assert program.over() == (0, "")
+
+
 def test_sys_exit_in_a_thread(begin: Begin) -> None:
     """It ends the thread, and what the thread alone held; another's iterator goes on."""
     program = begin(

@@ -9,8 +9,11 @@ _since: float | None = None
 
 
 def is_near() -> bool:
-    """Whether the program is over, and only what it left behind still runs: atexit handlers and daemon threads."""
-    return not threading.main_thread().is_alive()
+    """Whether the program is over, and only what it left behind still runs: atexit handlers and daemon threads.
+
+    It goes on for as long as a thread that is no daemon does, though the main one has ended.
+    """
+    return not any(thread.is_alive() and not thread.daemon for thread in threading.enumerate())
 
 
 def leave_if_left_behind() -> None:
