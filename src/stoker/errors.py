@@ -10,6 +10,7 @@
     ├── EmptyBatchError (RuntimeError)         a batch of which every sample was left out, where ranks count on it
     ├── ErrorBudgetError (RuntimeError)        more bad samples than were allowed
     ├── ErrorPolicyError (RuntimeError)        an `on_error` that raised, or returned what is no decision
+    ├── GradientInWorkerError (RuntimeError)   a worker's batch with a tensor that autograd made
     ├── IteratorBusyError (RuntimeError)       a batch asked of an iterator that makes one for somebody else
     ├── IteratorClosedError (RuntimeError)     a batch asked of an iterator that was closed
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
@@ -91,6 +92,10 @@ class ErrorBudgetError(StokerError, RuntimeError):
 
 class ErrorPolicyError(StokerError, RuntimeError):
     """An `on_error` callable raised, or returned neither "raise", "skip" nor "replace"."""
+
+
+class GradientInWorkerError(StokerError, RuntimeError):
+    """A worker's batch holds a tensor that autograd made: its graph is the worker's, and cannot be handed over."""
 
 
 class IteratorBusyError(StokerError, RuntimeError):

@@ -35,7 +35,6 @@ TENSORS = {
     "uint16, spread": lambda: torch.ones(1, dtype=torch.uint16).expand(5),
     "overlapping": lambda: torch.arange(9).unfold(0, 4, 1),
     "negated": lambda: torch._neg_view(torch.rand(3)),
-    "an intermediate of autograd": lambda: torch.rand(3, requires_grad=True).t() * 2,
     "float8": lambda: torch.rand(3, 4).to(torch.float8_e4m3fn),
     "conjugated": lambda: torch.rand(3, dtype=torch.complex64).conj(),
     "a leaf of autograd": lambda: torch.rand(3, requires_grad=True),

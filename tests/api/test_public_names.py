@@ -51,6 +51,7 @@ PUBLIC = {
         "EmptyBatchError",
         "ErrorBudgetError",
         "ErrorPolicyError",
+        "GradientInWorkerError",
         "IntegerSizeError",
         "IteratorBusyError",
         "IteratorClosedError",

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoker import errors
 from stoker._transport.owned import Owned, tensor_over
 
 SMALL = 64 * 1024
@@ -83,6 +84,12 @@ def _small_array(tensor: Any) -> tuple[Any, ...] | None:
         torch = sys.modules["torch"]
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized or tensor.is_nested:
             return None
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise errors.GradientInWorkerError(
+                f"a worker made a batch with a tensor of shape {tuple(tensor.shape)} that autograd made "
+                f"({type(tensor.grad_fn).__name__}). Its graph is the worker's: no gradient would reach the training "
+                "process. Call .detach() on it in the dataset or the collate_fn, or compute it under torch.no_grad()."
+            ) from None
     memory, strides = memory_of(tensor)
     try:
         return *_numbers(memory), (tuple(tensor.shape), strides), tensor.requires_grad
