@@ -90,7 +90,10 @@ def test_it_is_named(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", PROCESSES)
 def test_by_default_it_is_told_in_torchs_words(backend: str) -> None:
-    words = r"DataLoader worker \(pid\(s\) \d+\) exited .*DataLoader worker \(pid \d+\) is killed by signal: Killed"
+    words = (
+        r"^DataLoader worker \(pid\(s\) \d+\) exited .*DataLoader worker \(pid \d+\) is killed by signal: Killed\..*"
+        r"\nGiven up in DataLoader worker process \d, at sample 5\.$"
+    )
     with pytest.raises(RuntimeError, match=words):
         list(loader(Samples({5: is_killed}), **BACKENDS[backend]))
 

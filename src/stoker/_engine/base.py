@@ -36,6 +36,16 @@ Known = Sequence[tuple[int, dict[str, Any]]]
 "stall"), `message` and `stack`."""
 
 
+def of_the_gone(error: errors.StokerError) -> errors.StokerError:
+    """Marks an exception that tells of a process that is gone: where in ours it is raised would only hide that."""
+    vars(error)["_of_the_gone"] = True
+    return error
+
+
+def _is_of_the_gone(error: BaseException) -> bool:
+    return issubclass(type(error), errors.StokerError) and "_of_the_gone" in vars(error)
+
+
 ADVICE = {
     "Cannot re-initialize CUDA in forked subprocess": (
         "Stoker: a sample or the collate_fn used CUDA in a forked worker. Leave samples on the CPU and move the batch "
@@ -139,7 +149,7 @@ class Failure:
         kind: its class, pickled; or itself, where it does not leave the process; or None.
         instance: the exception, pickled; or None.
         text: its type and message.
-        traceback: the worker's.
+        traceback: the worker's; empty where the message is all there is to tell.
         where: it was raised, in words.
     """
 
@@ -165,7 +175,7 @@ class Failure:
             kind = None
         text = summary_of(error)
         advice = next((advice for sign, advice in ADVICE.items() if sign in text), "")
-        return cls(kind, instance, text, story_of(error) + advice, where)
+        return cls(kind, instance, text, "" if _is_of_the_gone(error) else story_of(error) + advice, where)
 
     @property
     def known_kind(self) -> type[BaseException] | None:
@@ -174,11 +184,14 @@ class Failure:
         return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
 
     def rebuilt(self) -> BaseException:
-        """The exception for the user: its own type, the worker's traceback in its message and as its cause."""
+        """The exception for the user: its own type, the worker's traceback, if any, in its message and as its cause."""
         known = self.known_kind
         kind = known or RuntimeError
         name = known.__name__ if known else self.text.split(":")[0]
-        message = f"Caught {name} {self.where}.\nOriginal {self.traceback}"
+        if self.traceback:
+            message = f"Caught {name} {self.where}.\nOriginal {self.traceback}"
+        else:
+            message = f"{self.text.partition(': ')[2]}\nGiven up {self.where}."
         error: BaseException
         try:
             if issubclass(kind, KeyError):
@@ -197,7 +210,8 @@ class Failure:
                     error.add_note(message)
             else:
                 error = RuntimeError(message)
-        error.__cause__ = errors.WorkerTraceback(self.traceback)
+        if self.traceback:
+            error.__cause__ = errors.WorkerTraceback(self.traceback)
         return error
 
 

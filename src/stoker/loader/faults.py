@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from stoker import errors
-from stoker._engine.base import DESCRIBE, IDLE, POLICY, Known
+from stoker._engine.base import DESCRIBE, IDLE, POLICY, Known, of_the_gone
 from stoker._stories import shortened, story_of, text_of
 from stoker.datasets.described import describe
 from stoker.loader.generators import mix
@@ -246,7 +246,7 @@ class _Described(str):
 def _as_exception(story: dict[str, Any]) -> Exception:
     kind = errors.StalledError if story["kind"] == "stall" else errors.WorkerDiedError
     stack = f"\nIts last Python stack:\n{story['stack'].strip()}" if story["stack"] else ""
-    return kind(story["message"] + stack)
+    return of_the_gone(kind(story["message"] + stack))
 
 
 def _reason(error: Exception) -> str:
