@@ -34,9 +34,14 @@ def torch_is_wanted() -> bool:
     """Whether classes made from now on get torch's as bases, and batches are tensors by default."""
     if os.environ.get("STOKER_TORCH") == "0":
         return False
+    return ("torch" in sys.modules or not _avoid) and torch_is_installed()
+
+
+def torch_is_installed() -> bool:
+    """Whether it can be imported, or has been."""
     if "torch" in sys.modules:
         return sys.modules["torch"] is not None
-    return not _avoid and importlib.util.find_spec("torch") is not None
+    return importlib.util.find_spec("torch") is not None
 
 
 def base(name: str) -> Any:

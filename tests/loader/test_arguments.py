@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import pickle
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 import stoker
 from stoker._machine import cpus
-from stoker.errors import StokerWarning
+from stoker.errors import MissingExtraError, StokerWarning
 
 torch = pytest.importorskip("torch")
 TorchLoader = torch.utils.data.DataLoader
@@ -350,6 +351,14 @@ def test_what_is_no_generator_is_refused(wrong: Any) -> None:
         stoker.DataLoader(DATA, generator=wrong)
     with pytest.raises(TypeError, match="generator should be"):
         stoker.DataLoader(DATA, sampler=stoker.RandomSampler(DATA, generator=wrong))
+
+
+def test_tensors_without_torch_are_refused_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"stoker\[torch\].*output=\"numpy\"") as caught:
+        stoker.DataLoader(DATA, output="torch")
+    assert isinstance(caught.value, MissingExtraError)
+    assert stoker.DataLoader(DATA).output == "numpy"
 
 
 def test_pinning_without_an_accelerator_warns_as_torch_does_and_goes_on() -> None:

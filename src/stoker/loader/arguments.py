@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from stoker import _nominal
+from stoker.errors import MissingExtraError
+
 METHODS = ("process", "thread")
 SEEDINGS = ("auto", "sample", "worker")
 SHARDS = ("auto", "none")
@@ -153,6 +156,16 @@ def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> None
     """One of a few words."""
     if value not in choices:
         raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}, but got {name}={value!r}")
+
+
+def check_output(output: Any) -> None:
+    """Tensors where torch is installed, or arrays."""
+    check_choice("output", output, OUTPUTS)
+    if output == "torch" and not _nominal.torch_is_installed():
+        raise MissingExtraError(
+            'output="torch" needs torch, which is not installed: install it (the extra stoker[torch]), or choose '
+            'output="numpy".'
+        )
 
 
 def check_dataset(dataset: Any, iterable: bool) -> None:

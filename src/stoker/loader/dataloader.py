@@ -153,7 +153,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         ValueError, TypeError: contradictory or impossible arguments, as torch words them.
         AssertionError: `timeout` with `num_workers=0`, as in torch.
         CannotSendError: at `iter()`, with a clean interpreter: what cannot be sent, by its path.
-        WorkerStartError, MemoryLimitError, QuarantineError, MissingExtraError: at `iter()`.
+        MissingExtraError: `output="torch"` without torch; `pin_memory=True` without it, at `iter()`.
+        WorkerStartError, MemoryLimitError, QuarantineError: at `iter()`.
         SamplerError: at the `next()` whose batch is no list of indices, or where a sampler cannot draw as many samples
             as it should. An index that is not the dataset's raises what the dataset raises (`IndexError`, `TypeError`).
 
@@ -233,7 +234,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         arguments.check_choice("worker_method", worker_method, arguments.METHODS)
         arguments.check_choice("seeding", seeding, arguments.SEEDINGS)
         arguments.check_choice("shard", shard, arguments.SHARDS)
-        arguments.check_choice("output", output, arguments.OUTPUTS)
+        arguments.check_output(output)
         self.dataset = dataset
         self.num_workers = number
         self.prefetch_factor = prefetch_factor
