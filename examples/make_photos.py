@@ -72,7 +72,7 @@ def find_photographs() -> list[Path]:
     for package, names in PACKAGES.items():
         spec = find_spec(package)
         if spec is None or spec.origin is None:
-            raise SystemExit(f"The photographs come with {package}, which is missing: pip install 'stoker[demo]'.")
+            raise SystemExit(f"The photographs come with {package}, which is missing: pip install -e '.[demo]'.")
         photographs += [Path(spec.origin).parent / name for name in names.split()]
     if missing := [str(path) for path in photographs if not path.is_file()]:
         raise SystemExit(f"These photographs are missing from their packages: {', '.join(missing)}.")

@@ -90,13 +90,18 @@ def walk_folders(folder: Path, split: str) -> tuple[list[Path], list[int]]:
     """Returns paths and classes, which are the folders. Which photographs validate is drawn, always the same."""
     found = [
         (path, label)
-        for label, subfolder in enumerate(sorted(path for path in folder.iterdir() if path.is_dir()))
+        for label, subfolder in enumerate(sorted(path for path in folder.glob("[!.]*") if path.is_dir()))
         for path in sorted(subfolder.rglob("*"))
-        if path.suffix.lower() in SUFFIXES
+        if path.suffix.lower() in SUFFIXES and not is_hidden(path.relative_to(folder))
     ]
     val = set(random.Random(0).sample(found, round(len(found) * VAL_SHARE)))
     rows = [row for row in found if (row in val) == (split == "val")]
     return [path for path, _ in rows], [label for _, label in rows]
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether it is another program's: a thumbnail, a copy of an editor's."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def generator() -> random.Random | ModuleType:

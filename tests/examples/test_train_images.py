@@ -113,6 +113,10 @@ split = [walk_folders(folder, name) for name in ("train", "val")]
 assert split == [walk_folders(folder, name) for name in ("train", "val")]
 assert set(split[0][0]) | set(split[1][0]) == set(folder.glob("*/*.jpg"))
 assert not set(split[0][0]) & set(split[1][0])
+(folder / ".thumbnails").mkdir()
+(folder / ".thumbnails" / "1.jpg").touch()
+(train.paths[0].parent / "._1.jpg").touch()
+assert split == [walk_folders(folder, name) for name in ("train", "val")], "hidden ones are no photographs"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -740,7 +741,10 @@ def test_from_torch_without_workers_or_with_more_threads(given: dict[str, Any]) 
     ],
     ids=str,
 )
-def test_from_torch_takes_over_all_settings_of_one_of_ours(settings: dict[str, Any]) -> None:
+def test_from_torch_takes_over_all_settings_of_one_of_ours(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the quarantine file is made
     first = stoker.DataLoader(range(6), **settings)
     second = stoker.DataLoader.from_torch(first)
     for name in inspect.signature(stoker.DataLoader).parameters:
