@@ -136,6 +136,40 @@ assert [int(batch[0, -1, -1]) for batch in kept] == list(range(len(kept)))
     assert kills(cgroup) == 0
 
 
+def test_samples_that_do_not_fit_end_a_worker_and_not_the_trainer(start: Any, birth: str, cgroup: Path) -> None:
+    """No loader can refuse what a dataset takes for itself. Also where the trainer is larger than a worker, and after
+    one has been replaced."""
+    program = start(
+        birth,
+        """
+class Greedy:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        if index == 5:
+            self.taken = [np.ones(1 << 22) for _ in range(16)]  # 512 MiB
+        return np.full(1 << 17, index, np.float64)  # 1 MiB
+it = iter(loader(Greedy(), batch_size=1, num_workers=1, prefetch_factor=1))
+kept = [next(it)]
+mine = np.ones(36 << 20)  # 288 MiB
+kept += [next(it) for _ in range(4)]
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    try:
+        next(it)
+    except RuntimeError as error:
+        say("error", str(error).replace(chr(10), " "))
+kept += [next(it) for _ in range(2)]
+assert [int(batch[0, -1]) for batch in kept] == [0, 1, 2, 3, 4, 6, 7]
+""",
+        before=within(cgroup),
+    )
+    message = " ".join(program.hears("error"))
+    assert program.end() == (0, "")
+    assert kills(cgroup)
+    assert "is killed by signal: Killed" in message and "for want of memory" in message and "sample 5" in message
+
+
 def test_a_small_dev_shm(start: Any, birth: str) -> None:
     """4 workers and batches of 38 MB complete an epoch beside a /dev/shm of 64 MB."""
     mount = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'

@@ -252,7 +252,7 @@ def test_persistent_workers_between_epochs() -> None:
 def test_a_sample_that_always_kills_ends_the_run_with_its_story() -> None:
     iterator = iter(loader(Numbers({30: die}), shuffle=False))
     batches = []
-    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match=r"(?s)at sample 30.*Killed"):
+    with pytest.warns(StokerWarning), pytest.raises(WorkerDiedError, match=r"(?s)Killed.*at sample 30"):
         for batch in iterator:
             batches.append(batch)
     assert [int(batch[0][0, 0]) for batch in batches] == list(range(0, 28, 4))

@@ -27,6 +27,11 @@ class Available:
     limit: int
     source: str
 
+    @property
+    def is_of_a_cgroup(self) -> bool:
+        """Whether a cgroup limits it: then nobody outside it is ended for want of it."""
+        return self.source.startswith("memory cgroup")
+
 
 def available() -> Available:
     """The least that is left at any level: the machine, and each memory cgroup up from this process's own.

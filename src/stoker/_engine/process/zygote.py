@@ -124,6 +124,7 @@ class Zygote:
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()  # sockets that are watched for room to write
         self._workers = self._needed = workers
+        self._workers_die_first = False  # where memory runs out
         self._watching = False  # whether there was work when somebody last looked who is late with it
 
     def run(self) -> None:
@@ -146,7 +147,12 @@ class Zygote:
             self._from_trainer()  # the first unit does not wait for the last worker
         kernel.name_process("stoker-zygote")  # what takes long and can wait is done while the workers begin
         kernel.give_back()  # what the trainer had freed and written again since is here alone
-        self._retirement.most_bytes = self._most_growth()
+        left = memory.available()
+        self._retirement.most_bytes = self._most_growth(left.bytes)
+        # On a whole machine somebody else may be the one who takes too much
+        self._workers_die_first = left.is_of_a_cgroup
+        for child in self._children.values() if left.is_of_a_cgroup else ():
+            kernel.die_first(child.pid)
         self._trainer.send("workers", [child.pid for child in self._children.values()])
         while True:
             if self._is_due:  # also before the first wait: units may be there already
@@ -157,10 +163,10 @@ class Zygote:
             if self._alarm.descriptor is None:
                 self._ring()
 
-    def _most_growth(self) -> int:
+    def _most_growth(self, available: int) -> int:
         """Bytes of private memory by which each worker may grow."""
         budget = self._rules.memory_budget
-        growth = memory.available().bytes * retirement.SHARE if budget is None else budget // 2
+        growth = available * retirement.SHARE if budget is None else budget // 2
         return int(growth / max(1, self._workers))
 
     def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
@@ -192,6 +198,8 @@ class Zygote:
         if pid == 0:
             worker.live(lambda: self._become_worker(number, ours, theirs, me), self._stacks.descriptor(number))
         theirs.close()
+        if self._workers_die_first:
+            kernel.die_first(pid)
         child = self._children[number] = _Child(pid, Channel(ours))
         self._watch(child.channel.fileno(), lambda: self._from_worker(number))
         if child.descriptor is not None:
