@@ -129,10 +129,10 @@ def at_work(where: str, located: str, which: Which = "its own", raised: str | No
         raised: the same as `located`, in an error that was raised, where that says less.
     """
     row: Row = {
-        name: Cell(replaced(how, where), raises("WorkerDiedError", which, f"{located}.*{how}"))
+        name: Cell(replaced(how, where), raises("WorkerDiedError", which, f"{how}.*{located}"))
         for name, how in DEATHS.items()
     }
-    row |= {name: Cell(restarted(where), raises("StalledError", which, f"{located}.*{HUNG}")) for name in HANGS}
+    row |= {name: Cell(restarted(where), raises("StalledError", which, f"{HUNG}.*{located}")) for name in HANGS}
     classes = {"exception": "OSError", "rlimit": "MemoryError", "unpicklable exception": "UnpicklableError"}
     row |= {
         name: Cell(raises(classes[name], "its own", f"{raised or located}.*{says}")) for name, says in ERRORS.items()
@@ -198,7 +198,7 @@ _OF_C = {"exception": Cell(raises("error", "its own", "at sample 9.*requires a b
 _HALF_WRITTEN = {
     "half a message": Cell(
         replaced(KILLED, "while it was handed over"),
-        raises("WorkerDiedError", "its own", f"at samples 8, 9, .*{KILLED}"),
+        raises("WorkerDiedError", "its own", f"{KILLED}.*at samples 8, 9, "),
     )
 }
 
