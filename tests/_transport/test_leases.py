@@ -262,6 +262,20 @@ def test_beyond_the_budget_batches_are_copied_out() -> None:
     line.close()
 
 
+def test_a_batch_for_whose_copy_there_is_no_memory_stays_in_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> Any:
+        raise MemoryLimitError("full")
+
+    line = Line(budget=0)
+    monkeypatch.setattr(reader, "check", refuse)
+    kept = [line.send(lambda value=value: array(value)) for value in range(4)]
+    assert [batch[0] for batch in kept] == [0, 1, 2, 3]
+    assert line.slots == 4 and not line.reader.copied_batches
+    kept.clear()
+    assert line.collect() == 4
+    line.close()
+
+
 def test_the_same_array_twice_stays_shared(line: Line) -> None:
     def make() -> Any:
         once = memory.empty((ELEMENTS,), np.dtype(np.float32))

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import collate
-from stoker.collate import compiled as compiled_module
+from stoker.collate import early as early_module
 from stoker.collate import default
-from stoker.collate.early import LARGE, MISFITS
+from stoker.collate.early import AT_ONCE, FILLED, HEAVY, LARGE, MISFITS, WORTH, is_worth_it
 from stoker.errors import MemoryLimitError
 
 Shape = (LARGE // 4,)
@@ -66,7 +66,7 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
 @pytest.fixture(autouse=True)
 def worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sample is slow enough."""
-    monkeypatch.setattr(compiled_module, "WORTH", -1.0)
+    monkeypatch.setattr(early_module, "WORTH", -1.0)
 
 
 @pytest.fixture(params=["arrays", "tensors"])
@@ -354,23 +354,28 @@ def test_one_buffer_for_all_samples_stays_one() -> None:
     buffer = image(0)
     compiled = collate.compiling(collate.numpy_collate)
     assert isinstance(compiled, collate.Compiled)
-    for _ in range(3):
+    for batch in range(3):
         keep = compiled.begin(4, None)
-        assert keep is None
+        assert (keep is None) == (batch > 0)  # the first batch finds it out
         samples = []
         for number in range(4):
             buffer[:] = number
-            samples.append(buffer)
+            samples.append(buffer if keep is None else keep(number, buffer))
         assert (compiled(samples) == 3).all()
+        compiled.end()
 
 
 def test_neither_do_parts_of_one_buffer_that_overlap() -> None:
     buffer = np.zeros(4 * LARGE, np.float32)
     compiled = collate.compiling(collate.numpy_collate)
     assert isinstance(compiled, collate.Compiled)
-    for _ in range(3):
-        assert compiled.begin(4, None) is None
-        compiled([buffer[number : number + LARGE // 4] for number in range(4)])
+    for batch in range(3):
+        keep = compiled.begin(4, None)
+        assert (keep is None) == (batch > 0)
+        parts = [buffer[number : number + LARGE // 4] for number in range(4)]
+        assert keep is None or all(keep(number, part) is part for number, part in enumerate(parts))
+        compiled(parts)
+        compiled.end()
     compiled([buffer[number * LARGE // 4 :][: LARGE // 4] for number in range(4)])
     compiled.begin(4, None)
     compiled([buffer[number * LARGE // 4 :][: LARGE // 4] for number in range(4)])
@@ -405,15 +410,89 @@ def test_memory_maps_are_written_once(tmp_path: Any, slot: Any) -> None:
     assert slot.given == [3 * LARGE] and (batch[:, 0] == [0, 1, 2]).all()
 
 
-@pytest.mark.parametrize("error", [MemoryLimitError("none left"), MemoryError(), ValueError("whatever")])
-def test_memory_that_is_refused_is_the_collations_to_tell(error: Exception, assert_same: Any) -> None:
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("error", [MemoryLimitError("none left"), MemoryError("none left"), ValueError("none left")])
+def test_of_a_batch_that_the_memory_cannot_hold_no_sample_is_held(error: Exception, is_first: bool) -> None:
     samples = [(image(number), number) for number in range(4)]
-    compiled = started(collate.numpy_collate, samples)
+    compiled = collate.Compiled("numpy") if is_first else started(collate.numpy_collate, samples)
 
     def refuses(size: int) -> Any:
         raise error
 
-    assert_same(collated(compiled, samples, refuses), collate.numpy_collate(samples))
+    keep = compiled.begin(4, refuses)
+    assert keep is not None
+    kept = [keep(place, sample) for place, sample in enumerate(samples)]
+    assert kept[is_first:] == [None] * (4 - is_first)
+    with pytest.raises(type(error), match="none left"):
+        compiled(kept)
+    compiled.end()
+    assert (collated(compiled, samples)[1] == range(4)).all()
+
+
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_the_first_batch_holds_its_first_sample_alone(in_runs: bool, slot: Any, assert_same: Any) -> None:
+    compiled = collate.Compiled("numpy")
+    keep = compiled.begin(8, slot, travels=True, run_of=8 if in_runs else None)
+    assert keep is not None
+    samples: list[Any] = []
+    held: list[weakref.ref[Any]] = []
+    for number in range(8):
+        array = image(number)
+        held.append(weakref.ref(array))
+        samples.append(keep(number, (array, number)))
+        del array
+        assert [one() is None for one in held] == [False] + [True] * number
+    batch = (compiled.rows if in_runs else compiled)(samples)
+    assert [size for size in slot.given if size >= LARGE] == [8 * LARGE] and slot.holds(batch[0])
+    assert_same(batch, collate.numpy_collate([(image(number), number) for number in range(8)]))
+    compiled.end()
+    del samples, keep
+    assert held[0]() is None
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_the_first_batch_is_the_same(kind: str, made_of: Any, assert_same: Any) -> None:
+    samples = [made_of(SAMPLES[kind](number)) for number in range(4)]
+    compiled = collate.compiling(collate.default_collate)
+    assert isinstance(compiled, collate.Compiled)
+    assert_same(bare(collated(compiled, samples)), bare(collate.default_collate(samples)))
+
+
+@given(odd=st.sampled_from(range(len(ODD))), place=st.integers(0, 4))
+def test_an_odd_sample_in_the_first_batch_is_the_general_paths(odd: int, place: int, assert_same: Any) -> None:
+    samples: list[Any] = [(image(number), number) for number in range(5)]
+    samples[place] = ODD[odd]()
+    expected = outcome(lambda: collate.numpy_collate(samples))
+    got = outcome(lambda: collated(collate.Compiled("numpy"), samples))
+    if isinstance(expected, tuple) and isinstance(expected[0], type):
+        assert got == expected
+    else:
+        assert_same(got, expected)
+
+
+@pytest.mark.parametrize("places", [[0, 0, 1, 2], [0, 1, 0, 1, 2], [0, 1, 2, 0, 1, 2], [1, 2], [0, 2]])
+def test_samples_of_the_first_batch_that_are_made_again_or_left_out(places: list[int], assert_same: Any) -> None:
+    compiled = collate.Compiled("numpy")
+    keep = compiled.begin(3, None)
+    assert keep is not None
+    kept: dict[int, Any] = {}
+    for turn, place in enumerate(places):
+        kept[place] = keep(place, (image(turn), turn))
+    turns = [len(places) - 1 - places[::-1].index(place) for place in sorted(kept)]
+    assert_same(
+        compiled([kept[place] for place in sorted(kept)]), collate.numpy_collate([(image(t), t) for t in turns])
+    )
+
+
+def test_quick_samples_of_a_heavy_batch_are_worth_it_unless_they_lie_in_memory_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    size, count = HEAVY // 64, 64
+    filled = AT_ONCE + size / FILLED
+    assert is_worth_it(1.1 * filled, size, count) and not is_worth_it(0.9 * filled, size, count)
+    assert not is_worth_it(0.9 * WORTH, size - 1, count)
+    assert is_worth_it(1.1 * WORTH, LARGE, 2)
 
 
 def test_what_interrupts_is_not_swallowed() -> None:
@@ -433,7 +512,7 @@ def test_what_interrupts_is_not_swallowed() -> None:
     ids=["quick samples", "small samples", "one sample"],
 )
 def test_where_it_is_not_worth_it(monkeypatch: pytest.MonkeyPatch, worth: float, size: int, count: int) -> None:
-    monkeypatch.setattr(compiled_module, "WORTH", worth)
+    monkeypatch.setattr(early_module, "WORTH", worth)
     samples = [np.zeros(size // 4, "f4") for _ in range(count)]
     assert started(collate.numpy_collate, samples).begin(count, None) is None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stoker import _native, collate
-from stoker.collate import compiled as compiled_module
+from stoker.collate import early as early_module
 from stoker.collate import memory
 
 pytestmark = pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
@@ -79,7 +79,7 @@ def collated(samples: Sequence[Any], lender: Any, early: bool) -> Any:
 
 @pytest.fixture(params=[False, True], ids=["at the end", "as they come"])
 def early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(compiled_module, "WORTH", -1.0 if request.param else 1e9)
+    monkeypatch.setattr(early_module, "WORTH", -1.0 if request.param else 1e9)
     return bool(request.param)
 
 
@@ -171,7 +171,7 @@ def test_an_image_of_another_kind_among_others(
     make: Any, counted: Counted, new_slot: Any, assert_same: Any, monkeypatch: Any
 ) -> None:
     """It lies as the others do, and is another dtype's, or negative in name."""
-    monkeypatch.setattr(compiled_module, "WORTH", -1.0)
+    monkeypatch.setattr(early_module, "WORTH", -1.0)
     rng = np.random.default_rng(0)
     samples: list[Any] = [np.moveaxis(rng.integers(0, 100, (128, 128, 3), np.int8), -1, 0) for _ in range(4)]
     if make is tensor:
@@ -190,7 +190,7 @@ def test_a_run_of_rows_is_as_large_as_its_batch(
     run_of: int, streams: bool, make: Any, counted: Counted, new_slot: Any, monkeypatch: Any
 ) -> None:
     """That is what its reader finds: 4 rows are made here, and others make the rest."""
-    monkeypatch.setattr(compiled_module, "WORTH", -1.0)
+    monkeypatch.setattr(early_module, "WORTH", -1.0)
     samples = [make(number) for number in range(4)]
     monkeypatch.setattr(_native, "LARGE", 16 * samples[0].nbytes)
     compiled = collate.compiling(collate.default_collate)

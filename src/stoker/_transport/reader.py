@@ -182,7 +182,7 @@ class Reader:
 
     Args:
         descriptor: the arena's shared file; the reader does not close it.
-        budget: bytes of leased slots above which batches are copied out of their slots.
+        budget: bytes of leased slots above which batches are copied out of their slots, if there is memory for it.
         board: where whoever hands out slots looks for those that came back; None where they are told.
     """
 
@@ -201,7 +201,8 @@ class Reader:
         """The batch. Large leaves are views of the slot, which is leased until they are gone.
 
         Raises:
-            MemoryLimitError: so many batches are kept that this one would have to be copied, and there is no memory.
+            MemoryLimitError: so many batches are kept that the system maps no more of them, and there is no memory for
+                a copy.
         """
         if slot is None or written.slot is None:
             return leaves.loads(written.pickle, ())
@@ -213,8 +214,10 @@ class Reader:
             try:
                 check(slot.capacity)
             except MemoryLimitError:
-                self.discard(slot)
-                raise
+                if mapping is None:
+                    self.discard(slot)
+                    raise
+                copies = False  # where it lies it needs no more
         lease = Lease(slot, self._home)
         exporter: Any = None
         made: list[Any] = []

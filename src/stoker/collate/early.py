@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,12 @@ LARGE = 16 * 1024
 """Bytes of a leaf that is worth it: to copy it takes as long as to see to it."""
 WORTH = 50e-6
 """Seconds that a sample takes to make: it has memory of its own then, and a twentieth is more than seeing to it."""
+HEAVY = 8 << 20
+"""Bytes of a batch that no worker should hold a second time, as samples that nobody has reserved memory for."""
+AT_ONCE = 10e-6
+"""Seconds in which a sample is looked up that lies in memory already, ..."""
+FILLED = 100e9
+"""... and bytes that no one fills in a second, in caches either: what takes longer than both has memory of its own."""
 
 MISFITS = 4
 """Batches in which a sample was not like those before, from which on it is not tried any more: each has asked for its
@@ -43,17 +50,18 @@ class Rows(ABC):
     """A leaf of a plan whose rows may be written one by one.
 
     Attributes:
-        large: whether that is worth it.
+        large: bytes of a row, if that is worth it; else 0.
     """
 
-    large = False
+    large = 0
     _whole: Any = None
     _rows: Sequence[Any] = ()
     _travels = False
     _streams: _native.Functions | None = None  # what copies a row past the caches, where that is better
 
     def _sized(self, shape: Sequence[int], itemsize: int) -> None:
-        self.large = math.prod(shape) * itemsize >= LARGE
+        size = math.prod(shape) * itemsize
+        self.large = size if size >= LARGE else 0
 
     @abstractmethod
     def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
@@ -105,6 +113,15 @@ class Rows(ABC):
         return all(at + size <= after for (at, size), (after, _) in itertools.pairwise(places))
 
 
+def is_worth_it(seconds: float, size: int, count: int) -> bool:
+    """Whether samples that take so long to make, with so many large bytes, so many in a batch, are to be written as
+    they come.
+
+    Where the batch is heavy it is worth it for quicker ones too: not to be quicker, but for the memory that they take.
+    """
+    return seconds > WORTH or (size * count >= HEAVY and seconds > AT_ONCE + size / FILLED)
+
+
 class Keeper:
     """Writes the samples of one batch as they come. Never raises but what interrupts it.
 
@@ -116,6 +133,8 @@ class Keeper:
 
     Attributes:
         is_over: whether a sample did not fit, so that the others are left as they are.
+        refusal: why there is no memory for the batch: then nothing is kept of its samples, which would take more of it.
+        seconds: that were spent here.
     """
 
     def __init__(self, plan: Node, count: int, lender: memory.Lender | None, travels: int = 0) -> None:
@@ -125,11 +144,21 @@ class Keeper:
         self._travels = travels
         self._begun = self.is_over = False
         self._places: list[int] = []  # of those that have rows
+        self.refusal: Exception | None = None
+        self.seconds = 0.0
 
     def __call__(self, place: int, sample: Any) -> Any:
         """The sample with its rows in place of what is large; as it was, where it or one before it did not fit."""
-        if self.is_over or not (self._begun or self._begins()):
-            return sample
+        began = time.perf_counter()
+        kept = self._kept(place, sample)
+        self.seconds += time.perf_counter() - began
+        return kept
+
+    def _kept(self, place: int, sample: Any) -> Any:
+        if not self._begun:
+            self._begin()
+        if self.is_over:
+            return sample if self.refusal is None else None
         try:
             while self._places and self._places[-1] >= place:  # samples are made again
                 self._places.pop()
@@ -140,11 +169,52 @@ class Keeper:
             self.is_over = True
             return sample
 
-    def _begins(self) -> bool:
+    def _begin(self) -> None:
+        self._begun = True
         try:
             with memory.lent_by(self._lender):
                 self._plan.begin(self._count, self._travels)
-        except Exception:  # there is none: collation asks again, and says so
-            self.is_over = True
-        self._begun = True
-        return not self.is_over
+        except Exception as error:  # what the samples raise is told before it
+            self.is_over, self.refusal = True, error
+
+
+class Opening:
+    """What is given the samples of the first batch, of which nothing is known: with the second of them it finds out
+    whether they are to be written as they come.
+
+    The first of them is held until then: two that lie in one place tell that the dataset fills one buffer.
+
+    Args:
+        plan: takes the first two samples and the seconds that the second took; gives what to keep them by, or None.
+        keeper: takes that.
+
+    Attributes:
+        first: the first sample, and what stands for it since the second came.
+    """
+
+    def __init__(self, plan: Callable[[Any, Any, float], Node | None], keeper: Callable[[Node], Keep]) -> None:
+        self._plan = plan
+        self._keeper = keeper
+        self._is_over = False
+        self._keep: Keep | None = None
+        self._place = 0
+        self._since = 0.0
+        self.first: tuple[Any, Any] | None = None
+
+    def __call__(self, place: int, sample: Any) -> Any:
+        """As a Keeper."""
+        if self._keep is not None:
+            return self._keep(place, sample)
+        if self._is_over:
+            return sample
+        now = time.perf_counter()
+        if self.first is None or place <= self._place:  # or it is made again
+            self.first, self._place, self._since = (sample, sample), place, now
+            return sample
+        first, self._is_over = self.first[0], True
+        plan = self._plan(first, sample, now - self._since)
+        if plan is None:
+            return sample
+        self._keep = self._keeper(plan)
+        self.first = first, self._keep(self._place, first)
+        return self._keep(place, sample)

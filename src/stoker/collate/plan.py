@@ -44,12 +44,12 @@ class Node(Protocol):
     Attributes:
         by_rows: whether the field of a batch holds nothing but leaves with a row for each sample, so that runs of its
             rows can be made apart.
-        large: whether it has rows that are worth being written as their samples come: for these are `begin`, `put`,
-            `end` and `is_apart` (see `early.Rows`).
+        large: bytes of a sample's rows that are worth being written as their samples come: for these are `begin`,
+            `put`, `end` and `is_apart` (see `early.Rows`).
     """
 
     by_rows: bool
-    large: bool
+    large: int
 
     def check(self, column: Sequence[Any]) -> Any:
         """Tests the column and takes it apart; raises anything where it does not fit. Asks for no memory."""
@@ -78,7 +78,7 @@ def _fit(fits: bool) -> None:
 class _Small:
     """A field without anything large: its values wait for the others."""
 
-    large = False
+    large = 0
 
     def begin(self, count: int, travels: int) -> None:
         """There is no memory to ask for."""
@@ -284,7 +284,7 @@ class _Fields(ABC):
         self.by_rows = all(node.by_rows for node in nodes)
         self._getters = list(getters)
         self._large = [number for number, node in enumerate(nodes) if node.large]
-        self.large = bool(self._large)
+        self.large = sum(node.large for node in nodes)
 
     def _checked(self, column: Sequence[Any], listed: bool = True) -> list[Any]:
         # Not `zip(*column)`: a tuple or an iterator for each sample would have the garbage collector walk them all
