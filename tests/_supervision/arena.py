@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker._transport.arena import Slot
+from stoker._transport.arena import Slot, SpokenFor
 from stoker.errors import MemoryLimitError
 
 
@@ -18,14 +18,14 @@ class Memory:
     def left(self) -> int:
         return self.capacity - sum(slot.capacity for slot in self.taken.values())
 
-    def can_give(self, count: int, size: int) -> bool:
-        return self.left >= count * size
+    def can_give(self, count: int, size: int, spoken_for: SpokenFor = lambda: 0) -> bool:
+        return self.left >= count * size + spoken_for()
 
     def take_free(self, size: int) -> Slot | None:
         return self.take(size) if size <= self.left else None
 
-    def take(self, size: int) -> Slot:
-        if size > self.left:
+    def take(self, size: int, spoken_for: SpokenFor = lambda: 0) -> Slot:
+        if size > self.left - spoken_for():
             raise MemoryLimitError("full")
         self._given += 1
         self.taken[self._given] = Slot(self._given, 0, size)

@@ -93,10 +93,10 @@ def test_idle_slots_of_another_size_make_room(arena: Arena, monkeypatch: pytest.
     limit = 4 << 20
     really = arena_module.reserve.reserve
 
-    def reserve(descriptor: int, offset: int, size: int) -> None:
+    def reserve(descriptor: int, offset: int, size: int, spoken_for: int = 0) -> None:
         if blocks(arena) + size > limit:
             raise MemoryLimitError(f"needed {size}")
-        really(descriptor, offset, size)
+        really(descriptor, offset, size, spoken_for)
 
     monkeypatch.setattr(arena_module.reserve, "reserve", reserve)
     small = arena.take(1 << 20)

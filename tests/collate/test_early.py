@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import collate
-from stoker.collate import early as early_module
 from stoker.collate import default
+from stoker.collate import early as early_module
 from stoker.collate.early import AT_ONCE, FILLED, HEAVY, LARGE, MISFITS, WORTH, is_worth_it
 from stoker.errors import MemoryLimitError
 

@@ -318,7 +318,7 @@ class SpawnBackend(Backend):
         if name == "answer":
             self._take_answer(number, *message)
         elif name == "ask":
-            unit, size, self._life.children[number].asked = message
+            unit, size, self._life.children[number].asked, _ = message
             self._lending.asked(number, unit, size)
         elif name == "ready":
             self._was_ready = True

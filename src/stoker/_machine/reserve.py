@@ -32,12 +32,12 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def reserve(fd: int, offset: int, size: int) -> None:
+def reserve(fd: int, offset: int, size: int, spoken_for: int = 0) -> None:
     """Reserves `size` bytes of a memory file from `offset` on, and makes the file that long where it is shorter.
 
     Afterwards the range can be touched without fear of SIGBUS. What is reserved already costs nothing again, but is
     counted as needed. A twentieth of the limit stays free, at least 64 MiB and at most 1 GiB, in small containers a
-    quarter (`kept_free`).
+    quarter (`kept_free`); and so many bytes as are `spoken_for`, because workers will take them for their samples.
 
     Forks where the reservation takes more than a quarter of what is available, if the process has one thread; with
     more threads, or where there can be no other process, the first fence stands alone. Systems without
@@ -47,7 +47,7 @@ def reserve(fd: int, offset: int, size: int) -> None:
         MemoryLimitError: there is not enough; nothing new is reserved then.
         OSError: the descriptor takes no reservation.
     """
-    memory = check(size)
+    memory = check(size, spoken_for)
     fenced = _libc is not None and size > memory.bytes // _FENCED_SHARE and threading.active_count() == 1
     failure = _reserve_in_child(fd, offset, size) if fenced else _reserve_here(fd, offset, size)
     if (why := refused(failure)) is not None:
@@ -65,15 +65,18 @@ def refused(number: int | None) -> str | None:
     return f"the system refused it: {os.strerror(number)}" if number in (errno.ENOSPC, errno.ENOMEM) else None
 
 
-def check(size: int) -> Available:
-    """Asks whether so many bytes can be taken, for shared memory or for one's own; returns what there is.
+def check(size: int, spoken_for: int = 0) -> Available:
+    """Asks whether so many bytes can be taken, for shared memory or for one's own, if others will take what is
+    spoken for; returns what there is.
 
     Raises:
         MemoryLimitError: they cannot.
     """
     memory = available()
-    if size > memory.bytes - kept_free(memory.limit):
-        raise _refusal(size, memory, f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed")
+    if size > memory.bytes - kept_free(memory.limit) - spoken_for:
+        samples = f", and {_text(spoken_for)} for the samples that workers are making" if spoken_for else ""
+        why = f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed{samples}"
+        raise _refusal(size, memory, why)
     return memory
 
 

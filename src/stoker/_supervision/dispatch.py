@@ -158,6 +158,11 @@ class Dispatch:
         """Whether the latest unit took so long that what is done for each of them does not show."""
         return self._depth == 1
 
+    @property
+    def alive(self) -> list[int]:
+        """The workers that are handed units."""
+        return [worker for worker, alive in enumerate(self._alive) if alive]
+
     def held(self, worker: int) -> list[Run]:
         """What the worker holds, what it works on first."""
         return self._held[worker]

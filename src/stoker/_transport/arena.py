@@ -22,6 +22,14 @@ SHORTEST = 0.1
 """Seconds that this takes at the least."""
 
 
+SpokenFor = Callable[[], int]
+"""Says how many bytes others will take. It is asked where memory is reserved anew."""
+
+
+def _nothing() -> int:
+    return 0
+
+
 class Slot(NamedTuple):
     """A range of the arena: whole pages, of one place and size for ever. `number` is its name in messages."""
 
@@ -71,7 +79,7 @@ class Arena:
     def slot(self, number: int) -> Slot:
         return self._slots[number]
 
-    def can_give(self, count: int, size: int) -> bool:
+    def can_give(self, count: int, size: int, spoken_for: SpokenFor = _nothing) -> bool:
         """Whether `take` would give so many slots of `size` bytes, even if the processes grow a little meanwhile."""
         count -= sum(self._slots[number].capacity >= size for number in self._free)
         if count <= 0:
@@ -80,7 +88,7 @@ class Arena:
         if self._limit is not None and self.reserved_bytes + wanted > self._limit:
             return False
         memory = available()
-        return memory.bytes - 2 * reserve.kept_free(memory.limit) >= wanted
+        return memory.bytes - 2 * reserve.kept_free(memory.limit) - spoken_for() >= wanted
 
     @property
     def reserved_bytes(self) -> int:
@@ -94,8 +102,9 @@ class Arena:
             self._least_idle = min(self._least_idle, len(self._free))
         return slot
 
-    def take(self, size: int) -> Slot:
-        """A slot of at least `size` bytes, reserved; raises MemoryLimitError if the memory cannot hold it."""
+    def take(self, size: int, spoken_for: SpokenFor = _nothing) -> Slot:
+        """A slot of at least `size` bytes, reserved; raises MemoryLimitError if the memory cannot hold it, and what is
+        spoken for."""
         fits = self.take_free(size)
         if fits is not None:
             return fits
@@ -106,7 +115,7 @@ class Arena:
         while True:
             try:
                 self._check_limit(slot.capacity)
-                reserve.reserve(self.descriptor, slot.offset, slot.capacity)
+                reserve.reserve(self.descriptor, slot.offset, slot.capacity, spoken_for())
                 break
             except MemoryLimitError:
                 if not self._free:

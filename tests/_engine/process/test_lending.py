@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+from stoker._engine.process.growth import Growth
 from stoker._engine.process.lending import Lending
 from stoker._supervision.dispatch import Dispatch, Run
 from stoker._transport import segments
-from stoker._transport.arena import Arena, Slot, rounded
+from stoker._transport.arena import Arena, Slot, SpokenFor, rounded
 from stoker.errors import MemoryLimitError
 
 
@@ -18,8 +19,8 @@ class Rooms:
         self.free = free
         self.given = 0
 
-    def take(self, size: int) -> Slot:
-        if not self.free:
+    def take(self, size: int, spoken_for: SpokenFor = lambda: 0) -> Slot:
+        if self.free <= spoken_for():
             raise MemoryLimitError("full")
         self.free -= 1
         self.given += 1
@@ -28,8 +29,8 @@ class Rooms:
     def take_free(self, size: int) -> Slot | None:
         return self.take(size) if self.free else None
 
-    def can_give(self, count: int, size: int) -> bool:
-        return self.free >= count
+    def can_give(self, count: int, size: int, spoken_for: SpokenFor = lambda: 0) -> bool:
+        return self.free >= count + spoken_for()
 
     def slot(self, number: int) -> Slot:
         return Slot(number, 0, 1)
@@ -55,7 +56,9 @@ class Posted:
         return numbers
 
 
-def lending(free: int, units: int, seconds: float = 0.0, board: Posted | None = None) -> tuple[Lending, Rooms]:
+def lending(
+    free: int, units: int, seconds: float = 0.0, board: Posted | None = None, growth: Growth | None = None
+) -> tuple[Lending, Rooms]:
     """Each unit is held by the worker of its number; one that has been answered took so long."""
     rooms, dispatch = Rooms(free), Dispatch(units + 1)
     for worker in range(units):
@@ -66,7 +69,7 @@ def lending(free: int, units: int, seconds: float = 0.0, board: Posted | None = 
     dispatch.submitted(units, units)
     dispatch.hand_out()
     dispatch.answered(units, Run(units), seconds)
-    return Lending(rooms, dispatch, board), rooms  # type: ignore[arg-type]
+    return Lending(rooms, dispatch, board, growth), rooms  # type: ignore[arg-type]
 
 
 def granted(lending: Lending, hungry_for: int | None = None) -> dict[int, object]:
@@ -97,7 +100,7 @@ def test_what_the_trainer_has_posted_is_there_for_who_wants_a_slot() -> None:
     board = Posted()
     slots, rooms = lending(free=0, units=1, board=board)
     slots.answered(0, "batch", (None, 10))  # the usual size
-    assert slots.offer(0) is None and slots.share(0, 10) is None
+    assert slots.offer(0) is None and slots.share(0, 10, 0) is None
     board.numbers = [5]
     assert slots.offer(0) == Slot(1, 0, 10)
     slots.asked(0, 0, 20)  # the one that was offered is free
@@ -111,7 +114,7 @@ def test_what_the_trainer_has_posted_is_there_for_who_wants_a_slot() -> None:
 
     slots, rooms = lending(free=0, units=1, board=board)
     board.numbers = [7]
-    assert slots.share(0, 0) is not None and not rooms.free
+    assert slots.share(0, 0, 0) is not None and not rooms.free
 
 
 def test_who_has_answered_waits_for_nothing() -> None:
@@ -175,11 +178,11 @@ def test_what_others_write_or_what_lies_idle_is_offered_with_a_part() -> None:
     slots, rooms = lending(free=2, units=3, seconds=1.0)
     assert slots.offer_to_share(0) is None  # nothing is known yet
     slots.answered(0, "batch", (None, 900))
-    for offered in (slots.offer_to_share(0), slots.offer_to_share(0), slots.share(0, 1)):
+    for offered in (slots.offer_to_share(0), slots.offer_to_share(0), slots.share(0, 1, 0)):
         assert offered is not None and offered.number == slots.shared(0) == 1 and rooms.free == 1
-    for offered in (slots.share(1, 1), slots.offer_to_share(1)):
+    for offered in (slots.share(1, 1, 1), slots.offer_to_share(1)):
         assert offered is not None and offered.number == 2
-    assert slots.offer_to_share(2) is None and slots.share(2, 900) is None  # none lies idle
+    assert slots.offer_to_share(2) is None and slots.share(2, 900, 2) is None  # none lies idle
     slots.unshare(0)
     slots.asked(2, 2, 900)
     assert slots.offer_to_share(0) is None and rooms.free == 1  # it is for who waits
@@ -227,3 +230,31 @@ def test_a_worker_that_asks_first_for_one_leaf_makes_no_batch_uneven() -> None:
         assert held.capacity == rounded(both)  # that one was
     finally:
         os.close(descriptor)
+
+
+def test_what_others_will_take_for_their_samples_is_spoken_for() -> None:
+    now = {0: 1, 1: 1, 2: 1}
+    slots, rooms = lending(free=2, units=2, growth=Growth(now.__getitem__))
+    slots.asked(0, 0, 10, own=2)  # two others are like it, and may take one more each
+    assert granted(slots) == {} and slots.starved_for == 0
+    assert granted(slots, hungry_for=0) == {}  # the second makes samples: it is waited for
+    now[1] = now[2] = 2
+    assert granted(slots) == {0: Slot(1, 0, 10)} and rooms.free == 1
+
+
+def test_who_waits_has_its_samples_and_who_is_idle_must_wait() -> None:
+    now = {0: 2, 1: 1, 2: 1}
+    slots, _ = lending(free=1, units=2, growth=Growth(now.__getitem__))
+    slots.asked(0, 0, 10, own=2)
+    slots.asked(1, 1, 10, own=2)
+    assert granted(slots) == {}
+    assert granted(slots, hungry_for=0) == {0: Slot(1, 0, 10)}  # now or never
+    assert slots.waits(1)
+
+
+def test_a_slot_to_share_is_not_taken_of_what_others_need() -> None:
+    now = {0: 1, 1: 1, 2: 1}
+    slots, _ = lending(free=2, units=2, growth=Growth(now.__getitem__))
+    assert slots.share(0, 1, 0, own=2) is None
+    now[1] = now[2] = 2
+    assert slots.share(0, 1, 0, own=2) == Slot(1, 0, 1)

@@ -202,7 +202,7 @@ class Shares(RuleBasedStateMachine):
 
     def one_part(self, worker: int, run: Run, outcome: str, seconds: float) -> None:
         if worker not in self.writes and outcome in ("rows", "otherwise"):
-            slot = self.lending.share(run.unit, SIZE)
+            slot = self.lending.share(run.unit, SIZE, -1)
             if slot is not None:
                 self.writes[worker] = slot
                 return

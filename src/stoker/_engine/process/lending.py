@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stoker._engine.process.growth import Growth
 from stoker._supervision.dispatch import Dispatch
 from stoker._transport.arena import Arena, Slot
 from stoker._transport.board import Board
@@ -22,13 +23,17 @@ class Lending:
         arena: has the slots.
         dispatch: knows the units.
         board: where the trainer posts slots that it has let go of; None where it tells them all.
+        growth: knows how much the workers may still take for their samples; None where nobody does.
 
     Attributes:
         starved_for: the unit for which the last `grant` found no memory, or None.
     """
 
-    def __init__(self, arena: Arena, dispatch: Dispatch, board: Board | None = None) -> None:
+    def __init__(
+        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, growth: Growth | None = None
+    ) -> None:
         self._arena = arena
+        self._growth = growth
         self._board = board
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes: nobody is asked what it holds
@@ -67,14 +72,16 @@ class Lending:
             self._slots[unit] = slot.number
         return slot
 
-    def asked(self, worker: int, unit: int, size: int) -> None:
-        """A worker wants a slot of this size instead of the one it holds. It waits until `grant` names it.
+    def asked(self, worker: int, unit: int, size: int, own: int = 0) -> None:
+        """A worker wants a slot of this size instead of the one it holds. It waits until `grant` names it; so much
+        memory of its own it has.
 
         If it has asked before, it waits no longer for that: an exception of the user's has ended the wait.
         """
         self._free(self._slots.pop(unit, None))
         self._asks = [ask for ask in self._asks if ask[1] != worker]
         self._asks.append((unit, worker, size))
+        self._has(worker, own)
 
     def offer_to_share(self, unit: int) -> Slot | None:
         """The slot that several workers write, if there is one, or one that lies idle, for `offer`'s reasons: of a slow
@@ -82,18 +89,19 @@ class Lending:
         number = self._slots.get(unit)
         return self._idle(unit) if number is None else self._arena.slot(number)
 
-    def share(self, unit: int, size: int) -> Slot | None:
+    def share(self, unit: int, size: int, worker: int, own: int = 0) -> Slot | None:
         """The slot that several workers write; None where it is too small, or there is no memory at the moment.
 
         A worker that waited here could keep an earlier unit from being made.
         """
+        self._has(worker, own)
         number = self._slots.get(unit)
         if number is None:
             self.collect()
             try:
-                if self._asks or not self._leaves_room(unit, size):
+                if self._asks or not self._leaves_room(unit, size, worker):
                     return None
-                number = self._slots[unit] = self._arena.take(size).number
+                number = self._slots[unit] = self._arena.take(size, lambda: self._spoken_for(worker)).number
             except MemoryLimitError:
                 return None
         slot = self._arena.slot(number)
@@ -123,17 +131,43 @@ class Lending:
             unit, worker, size = self._asks[0]
             reply: Slot | str
             try:
-                if not self._leaves_room(unit, size):
+                if not self._leaves_room(unit, size, worker):
                     return
-                reply = self._arena.take(size)
+                reply = self._taken(unit, worker, size)
                 self._slots[unit] = reply.number
             except MemoryLimitError as error:
-                if unit > self._hungry_for or any(other < unit for other in self._slots):
+                if self._can_wait(unit, worker):
                     self.starved_for = unit
                     return
                 reply = str(error)
             del self._asks[0]
             yield worker, reply
+
+    def _taken(self, unit: int, worker: int, size: int) -> Slot:
+        try:
+            return self._arena.take(size, lambda: self._spoken_for(worker))
+        except MemoryLimitError:
+            if self._can_wait(unit, worker):
+                raise
+            return self._arena.take(size)  # now or never: then what nobody has asked for yet must wait
+
+    def _can_wait(self, unit: int, worker: int) -> bool:
+        """Whether there may be memory for it later: from the trainer, or when it shows what others take for theirs."""
+        if unit > self._hungry_for or any(other < unit for other in self._slots):
+            return True
+        return self._growth is not None and any(map(self._dispatch.held, self._others(worker)))
+
+    def _others(self, worker: int) -> list[int]:
+        """The other workers, but for those that wait for a slot, and so have all their samples."""
+        asking = {other for _, other, _ in self._asks}
+        return [other for other in self._dispatch.alive if other != worker and other not in asking]
+
+    def _spoken_for(self, worker: int) -> int:
+        return 0 if self._growth is None else self._growth.to_come(self._others(worker))
+
+    def _has(self, worker: int, own: int) -> None:
+        if self._growth is not None:
+            self._growth.showed(worker, own)
 
     def answered(self, unit: int, kind: str, value: Any) -> Slot | None:
         """A worker has answered; returns the slot that its batch lies in. Any other that it held is free, and it waits
@@ -170,10 +204,10 @@ class Lending:
     def _free(self, number: int | None) -> None:
         self.put_back([] if number is None else [number])
 
-    def _leaves_room(self, unit: int, size: int) -> bool:
+    def _leaves_room(self, unit: int, size: int, worker: int = -1) -> bool:
         """Whether earlier units without a slot could still get one: else a later one must not take the memory.
 
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
         earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
-        return not earlier or self._arena.can_give(earlier + 1, size)
+        return not earlier or self._arena.can_give(earlier + 1, size, lambda: self._spoken_for(worker))

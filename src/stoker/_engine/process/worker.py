@@ -145,7 +145,7 @@ class Worker(ABC):
         """The answer to a question for a slot. Those to earlier ones are passed over: an exception of the user's may
         have ended the wait for them, as a signal's handler raises one."""
         self._asked += 1
-        self.send(name, self._unit, size, self._asked)
+        self.send(name, self._unit, size, self._asked, kernel.private_bytes(os.getpid()))
         while True:
             _, question, given = self._next("slot")
             if question == self._asked:

@@ -20,6 +20,7 @@ from stoker._engine.process import fates, immortal, kernel, settle, worker
 from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
+from stoker._engine.process.growth import Growth
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.marks import Marks
 from stoker._engine.process.sharing import Sharing
@@ -96,7 +97,8 @@ class Zygote:
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         arena = Arena(ends.arena, None if budget is None else budget // 2, begin=board.SIZE)
-        self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena))
+        growth = Growth(lambda number: kernel.private_bytes(self._children[number].pid))
+        self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena), growth)
         self._shares: bool | None = None  # what the trainer was told: whether workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)
@@ -417,12 +419,12 @@ class Zygote:
             if message[0] == "answer":
                 self._take_answer(number, message)
             elif message[0] == "ask_for_rows":
-                _, unit, size, question = message
-                slot = self._lending.share(unit, size)
+                _, unit, size, question, own = message
+                slot = self._lending.share(unit, size, number, own)
                 child.channel.send("slot", question, slot and tuple(slot))
             else:
-                _, unit, size, child.asked = message
-                self._lending.asked(number, unit, size)
+                _, unit, size, child.asked, own = message
+                self._lending.asked(number, unit, size, own)
         if ended or child.channel.ended:
             self._bury(number)
         if self._lending.is_asked:
