@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import select
 import signal
@@ -159,7 +160,7 @@ def private_bytes(pid: int) -> int:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:
         return 0
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    return (int(fields[1]) - int(fields[2])) * mmap.PAGESIZE
 
 
 def is_stopped(pid: int) -> bool:
