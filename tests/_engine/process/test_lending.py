@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stoker._engine.process.growth import Growth
+from stoker._engine.process.headroom import Headroom
 from stoker._engine.process.lending import Lending
 from stoker._supervision.dispatch import Dispatch, Run
 from stoker._transport import segments
@@ -57,7 +57,7 @@ class Posted:
 
 
 def lending(
-    free: int, units: int, seconds: float = 0.0, board: Posted | None = None, growth: Growth | None = None
+    free: int, units: int, seconds: float = 0.0, board: Posted | None = None, headroom: Headroom | None = None
 ) -> tuple[Lending, Rooms]:
     """Each unit is held by the worker of its number; one that has been answered took so long."""
     rooms, dispatch = Rooms(free), Dispatch(units + 1)
@@ -69,7 +69,7 @@ def lending(
     dispatch.submitted(units, units)
     dispatch.hand_out()
     dispatch.answered(units, Run(units), seconds)
-    return Lending(rooms, dispatch, board, growth), rooms  # type: ignore[arg-type]
+    return Lending(rooms, dispatch, board, headroom), rooms  # type: ignore[arg-type]
 
 
 def granted(lending: Lending, hungry_for: int | None = None) -> dict[int, object]:
@@ -234,7 +234,7 @@ def test_a_worker_that_asks_first_for_one_leaf_makes_no_batch_uneven() -> None:
 
 def test_what_others_will_take_for_their_samples_is_spoken_for() -> None:
     now = {0: 1, 1: 1, 2: 1}
-    slots, rooms = lending(free=2, units=2, growth=Growth(now.__getitem__))
+    slots, rooms = lending(free=2, units=2, headroom=Headroom(now.__getitem__))
     slots.asked(0, 0, 10, own=2)  # two others are like it, and may take one more each
     assert granted(slots) == {} and slots.starved_for == 0
     assert granted(slots, hungry_for=0) == {}  # the second makes samples: it is waited for
@@ -244,7 +244,7 @@ def test_what_others_will_take_for_their_samples_is_spoken_for() -> None:
 
 def test_who_waits_has_its_samples_and_who_is_idle_must_wait() -> None:
     now = {0: 2, 1: 1, 2: 1}
-    slots, _ = lending(free=1, units=2, growth=Growth(now.__getitem__))
+    slots, _ = lending(free=1, units=2, headroom=Headroom(now.__getitem__))
     slots.asked(0, 0, 10, own=2)
     slots.asked(1, 1, 10, own=2)
     assert granted(slots) == {}
@@ -254,7 +254,7 @@ def test_who_waits_has_its_samples_and_who_is_idle_must_wait() -> None:
 
 def test_a_slot_to_share_is_not_taken_of_what_others_need() -> None:
     now = {0: 1, 1: 1, 2: 1}
-    slots, _ = lending(free=2, units=2, growth=Growth(now.__getitem__))
+    slots, _ = lending(free=2, units=2, headroom=Headroom(now.__getitem__))
     assert slots.share(0, 1, 0, own=2) is None
     now[1] = now[2] = 2
     assert slots.share(0, 1, 0, own=2) == Slot(1, 0, 1)

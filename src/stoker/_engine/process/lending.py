@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stoker._engine.process.growth import Growth
+from stoker._engine.process.headroom import Headroom
 from stoker._supervision.dispatch import Dispatch
 from stoker._transport.arena import Arena, Slot
 from stoker._transport.board import Board
@@ -23,17 +23,17 @@ class Lending:
         arena: has the slots.
         dispatch: knows the units.
         board: where the trainer posts slots that it has let go of; None where it tells them all.
-        growth: knows how much the workers may still take for their samples; None where nobody does.
+        headroom: knows how much the workers may still take for their samples; None where nobody does.
 
     Attributes:
         starved_for: the unit for which the last `grant` found no memory, or None.
     """
 
     def __init__(
-        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, growth: Growth | None = None
+        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, headroom: Headroom | None = None
     ) -> None:
         self._arena = arena
-        self._growth = growth
+        self._headroom = headroom
         self._board = board
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes: nobody is asked what it holds
@@ -155,7 +155,7 @@ class Lending:
         """Whether there may be memory for it later: from the trainer, or when it shows what others take for theirs."""
         if unit > self._hungry_for or any(other < unit for other in self._slots):
             return True
-        return self._growth is not None and any(map(self._dispatch.held, self._others(worker)))
+        return self._headroom is not None and any(map(self._dispatch.held, self._others(worker)))
 
     def _others(self, worker: int) -> list[int]:
         """The other workers, but for those that wait for a slot, and so have all their samples."""
@@ -163,11 +163,11 @@ class Lending:
         return [other for other in self._dispatch.alive if other != worker and other not in asking]
 
     def _spoken_for(self, worker: int) -> int:
-        return 0 if self._growth is None else self._growth.to_come(self._others(worker))
+        return 0 if self._headroom is None else self._headroom.to_come(self._others(worker))
 
     def _has(self, worker: int, own: int) -> None:
-        if self._growth is not None:
-            self._growth.showed(worker, own)
+        if self._headroom is not None:
+            self._headroom.showed(worker, own)
 
     def answered(self, unit: int, kind: str, value: Any) -> Slot | None:
         """A worker has answered; returns the slot that its batch lies in. Any other that it held is free, and it waits

@@ -20,7 +20,7 @@ from stoker._engine.process import fates, immortal, kernel, settle, worker
 from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
-from stoker._engine.process.growth import Growth
+from stoker._engine.process.headroom import Headroom
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.marks import Marks
 from stoker._engine.process.sharing import Sharing
@@ -97,8 +97,8 @@ class Zygote:
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         arena = Arena(ends.arena, None if budget is None else budget // 2, begin=board.SIZE)
-        growth = Growth(lambda number: kernel.private_bytes(self._children[number].pid))
-        self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena), growth)
+        headroom = Headroom(lambda number: kernel.private_bytes(self._children[number].pid))
+        self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena), headroom)
         self._shares: bool | None = None  # what the trainer was told: whether workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 
-class Growth:
+class Headroom:
     """Compares what a worker has with what it had when it asked for memory for a batch: then it held its samples.
 
     Args:
