@@ -97,6 +97,13 @@ def test_a_refusal_names_the_numbers_and_what_to_change(memory, monkeypatch):
     assert held(memory) == 0
 
 
+def test_what_others_will_take_is_left_to_them(memory, monkeypatch):
+    monkeypatch.setattr(reserving, "available", lambda: Available(150 * MB, 200 * MB, "memory cgroup /box (v2)"))
+    reserve(memory, 0, 20 * MB, spoken_for=80 * MB)
+    with pytest.raises(MemoryLimitError, match=r"kept free .*, and 81\.0 MiB for the samples that workers are making"):
+        reserve(memory, 0, 20 * MB, spoken_for=81 * MB)
+
+
 @pytest.mark.parametrize(("limit", "free"), [(100, 25), (512, 64), (4000, 200), (100_000, 1024)])
 def test_what_is_kept_free(limit, free):
     assert kept_free(limit * MB) == free * MB
