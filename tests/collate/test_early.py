@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -427,6 +428,41 @@ def test_of_a_batch_that_the_memory_cannot_hold_no_sample_is_held(error: Excepti
         compiled(kept)
     compiled.end()
     assert (collated(compiled, samples)[1] == range(4)).all()
+
+
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_what_was_refused_holds_none_when_it_is_over_and_the_next_none_either(in_runs: bool, slot: Any) -> None:
+    """Not even in the frames of its error, which nothing but `gc` would free where they were part of a ring."""
+    compiled = collate.Compiled("numpy")
+    held: list[weakref.ref[Any]] = []
+
+    def refuses(size: int) -> Any:
+        raise MemoryLimitError("none left")
+
+    def made(keep: Any) -> list[Any]:
+        samples = []
+        for number in range(4):
+            array = image(number)
+            held.append(weakref.ref(array))
+            samples.append(keep(number, (array, number)))
+        return samples
+
+    def job(lender: Any) -> Any:
+        keep = compiled.begin(4, lender, travels=True, run_of=4 if in_runs else None)
+        assert keep is not None
+        return (compiled.rows if in_runs else compiled)(made(keep))
+
+    gc.disable()
+    try:
+        with contextlib.suppress(MemoryLimitError):
+            job(refuses)
+        compiled.end()
+        assert [one() for one in held] == [None] * 4
+        batch = job(slot)
+        assert [one() for one in held] == [None] * 8
+    finally:
+        gc.enable()
+    assert slot.holds(batch[0]) and (batch[0][:, 0] == range(4)).all()
 
 
 @pytest.mark.parametrize("in_runs", [False, True])

@@ -136,6 +136,36 @@ assert [int(batch[0, -1, -1]) for batch in kept] == list(range(len(kept)))
     assert kills(cgroup) == 0
 
 
+@pytest.mark.parametrize("samples", [4, 128])
+def test_kept_batches_of_samples_that_several_workers_make(start: Any, birth: str, cgroup: Path, samples: int) -> None:
+    """What workers hold of samples, and still will, is left to them; who is refused gives back what it held."""
+    program = start(
+        birth,
+        f"""
+from stoker import MemoryLimitError
+class Batches:
+    '''Of 80 MiB, without a view: each sample has memory of its own.'''
+    def __len__(self):
+        return 12 * {samples}
+    def __getitem__(self, index):
+        return np.full(10 * (1 << 20) // {samples}, index // {samples}, np.float64)
+it = iter(loader(Batches(), batch_size={samples}, num_workers=4))
+kept, refused = [], 0
+for _ in range(12):
+    try:
+        kept.append(next(it))
+    except MemoryLimitError:
+        refused += 1
+say("refused", refused)
+assert kept and all((batch == batch[0, 0]).all() for batch in kept)
+""",
+        before=within(cgroup),
+    )
+    assert 0 < int(program.hears("refused")[0]) < 12
+    assert program.end() == (0, "")
+    assert kills(cgroup) == 0
+
+
 def test_samples_that_do_not_fit_end_a_worker_and_not_the_trainer(start: Any, birth: str, cgroup: Path) -> None:
     """No loader can refuse what a dataset takes for itself. Also where the trainer is larger than a worker, and after
     one has been replaced."""

@@ -91,7 +91,7 @@ class Compiled:
             return None
         if fn_map is not self._fn_map:
             self._plan = self._runs = None
-        self._fn_map = fn_map
+        self._fn_map, self._is_early = fn_map, True  # also where there is no memory for this batch
         if in_runs:
             self._runs = plan
         else:
@@ -118,8 +118,8 @@ class Compiled:
 
     def _all(self, samples: Sequence[Any]) -> Sequence[Any]:
         """The samples, with what stands for the first; raises what was raised when there was no memory for them."""
-        if self._keeper is not None and self._keeper.refusal is not None:
-            raise self._keeper.refusal
+        if self._keeper is not None:
+            self._keeper.raise_refusal()
         opening = self._opening
         if opening is not None and opening.first is not None and samples and samples[0] is opening.first[0]:
             return [opening.first[1], *samples[1:]]

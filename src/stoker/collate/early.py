@@ -154,6 +154,15 @@ class Keeper:
         self.seconds += time.perf_counter() - began
         return kept
 
+    def raise_refusal(self) -> None:
+        """Raises it, if there is one, and has it no longer: else its frames, which have this object, would be a ring,
+        and what they hold of the samples would stay until `gc` comes by."""
+        if self.refusal is not None:
+            try:
+                raise self.refusal
+            finally:
+                self.refusal = None
+
     def _kept(self, place: int, sample: Any) -> Any:
         if not self._begun:
             self._begin()
@@ -175,7 +184,7 @@ class Keeper:
             with memory.lent_by(self._lender):
                 self._plan.begin(self._count, self._travels)
         except Exception as error:  # what the samples raise is told before it
-            self.is_over, self.refusal = True, error
+            self.is_over, self.refusal = True, error.with_traceback(None)  # its frames hold the samples
 
 
 class Opening:

@@ -265,6 +265,11 @@ def test_an_open_h5py_file(h5py: Any) -> None:
     )
 
 
+def _used(library: Any) -> Any:
+    assert library.Py_IsInitialized()
+    return library
+
+
 CAUSES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "text file": (lambda path: path.open(), "an open file (TextIOWrapper)", "open it in __getitem__"),
     "file": (lambda path: path.open("rb"), "an open file (BufferedReader)", "open it in __getitem__"),
@@ -286,6 +291,10 @@ CAUSES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "__setstate__",
     ),
     "pointer": (lambda path: ctypes.pointer(ctypes.c_int()), "a ctypes object", "__setstate__"),
+    "library": (lambda path: ctypes.CDLL(None), "a loaded library (ctypes.CDLL)", "load it in __getitem__"),
+    "library in use": (lambda path: _used(ctypes.PyDLL(None)), "a loaded library (ctypes.PyDLL)", "load it in"),
+    "ctypes type": (lambda path: ctypes.c_int * 4, "a ctypes type (PyCArrayType)", "__setstate__"),
+    "ctypes array": (lambda path: (ctypes.c_int * 4)(), "a ctypes array (", "use a NumPy array"),
     "unknown": (lambda path: Handle(), "a handles.Handle", "leave it out in __getstate__"),
     "lock of the fork context": (
         lambda path: multiprocessing.get_context("fork").Lock(),

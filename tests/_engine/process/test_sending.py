@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import multiprocessing
 import os
@@ -224,6 +225,20 @@ def test_an_open_text_file_is_not_sent_as_its_content(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("content")
     with open(tmp_path / "list.txt") as file, pytest.raises(TypeError, match=r"an open file \(.*list.txt\)"):
         Sent(file)
+
+
+class Reopened(ctypes.CDLL):
+    def __reduce__(self) -> Any:
+        return Reopened, (self._name,)
+
+
+def test_what_ctypes_has_made_is_refused_unless_it_can_be_found() -> None:
+    """Its pickle could be written, and not be read."""
+    for made in ctypes.c_int * 4, ctypes.CDLL(None):
+        with pytest.raises(TypeError, match="ctypes type"):
+            Sent(made)
+    assert Sent(ctypes.c_int).value is ctypes.c_int
+    assert Sent(Reopened(None)).value.getpid() == os.getpid()
 
 
 def test_a_socket_travels_by_its_descriptor() -> None:

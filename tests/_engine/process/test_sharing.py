@@ -25,18 +25,19 @@ SIZE = 100
 ALIKE, OTHERWISE = Layout((), b"alike"), Layout((), b"otherwise")
 
 
-def shared(workers: int) -> tuple[Cut, Dispatch, Sharing]:
+def shared(workers: int) -> tuple[Cut, Dispatch, Lending, Sharing]:
     """Units whose rows take a second each, and workers to share them."""
     cut = Cut(workers, 1.0)
     dispatch = Dispatch(workers, cut)
     for worker in range(workers):
         dispatch.joined(worker)
-    return cut, dispatch, Sharing(cut, dispatch, Lending(Memory(4 * SIZE), dispatch))  # type: ignore[arg-type]
+    lending = Lending(Memory(4 * SIZE), dispatch)  # type: ignore[arg-type]
+    return cut, dispatch, lending, Sharing(cut, dispatch, lending)
 
 
 @pytest.mark.parametrize("how", ["dropped", "a death"])
 def test_units_that_are_dropped_or_lost_do_not_speak_against_sharing(how: str) -> None:
-    cut, dispatch, sharing = shared(2)
+    cut, dispatch, _, sharing = shared(2)
     for unit in range(PATIENCE + 3):
         dispatch.submitted(unit, None, ROWS)
         (one, first), (_, second) = dispatch.hand_out()
@@ -55,6 +56,24 @@ def test_units_that_are_dropped_or_lost_do_not_speak_against_sharing(how: str) -
         dispatch.withdrawn(unit)
         dispatch.done(unit)
     assert cut.share(ROWS, ROWS) < ROWS
+
+
+@pytest.mark.parametrize(("kind", "is_known"), [("short", True), ("misfit", False)])
+def test_how_rows_lie_is_known_still_where_only_memory_was_short(kind: Any, is_known: bool) -> None:
+    """Who knows it asks for memory before it has made the rows."""
+    _, dispatch, lending, sharing = shared(2)
+    for unit, answers in enumerate((["rows", "rows"], [kind, "rows"], [])):
+        dispatch.submitted(unit, None, 2)
+        handed = list(dispatch.hand_out())
+        parts = [sharing.handed_out(run) for _, run in handed]
+        for (worker, run), answer in zip(handed, answers, strict=False):
+            assert lending.share(unit, SIZE, worker)
+            sharing.answered(run, answer, (tuple(ALIKE), {}) if answer == "rows" else False, Said())
+            dispatch.answered(worker, run, SLOW_UNIT * 2)
+        if answers:
+            assert (sharing.result(unit) is not None) == (kind not in answers)
+            dispatch.done(unit)
+    assert [known is not None for *_, known in parts] == [is_known] * 2
 
 
 class Shares(RuleBasedStateMachine):

@@ -1,16 +1,18 @@
-"""What a worker tells its job of the units that come next."""
+"""What a worker tells its job of the units that come next, and what it keeps of those that are over."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
 from stoker._engine.base import IDLE, SEVERAL, Said
-from stoker._engine.process import settle
+from stoker._engine.process import kernel, settle
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.worker import Worker, ZygotesWorker
 
@@ -151,3 +153,32 @@ def test_the_answer_to_a_question_that_was_interrupted_is_passed_over() -> None:
     assert [message[0] for message in worker.sent] == ["ask", "ask"]
     with pytest.raises(OverError):  # what cannot be waited for is not waited for
         worker._ask(5000)
+
+
+@pytest.mark.parametrize("part", [None, (0, 4, 8, None)])
+def test_for_whose_batch_there_is_no_memory_gives_back_what_it_took(
+    part: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it answers: then others may have it."""
+    told: list[Any] = []
+    held: list[weakref.ref[Any]] = []
+    monkeypatch.setattr(kernel, "give_back", lambda: told.append(held[-1]()))
+
+    class Large(Curious):
+        def run(self, work: Any, lend: Any = None, known: Any = (), rows: Any = None) -> Any:
+            batch = np.zeros((4, 1 << 16))
+            held.append(weakref.ref(batch))
+            return batch
+
+    class Telling(Scripted):
+        def send(self, *message: Any) -> None:
+            super().send(*message)
+            told.append(message[:3])
+
+    refused = ("slot", 1, "there is none" if part is None else None)
+    worker = Telling([("unit", 0, pickle.dumps("unit 0"), None, (), part)], [refused])
+    with pytest.raises(OverError):
+        worker.run(lambda number: Large())
+    name = "ask" if part is None else "ask_for_rows"
+    kind = "error" if part is None else "short"
+    assert [word[0] if word else word for word in told] == [name, None, "answer"] and told[-1] == ("answer", 0, kind)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 SHARING = 'use multiprocessing_context="fork"' if hasattr(os, "fork") else 'use worker_method="thread"'
 """The workers that are sent nothing, because they share the trainer's memory."""
 _HANDLE = "it is a handle of this process"
+_TYPE = "ctypes makes its types anew in each process"
 _OPEN_THERE = f"open it in __getitem__ (once per worker), or {SHARING}"
+_LOAD_THERE = f"load it in __getitem__ (once per worker), at the top of a module, or {SHARING}"
 _MAKE_THERE = f"leave it out in __getstate__ and make it anew in __setstate__, or {SHARING}"
 
 
@@ -123,6 +125,9 @@ _CAUSES = (
     ),
     _Cause(_is_iterator, "an iterator ({})", "its position is in this process", f"make it in __iter__, or {SHARING}"),
     _Cause(_of(*_WEAK), "a weak reference ({})", "it points into this process", _MAKE_THERE),
+    _Cause(_of("ctypes.CDLL"), "a loaded library ({})", _HANDLE, _LOAD_THERE),
+    _Cause(_from("_ctypes"), "a ctypes type ({})", _TYPE, _MAKE_THERE),
+    _Cause(_of("_ctypes.Array"), "a ctypes array ({})", _TYPE, f"use a NumPy array, which can be sent, or {SHARING}"),
     _Cause(_of("_ctypes._CData"), "a ctypes object ({})", "its pointers hold only in this process", _MAKE_THERE),
     _Cause(
         _is_on_a_device,

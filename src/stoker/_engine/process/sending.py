@@ -2,7 +2,8 @@
 
 What differs from cloudpickle: the main module's classes and functions go by reference where the other end imports it;
 large arrays and tensors go beside the pickle or as files (`arrays`); locks, queues and connections of multiprocessing
-go as they go to a `multiprocessing.Process`; an open text file is refused, where cloudpickle would send its content; a
+go as they go to a `multiprocessing.Process`; an open text file is refused, where cloudpickle would send its content,
+and so are types that ctypes has made, and with them loaded libraries, where it would send what cannot be loaded; a
 class that travels by value has its slots, where cloudpickle would give its instances a `__dict__`.
 """
 
@@ -62,6 +63,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 if "." not in name:
                     self.by_value[name] = obj
         reduced = super().reducer_override(obj)
+        if reduced is not NotImplemented and type(obj).__module__ == "_ctypes":  # a pickle that nobody can load
+            raise TypeError(f"cannot pickle a ctypes type that has no name to import it by ({obj.__name__})")
         return reduced if reduced is NotImplemented or "__slots__" not in vars(obj) else _with_slots(obj, reduced)
 
 

@@ -39,9 +39,9 @@ class Sharing:
         share.handed_out()
         return run.first, run.last, share.rows, self._layout and tuple(self._layout)
 
-    def answered(self, run: Run, kind: Literal["rows", "error", "misfit"], value: Any, said: Said) -> None:
+    def answered(self, run: Run, kind: Literal["rows", "error", "misfit", "short"], value: Any, said: Said) -> None:
         """A worker has written its rows, and `value` is their layout and texts; or one of its samples raised the error
-        in `value`; or they are no rows, as those of no batch are if `value` is true."""
+        in `value`; or they are no rows, as those of no batch are if `value` is true; or there was no memory for it."""
         share = self._shares[run.unit]
         fitted = not share.spoiled
         if kind == "rows":
@@ -54,7 +54,8 @@ class Sharing:
             share.failed()
         if share.spoiled and fitted:  # by what it is: not because its worker died, or nobody wants it any more
             self._cut.in_vain(kind == "misfit" and value)
-            self._layout = None
+            if kind != "short":  # that says nothing of the rows, and who knows how they lie asks before it has them
+                self._layout = None
             self._dispatch.withdrawn(run.unit)
 
     def lost(self, run: Run) -> None:

@@ -16,6 +16,7 @@ from stoker import errors
 from stoker._engine.base import IDLE, WRITE, Failure, Job, Known, NothingLeft, Recipe, Said, StreamEnd, located
 from stoker._engine.process import kernel, settle
 from stoker._engine.process.channel import Channel, Message
+from stoker._engine.process.sharing import Part
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.rows import Layout, MisfitError, RowWriter
@@ -35,6 +36,7 @@ class Worker(ABC):
         self._unit = -1
         self._offered: Slot | None = None  # with the unit
         self._asked = 0  # questions for a slot
+        self._is_short = False  # whether there was no memory for the unit in hand
         self._waited = 0.0  # seconds for memory, with the unit in hand: they say nothing about what it costs
         self._resume: bytes | None = None
 
@@ -75,48 +77,50 @@ class Worker(ABC):
             elif part is None:
                 self._do(job, blob, start, where, known)
             else:
-                self._do_part(job, blob, start, where, *part)
+                self._do_part(job, blob, start, where, part)
             del blob
 
     def _do(self, job: Job, blob: bytes, start: float, where: str, known: Known) -> None:
         settle.one_thread()
-        kind: str
-        value: Any
-        try:
-            batch = job.run(pickle.loads(blob), self._writer.lend, known)
-            kind, value = "batch", self._writer.finish(batch).packed()
-            del batch
-        except StreamEnd:
-            kind, value = "end", b""
-        except NothingLeft:
-            kind, value = "empty", b""
-        except Exception as error:
-            kind, value = "error", dumps(Failure.of(error, located(where, job.failed_index())))
+        kind, value = self._made(job, blob, where, known)
         self._writer.let_go()
         self._answer(kind, value, start, job)
 
-    def _do_part(
-        self, job: Job, blob: bytes, start: float, where: str, first: int, last: int, count: int, layout: Any
-    ) -> None:
+    def _made(self, job: Job, blob: bytes, where: str, known: Known) -> tuple[str, Any]:
+        try:
+            return "batch", self._writer.finish(job.run(pickle.loads(blob), self._writer.lend, known)).packed()
+        except StreamEnd:
+            return "end", b""
+        except NothingLeft:
+            return "empty", b""
+        except Exception as error:
+            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+
+    def _do_part(self, job: Job, blob: bytes, start: float, where: str, part: Part) -> None:
         """Rows of a batch that others make as well."""
         settle.one_thread()
+        first, last, count, layout = part
         writer = RowWriter(first, last, count, None if layout is None else Layout(*layout), self._ask_for_rows)
-        kind: str
-        value: Any
-        try:
-            batch = job.run(pickle.loads(blob), writer.lend, rows=(first, last))
-            written = writer.finish(batch)
-            kind, value = "rows", (tuple(written.layout), written.texts)
-            del batch
-        except MisfitError as error:
-            kind, value = "misfit", error.for_good
-        except Exception as error:
-            kind, value = "error", dumps(Failure.of(error, located(where, job.failed_index())))
+        kind, value = self._made_rows(job, blob, where, writer, (first, last))
         self._writer.let_go(writer.lent)
         self._answer(kind, value, start, job)
 
+    def _made_rows(
+        self, job: Job, blob: bytes, where: str, writer: RowWriter, rows: tuple[int, int]
+    ) -> tuple[str, Any]:
+        try:
+            written = writer.finish(job.run(pickle.loads(blob), writer.lend, rows=rows))
+            return "rows", (tuple(written.layout), written.texts)
+        except MisfitError as error:
+            return "short" if self._is_short else "misfit", error.for_good
+        except Exception as error:
+            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+
     def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
         said = Said() if job is None else job.said()
+        if self._is_short:
+            self._is_short = False
+            kernel.give_back()  # what its samples had is for others, and `malloc` keeps tens of megabytes
         self._mark[0] = WRITE
         seconds, self._waited = time.perf_counter() - start - self._waited, 0.0
         self.send("answer", self._unit, kind, value, seconds, tuple(said))
@@ -128,6 +132,7 @@ class Worker(ABC):
         given = self._given("ask", size)
         self._waited += time.perf_counter() - asked
         if isinstance(given, str):
+            self._is_short = True
             raise errors.MemoryLimitError(given)
         return Slot(*given)
 
@@ -138,6 +143,7 @@ class Worker(ABC):
             return self._writer.map(offered)
         given = self._given("ask_for_rows", size)
         if given is None:
+            self._is_short = True
             raise MisfitError("there is no memory for it now")
         return self._writer.map(Slot(*given))
 

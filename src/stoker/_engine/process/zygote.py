@@ -438,7 +438,7 @@ class Zygote:
         self._alone_since = None
         run = self._dispatch.held(number)[0]  # a worker answers in the order in which it was handed units
         self._dispatch.answered(number, run, seconds)
-        if kind != "misfit":
+        if kind not in ("misfit", "short"):
             self._cut.learned(made.samples, seconds)
             if self._answered in TOLD:
                 self._tell_what_rows_cost()
