@@ -27,7 +27,7 @@ SOAK_ARGS ?=
 test test-slow test-frameworks test-long: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
 # Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
-BENCHMARKS := transport overhead start memory columns small_shm by_turns images order resume order_cost rows tokens dicts ragged streams where auto
+BENCHMARKS := transport overhead start memory columns small_shm small_memory by_turns images order resume order_cost rows tokens dicts ragged streams where auto
 BENCHMARKS += latency first_batch chaos recovery supervision
 # Those of which a short form says something beside torch's loader, in 5 minutes.
 QUICK := $(filter-out memory by_turns where resume order_cost streams auto latency chaos recovery supervision,$(BENCHMARKS))

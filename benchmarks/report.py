@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "performance.md"
 PLOT = PAGE.with_suffix(".svg")
 README = ROOT / "README.md"
 ORDER = (
-    *("transport", "overhead", "start", "memory", "columns", "small_shm", "by_turns", "images"),
+    *("transport", "overhead", "start", "memory", "columns", "small_shm", "small_memory", "by_turns", "images"),
     *("rows", "tokens", "dicts", "ragged", "streams", "where", "auto"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
@@ -36,6 +36,7 @@ FRONT = {
     "start": [("first batch, forked, a small dataset", "seconds to the first batch", "torch, fork")],
     "memory": [("5 million tuples, 4 workers, as columns", "GB, all processes", "the list alone")],
     "small_shm": [("/dev/shm of 64 MB, batches of 38 MB", "share of the epoch that was delivered", None)],
+    "small_memory": [("memory cgroup of 512 MB, batches of 80 MB, all kept", "kills", None)],
     "by_turns": [
         ("photographs, with the training step, by turns", "images/s, ratio", None),
         ("photographs, no step, by turns", "images/s, ratio", None),

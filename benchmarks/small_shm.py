@@ -76,7 +76,7 @@ def go_inside() -> None:
 
 
 if __name__ == "__main__":
-    arguments = method.parser(__doc__, rounds=1)
+    arguments = method.parser(__doc__, rounds=5)
     if INSIDE not in os.environ:
         arguments.parse_args()
         go_inside()

@@ -92,6 +92,13 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
     assert results["environment"]["kernel"] == os.uname().release
 
 
+def test_a_job_with_too_little_memory(tmp_path: Path) -> None:
+    (case,) = run("small_memory", "--case", "800 MB", results=tmp_path / "results.json")["cases"]
+    assert case["figures"]["kills"]["stoker"]["median"] == 0 < case["figures"]["kills"]["torch"]["median"]
+    assert case["figures"]["end"]["stoker"]["median"].startswith("MemoryLimitError: cannot reserve")
+    assert all(goal["met"] for goal in case["goals"])
+
+
 def test_the_parts_of_a_batch_are_the_batch(tmp_path: Path) -> None:
     (case,) = run("where", "--case", "tokens", results=tmp_path / "results.json")["cases"]
     medians = {name: by_rival["stoker"]["median"] for name, by_rival in case["figures"].items()}
