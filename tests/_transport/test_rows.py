@@ -17,7 +17,7 @@ from stoker._transport import segments
 from stoker._transport.arena import Arena
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import Reader
-from stoker._transport.rows import Layout, MisfitError, RowWriter, Run
+from stoker._transport.rows import HEAVY, Layout, MisfitError, RowWriter, Run
 from stoker._transport.writer import SlotWriter
 from stoker.collate import memory
 
@@ -84,6 +84,22 @@ def test_memory_is_lent_in_any_order(hall: Hall) -> None:
     assert writer.lend(2 * 8 * SMALL) is not None
     assert writer.lend(2 * 8) is not None
     assert writer.lend(2 * 8) is None
+
+
+def test_rows_of_a_heavy_batch_are_not_held_a_second_time_where_others_are_known(hall: Hall) -> None:
+    layout = hall.write([np.full(SMALL, number) for number in range(4)], 0, 2, None).layout
+    writer = RowWriter(2, 4, 4, layout, hall.ask)
+    assert writer.lend(HEAVY // 2 - 2) is None
+    with pytest.raises(MisfitError, match="do not have"):
+        writer.lend(HEAVY // 2)
+
+
+def test_nor_where_none_are_known_and_memory_is_short(hall: Hall) -> None:
+    """All who make some of the rows may hold theirs, and the batch has to have its place beside them."""
+    asked: list[int] = []
+    writer = RowWriter(2, 4, 8, None, hall.ask, asked.append)
+    assert writer.lend(HEAVY // 4 - 2) is None and not asked
+    assert writer.lend(HEAVY // 4) is None and asked == [2 * HEAVY]
 
 
 class Pair(NamedTuple):

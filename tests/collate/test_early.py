@@ -486,6 +486,27 @@ def test_the_first_batch_holds_its_first_sample_alone(in_runs: bool, slot: Any, 
     assert held[0]() is None
 
 
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_a_batch_of_other_samples_is_written_as_they_come_too(in_runs: bool, slot: Any) -> None:
+    """Of which the first is held, and no memory is asked for as if they were like those before."""
+    compiled = collate.Compiled("numpy")
+    for scale in 1, 2, 2, 1:
+        slot.given.clear()
+        keep = compiled.begin(4, slot, travels=True, run_of=4 if in_runs else None)
+        assert keep is not None
+        samples, held = [], []
+        for number in range(4):
+            array = np.full(Shape[0] * scale, number, "f4")
+            held.append(weakref.ref(array))
+            samples.append(keep(number, (array, number)))
+            del array
+        assert [one() is None for one in held[1:]] == [True] * 3
+        batch = (compiled.rows if in_runs else compiled)(samples)
+        assert [size for size in slot.given if size >= LARGE] == [4 * LARGE * scale] and slot.holds(batch[0])
+        assert batch[0].shape == (4, Shape[0] * scale) and (batch[0] == np.arange(4)[:, None]).all()
+        compiled.end()
+
+
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_the_first_batch_is_the_same(kind: str, made_of: Any, assert_same: Any) -> None:
     samples = [made_of(SAMPLES[kind](number)) for number in range(4)]

@@ -13,10 +13,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from stoker._machine import reserve
 from stoker._transport import leaves
 from stoker._transport.leaves import Leaf
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import IN_MESSAGE, Lent, Written, aligned, copied, copy_to, describe
+
+HEAVY = 8 << 20
+"""Bytes of a batch whose rows nobody should hold a second time unasked."""
 
 
 class MisfitError(Exception):
@@ -80,27 +84,47 @@ class RowWriter:
         count: rows of the whole batch.
         layout: how they lie, where that is known already.
         ask: gives the batch's memory, of at least so many bytes.
+        check: raises MemoryLimitError where there is not so much that processes can take.
     """
 
-    def __init__(self, first: int, last: int, count: int, layout: Layout | None, ask: Callable[[int], Mapping]) -> None:
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        count: int,
+        layout: Layout | None,
+        ask: Callable[[int], Mapping],
+        check: Callable[[int], object] = reserve.check,
+    ) -> None:
         self._first = first
         self._rows = last - first
         self._count = count
         self._layout = layout
         self._expected = [] if layout is None else [number for number, rows in enumerate(layout.rows) if rows.size]
         self._ask = ask
+        self._check = check
         self._mapping: Mapping | None = None
         self._offsets: list[int] = []
         self.lent: list[Lent] = []
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
         """Memory for a leaf: the first of this size that nobody has asked for. Collators ask in the order of leaves;
-        for those that are written as samples come they ask before."""
-        layout = self._layout
+        for those that are written as samples come they ask before.
+
+        Raises:
+            MisfitError: it is another size than those of all leaves, so the samples are others.
+            MemoryLimitError: nobody knows how the rows lie, and if all who make some of them took memory of their own
+                for theirs, the batch would have no place beside it.
+        """
+        layout, whole = self._layout, size * self._count // self._rows
         if layout is None:
+            if whole >= HEAVY:
+                self._check(2 * whole)
             return None
         number = next((one for one in self._expected if layout.rows[one].size * self._rows == size), None)
         if number is None:
+            if whole >= HEAVY and all(rows.size * self._rows != size for rows in layout.rows):
+                raise MisfitError("a leaf that those of the samples before do not have")
             return None
         self._expected.remove(number)
         part = self._place(layout, number)

@@ -60,13 +60,11 @@ class Compiled:
         self._begun = time.perf_counter()
         self._count = run_of or count
         kept = partial(self._kept, count=count, lender=lender, travels=self._count if travels else 0)
-        if plan is None and count > 1 and self._may_plan:
-            self._opening = Opening(partial(self._opened, in_runs=run_of is not None), kept)
+        if count > 1 and (self._is_early if plan is not None and plan.large else plan is None and self._may_plan):
+            self._opening = Opening(plan, partial(self._opened, in_runs=run_of is not None), kept)
             return self._opening
         if plan is None or not plan.large or count < 2:
             self._begun = None
-        elif self._is_early:
-            return kept(plan)
         return None
 
     def end(self) -> None:
@@ -81,6 +79,8 @@ class Compiled:
 
     def _opened(self, first: Any, second: Any, seconds: float, in_runs: bool) -> Node | None:
         """The plan, if the first two samples and the time that the second took say that it is worth it."""
+        if not self._may_plan:
+            return None
         leaves = registry.leaves_for(self._output)
         fn_map = registry.functions(leaves)
         try:

@@ -72,8 +72,12 @@ class Rows(ABC):
         """The same in memory of its own."""
 
     @abstractmethod
+    def is_like(self, value: Any) -> bool:
+        """Whether the value is like those that the leaf is for; may raise if it is not."""
+
+    @abstractmethod
     def _write(self, row: Any, value: Any) -> None:
-        """Writes the value, or raises: it is not like those that the leaf is for."""
+        """Writes a value that is."""
 
     @abstractmethod
     def _address(self, value: Any) -> int:
@@ -93,6 +97,8 @@ class Rows(ABC):
     def put(self, place: int, value: Any) -> Any:
         """Writes the value of the sample at this place, and gives its row; raises where it does not fit."""
         row = self._rows[place]
+        if not self.is_like(value):
+            raise Unlike
         self._write(row, value)
         return row
 
@@ -188,20 +194,24 @@ class Keeper:
 
 
 class Opening:
-    """What is given the samples of the first batch, of which nothing is known: with the second of them it finds out
-    whether they are to be written as they come.
+    """What is given the samples of a batch first. The first of them shows whether the plan of those before holds for it
+    as well; where there is none, or it does not, the second shows whether they are to be written as they come.
 
     The first of them is held until then: two that lie in one place tell that the dataset fills one buffer.
 
     Args:
+        known: the plan of those before, if there is one.
         plan: takes the first two samples and the seconds that the second took; gives what to keep them by, or None.
-        keeper: takes that.
+        keeper: takes either.
 
     Attributes:
-        first: the first sample, and what stands for it since the second came.
+        first: the first sample, and what stands for it since the second came; None where the known plan held for it.
     """
 
-    def __init__(self, plan: Callable[[Any, Any, float], Node | None], keeper: Callable[[Node], Keep]) -> None:
+    def __init__(
+        self, known: Node | None, plan: Callable[[Any, Any, float], Node | None], keeper: Callable[[Node], Keep]
+    ) -> None:
+        self._known = known
         self._plan = plan
         self._keeper = keeper
         self._is_over = False
@@ -216,6 +226,10 @@ class Opening:
             return self._keep(place, sample)
         if self._is_over:
             return sample
+        known, self._known = self._known, None
+        if known is not None and _is_like(known, sample):
+            self._keep = self._keeper(known)
+            return self._keep(place, sample)
         now = time.perf_counter()
         if self.first is None or place <= self._place:  # or it is made again
             self.first, self._place, self._since = (sample, sample), place, now
@@ -227,3 +241,10 @@ class Opening:
         self._keep = self._keeper(plan)
         self.first = first, self._keep(self._place, first)
         return self._keep(place, sample)
+
+
+def _is_like(plan: Node, sample: Any) -> bool:
+    try:
+        return plan.is_like(sample)
+    except _DO_NOT_FIT:
+        return False

@@ -60,6 +60,9 @@ class Node(Protocol):
     def begin(self, count: int, travels: int) -> None:
         """Asks for the memory of its rows."""
 
+    def is_like(self, value: Any) -> bool:
+        """Whether `put` would take what is large in a sample; may raise if not. Asks for no memory."""
+
     def put(self, place: int, value: Any) -> Any:
         """Writes a sample's rows, and gives the value with these in place of what is large."""
 
@@ -82,6 +85,9 @@ class _Small:
 
     def begin(self, count: int, travels: int) -> None:
         """There is no memory to ask for."""
+
+    def is_like(self, value: Any) -> bool:
+        return True
 
     def put(self, place: int, value: Any) -> Any:
         return value
@@ -214,9 +220,10 @@ class Arrays(Rows):
     def _copied(self, rows: Any) -> Any:
         return rows.copy()
 
+    def is_like(self, value: Any) -> bool:
+        return type(value) in self._kinds and value.shape == self._shape and value.dtype == self._dtype
+
     def _write(self, row: Any, value: Any) -> None:
-        if type(value) not in self._kinds or value.shape != self._shape or value.dtype != self._dtype:
-            raise Unlike
         if self._streams is None or not streamed.row_array(self._streams, row, value, self._beside):
             np.copyto(row, value)
 
@@ -265,9 +272,10 @@ class Tensors(Rows):
     def _copied(self, rows: Any) -> Any:
         return rows.clone()
 
+    def is_like(self, value: Any) -> bool:
+        return value.shape == self._shape and value.dtype == self._dtype and is_plain(value)
+
     def _write(self, row: Any, value: Any) -> None:
-        if value.shape != self._shape or value.dtype != self._dtype or not is_plain(value):
-            raise Unlike
         if self._streams is None or not streamed.row_tensor(self._streams, row, value, self._beside):
             row.copy_(value)
 
@@ -304,6 +312,11 @@ class _Fields(ABC):
 
     def is_apart(self, column: Sequence[Any]) -> bool:
         return all(self._nodes[number].is_apart(list(map(self._getters[number], column))) for number in self._large)
+
+    def is_like(self, value: Any) -> bool:
+        return type(value) in self._kinds and all(
+            self._nodes[number].is_like(self._getters[number](value)) for number in self._large
+        )
 
     def put(self, place: int, value: Any) -> Any:
         if type(value) not in self._kinds:

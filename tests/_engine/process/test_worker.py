@@ -156,9 +156,7 @@ def test_the_answer_to_a_question_that_was_interrupted_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("part", [None, (0, 4, 8, None)])
-def test_for_whose_batch_there_is_no_memory_gives_back_what_it_took(
-    part: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_whose_batch_there_is_no_memory_gives_back_what_it_took(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it answers: then others may have it."""
     told: list[Any] = []
     held: list[weakref.ref[Any]] = []

@@ -17,6 +17,7 @@ from stoker._engine.base import IDLE, WRITE, Failure, Job, Known, NothingLeft, R
 from stoker._engine.process import kernel, settle
 from stoker._engine.process.channel import Channel, Message
 from stoker._engine.process.sharing import Part
+from stoker._machine import reserve
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.rows import Layout, MisfitError, RowWriter
@@ -100,7 +101,8 @@ class Worker(ABC):
         """Rows of a batch that others make as well."""
         settle.one_thread()
         first, last, count, layout = part
-        writer = RowWriter(first, last, count, None if layout is None else Layout(*layout), self._ask_for_rows)
+        known = None if layout is None else Layout(*layout)
+        writer = RowWriter(first, last, count, known, self._ask_for_rows, self._check_for_rows)
         kind, value = self._made_rows(job, blob, where, writer, (first, last))
         self._writer.let_go(writer.lent)
         self._answer(kind, value, start, job)
@@ -146,6 +148,14 @@ class Worker(ABC):
             self._is_short = True
             raise MisfitError("there is no memory for it now")
         return self._writer.map(Slot(*given))
+
+    def _check_for_rows(self, size: int) -> None:
+        """Whether there is so much that workers can take for rows that have no place yet."""
+        try:
+            reserve.check(size)
+        except errors.MemoryLimitError:
+            self._is_short = True
+            raise
 
     def _given(self, name: str, size: int) -> Any:
         """The answer to a question for a slot. Those to earlier ones are passed over: an exception of the user's may
