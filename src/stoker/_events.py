@@ -18,8 +18,8 @@ class Event:
             kills or hangs), "stall", "retired" (a worker that grew too large or old), "stays" (one that did, and whose
             stream nobody else could go on with), "error", "skip" (a sample that was left out or replaced), "sick_birth"
             (workers that hung in their first samples), "held_back" (a worker that could not be started yet),
-            "quarantine_failed", "auto" (the number of workers that `num_workers="auto"` has found), "hint" (that
-            workers would help).
+            "crowded" (workers that wait for their turn, for want of memory), "quarantine_failed", "auto" (the number of
+            workers that `num_workers="auto"` has found), "hint" (that workers would help).
         message: a sentence for people.
         time: seconds since 1970.
         worker: number of the worker, if the event concerns one.

@@ -263,11 +263,15 @@ def test_beyond_the_budget_batches_are_copied_out() -> None:
 
 
 def test_a_batch_for_whose_copy_there_is_no_memory_stays_in_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(size: int) -> Any:
-        raise MemoryLimitError("full")
+    """Nor is it copied where there would be too little for what others take meanwhile."""
+    left = 3 * BIG
+
+    def check(size: int, spoken_for: int = 0) -> None:
+        if size + spoken_for > left:
+            raise MemoryLimitError("full")
 
     line = Line(budget=0)
-    monkeypatch.setattr(reader, "check", refuse)
+    monkeypatch.setattr(reader, "check", check)
     kept = [line.send(lambda value=value: array(value)) for value in range(4)]
     assert [batch[0] for batch in kept] == [0, 1, 2, 3]
     assert line.slots == 4 and not line.reader.copied_batches

@@ -79,6 +79,7 @@ class Job(Protocol):
 
     Attributes:
         mark: where the job leaves, at [0], what it is doing: somebody else reads it if the worker dies or stalls.
+        weigh: called where a unit takes most memory, if that is neither its end nor where it asks for more.
         upcoming: gives the units that have arrived since it was last asked. They may be begun: they will be run next,
             in this order.
         repeats: whether a unit can be run again after an interruption. A stream has moved on.
@@ -86,6 +87,7 @@ class Job(Protocol):
 
     mark: Any
     repeats: bool
+    weigh: Callable[[], None]
     upcoming: Callable[[], Iterable[Any]]
 
     def run(self, work: Any, lend: Lender | None = None, known: Known = (), rows: tuple[int, int] | None = None) -> Any:

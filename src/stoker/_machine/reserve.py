@@ -51,9 +51,9 @@ def reserve(fd: int, offset: int, size: int, spoken_for: int = 0) -> None:
     fenced = _libc is not None and size > memory.bytes // _FENCED_SHARE and threading.active_count() == 1
     failure = _reserve_in_child(fd, offset, size) if fenced else _reserve_here(fd, offset, size)
     if (why := refused(failure)) is not None:
-        raise _refusal(size, memory, f"but {why}")
+        raise refusal(size, memory, f"but {why}")
     if failure == errno.EINTR:
-        raise _refusal(size, memory, "but something else took it meanwhile and the kernel stopped the reservation")
+        raise refusal(size, memory, "but something else took it meanwhile and the kernel stopped the reservation")
     if failure:
         raise OSError(failure, os.strerror(failure))
 
@@ -75,8 +75,7 @@ def check(size: int, spoken_for: int = 0) -> Available:
     memory = available()
     if size > memory.bytes - kept_free(memory.limit) - spoken_for:
         samples = f", and {_text(spoken_for)} for the samples that workers are making" if spoken_for else ""
-        why = f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed{samples}"
-        raise _refusal(size, memory, why)
+        raise refusal(size, memory, kept_in_words(memory) + samples)
     return memory
 
 
@@ -159,7 +158,13 @@ def _be_the_first_to_die(fd: int, offset: int, size: int, say: int) -> NoReturn:
         os._exit(0)
 
 
-def _refusal(size: int, memory: Available, why: str) -> MemoryLimitError:
+def kept_in_words(memory: Available) -> str:
+    """How much of it a reservation leaves alone."""
+    return f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed"
+
+
+def refusal(size: int, memory: Available, why: str) -> MemoryLimitError:
+    """The error that says so: what is needed, what there is, why that does not do, and what to change."""
     return MemoryLimitError(
         f"cannot reserve {_text(size)} of memory for batches: {_text(memory.bytes)} are available of "
         f"{_text(memory.limit)} (limited by {memory.source}), {why}. Use a smaller batch_size, fewer workers or a "

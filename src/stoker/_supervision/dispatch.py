@@ -5,7 +5,9 @@ States and functions are drawn in `docs/design/04-accounting.md`.
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from stoker._supervision.cut import Cut
@@ -73,21 +75,38 @@ class Dispatch:
             self._rows[unit] = rows
         (self._free if worker is None else self._bound[worker]).append(Run(unit))
 
-    def hand_out(self) -> list[tuple[int, Run]]:
-        """(worker, run) pairs to hand out now; they count as handed out. Least busy workers first."""
-        out = []
+    def hand_out(self, admits: Callable[[int, int], bool] | None = None) -> list[tuple[int, Run]]:
+        """(worker, run) pairs to hand out now; they count as handed out. Least busy workers first.
+
+        Args:
+            admits: whether a worker that has nothing in hand may begin a unit. It is asked for the earliest first, and
+                no more once it has refused one: then nobody else begins.
+        """
+        out, is_full = [], False
+        order: Iterable[int] = range(len(self._held))
+        if admits is not None:
+            order = sorted(order, key=self._waits_for)
         for depth in range(1, max(self._depth, self._at_once) + 1):
-            for worker, held in enumerate(self._held):
+            for worker in order:
+                held = self._held[worker]
                 waiting = self._bound[worker] or self._free
                 # A worker is never given an earlier unit behind a later one, which may wait for it to have memory first
                 if self._alive[worker] and waiting and len(held) < depth and held[:1] < [waiting[0]]:
                     # Who has a part has nothing else: if its unit has to be made again, he is free to do it
                     if held and (held[0].is_part or self._is_to_be_shared(waiting[0])):
                         continue
+                    if not held and admits is not None and (is_full or not admits(worker, waiting[0].unit)):
+                        is_full = True
+                        continue
                     run = self._taken(waiting)
                     held.append(run)
                     out.append((worker, run))
         return out
+
+    def _waits_for(self, worker: int) -> float:
+        """The earliest unit that this worker could begin."""
+        waiting = self._bound[worker] or self._free
+        return waiting[0].unit if waiting else math.inf
 
     def _is_to_be_shared(self, run: Run) -> bool:
         """Whether what waits there would be handed out in parts, or others have a part of it."""
@@ -134,6 +153,13 @@ class Dispatch:
     def withdrawn(self, unit: int) -> None:
         """What nobody has begun of a unit is not to be: it will be done again as a whole."""
         self._free = deque(run for run in self._free if run.unit != unit)
+
+    def refused(self, unit: int) -> None:
+        """Nobody is to do the unit, which nobody has begun."""
+        for queue in (self._free, *self._bound):
+            for run in [run for run in queue if run.unit == unit]:
+                queue.remove(run)
+        self.done(unit)
 
     def requeued(self, lost: list[int]) -> None:
         """These units are to be done again, each by one worker, before all later units."""

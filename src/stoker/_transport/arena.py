@@ -81,14 +81,18 @@ class Arena:
 
     def can_give(self, count: int, size: int, spoken_for: SpokenFor = _nothing) -> bool:
         """Whether `take` would give so many slots of `size` bytes, even if the processes grow a little meanwhile."""
-        count -= sum(self._slots[number].capacity >= size for number in self._free)
-        if count <= 0:
+        wanted = self.wanted(count, size)
+        if not wanted:
             return True
-        wanted = count * self._capacity(size)
         if self._limit is not None and self.reserved_bytes + wanted > self._limit:
             return False
         memory = available()
         return memory.bytes - 2 * reserve.kept_free(memory.limit) - spoken_for() >= wanted
+
+    def wanted(self, count: int, size: int) -> int:
+        """Bytes that would be reserved anew for so many slots of `size` bytes."""
+        idle = sum(self._slots[number].capacity >= size for number in self._free)
+        return max(0, count - idle) * self._capacity(size)
 
     @property
     def reserved_bytes(self) -> int:

@@ -31,6 +31,10 @@ from stoker._transport.segments import Mapping
 from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
 
+MEANWHILE = 3
+"""So many times as much as a batch takes may others take while it is copied: for the next one a slot, and what it is made
+of. Who looks here and who looks there do not know of each other."""
+
 _open: set[Lease] = set()  # leases whose exporter lives; also beyond the loader's end
 _moved: deque[Lease] = deque()  # leases with a storage that was moved away, and may have views left here
 _born_by: dict[int, ForkHold] = {}  # by the thread that makes a fork of ours
@@ -212,7 +216,7 @@ class Reader:
         copies = mapping is None or self.leased_bytes + slot.capacity > self._budget
         if copies:
             try:
-                check(slot.capacity)
+                check(slot.capacity, spoken_for=0 if mapping is None else MEANWHILE * slot.capacity)
             except MemoryLimitError:
                 if mapping is None:
                     self.discard(slot)

@@ -109,6 +109,7 @@ class LoaderJob:
 
     def __init__(self, parts: dict[str, Any], held: list[Any] | None, number: int) -> None:
         self.mark: Any = [IDLE]
+        self.weigh: Callable[[], None] = lambda: None
         self.upcoming: Callable[[], Iterable[Any]] = tuple
         self._settings: Settings = parts["settings"]
         self._held = held
@@ -379,6 +380,8 @@ class LoaderJob:
                 batch = self._collate(made)
             else:
                 batch = self._seeding.collate(seed, position, lambda: self._collate(made))
+        if not self._settings.own_collate:
+            self.weigh()  # with its samples and what was made of them
         self.mark[0] = WRITE
         if self._knows:
             self._faults.raise_known(WRITE)

@@ -27,6 +27,7 @@ _EVENTS = {
     "retired": "retired",
     "sick_birth": "workers locked",
     "held_back": "held back",
+    "crowded": "crowded",
     "quarantine_failed": "quarantine",
     "auto": "workers",
     "hint": "hint",

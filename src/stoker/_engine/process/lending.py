@@ -39,6 +39,7 @@ class Lending:
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes: nobody is asked what it holds
         self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size): a worker that waits for a slot
         self._usual_size = 0
+        self._latest_size = 0  # that was asked for or written
         self._hungry_for = -1  # all up to this unit that want memory can only have what is there
         self.starved_for: int | None = None
 
@@ -81,6 +82,7 @@ class Lending:
         self._free(self._slots.pop(unit, None))
         self._asks = [ask for ask in self._asks if ask[1] != worker]
         self._asks.append((unit, worker, size))
+        self._latest_size = size
         self._has(worker, own)
 
     def offer_to_share(self, unit: int) -> Slot | None:
@@ -95,13 +97,14 @@ class Lending:
         A worker that waited here could keep an earlier unit from being made.
         """
         self._has(worker, own)
+        self._latest_size = size
         number = self._slots.get(unit)
         if number is None:
             self.collect()
             try:
                 if self._asks or not self._leaves_room(unit, size, worker):
                     return None
-                number = self._slots[unit] = self._arena.take(size, lambda: self._spoken_for(worker)).number
+                number = self._slots[unit] = self._arena.take(size, lambda: self.spoken_for(worker)).number
             except MemoryLimitError:
                 return None
         slot = self._arena.slot(number)
@@ -145,7 +148,7 @@ class Lending:
 
     def _taken(self, unit: int, worker: int, size: int) -> Slot:
         try:
-            return self._arena.take(size, lambda: self._spoken_for(worker))
+            return self._arena.take(size, lambda: self.spoken_for(worker))
         except MemoryLimitError:
             if self._can_wait(unit, worker):
                 raise
@@ -153,7 +156,7 @@ class Lending:
 
     def _can_wait(self, unit: int, worker: int) -> bool:
         """Whether there may be memory for it later: from the trainer, or when it shows what others take for theirs."""
-        if unit > self._hungry_for or any(other < unit for other in self._slots):
+        if not self.is_wanted_now(unit) or any(other < unit for other in self._slots):
             return True
         return self._headroom is not None and any(map(self._dispatch.held, self._others(worker)))
 
@@ -162,8 +165,20 @@ class Lending:
         asking = {other for _, other, _ in self._asks}
         return [other for other in self._dispatch.alive if other != worker and other not in asking]
 
-    def _spoken_for(self, worker: int) -> int:
-        return 0 if self._headroom is None else self._headroom.to_come(self._others(worker))
+    def to_be_given(self, unit: int) -> int:
+        """Bytes of the slots that units in hand have not been given yet, and that of one that is to be begun."""
+        in_hand = {run.unit for worker in self._dispatch.alive for run in self._dispatch.held(worker)}
+        missing = sum(1 for other in in_hand | {unit} if other not in self._slots)
+        self.collect()
+        return self._arena.wanted(missing, self._latest_size)
+
+    def spoken_for(self, worker: int = -1) -> int:
+        """Bytes that workers will take for their samples, but for this one. Where it is much, those that have none in
+        hand begin only if there is more."""
+        if self._headroom is None:
+            return 0
+        others, much = self._others(worker), self._headroom.is_much
+        return self._headroom.to_come([other for other in others if not much or self._dispatch.held(other)])
 
     def _has(self, worker: int, own: int) -> None:
         if self._headroom is not None:
@@ -177,6 +192,7 @@ class Lending:
         held = self._slots.pop(unit, None)
         if kind == "batch":
             number, self._usual_size = value[0], value[1]
+            self._latest_size = self._usual_size
             if number is not None:
                 self._arena.wrote(self._usual_size)
                 return self._arena.slot(number)
@@ -201,6 +217,15 @@ class Lending:
         if numbers:
             self._arena.trim(len(self._dispatch.outstanding) + SPARE_SLOTS)
 
+    def is_wanted_now(self, unit: int) -> bool:
+        """Whether the trainer waits for this unit, and has given back what it could."""
+        return unit <= self._hungry_for
+
+    def give_back(self) -> None:
+        """What lies idle goes back to the system."""
+        self.collect()
+        self._arena.trim(0)
+
     def _free(self, number: int | None) -> None:
         self.put_back([] if number is None else [number])
 
@@ -210,4 +235,4 @@ class Lending:
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
         earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
-        return not earlier or self._arena.can_give(earlier + 1, size, lambda: self._spoken_for(worker))
+        return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))

@@ -98,6 +98,18 @@ def stays(worker: int, pid: int, reason: str) -> Event:
     return Event("stays", told, worker=worker)
 
 
+def crowded(working: int, workers: int, growth: int, left: int, limit: int, source: str) -> Event:
+    """So many of the workers work at once, because one takes so many bytes for its samples, and so many are left."""
+    told = (
+        f"there is memory for {working} of {workers} workers at once: one takes up to {growth / 2**20:,.0f} MiB for "
+        f"what it has in hand, and {left / 2**20:,.0f} MiB are left of {limit / 2**20:,.0f} (limited by {source}). The "
+        "others wait for their turn, so that nothing is killed. Use a smaller batch_size or fewer workers, leave "
+        "collation to the loader (it writes large samples into the batch as they come), let go of batches that are "
+        "kept, or give the container more memory."
+    )
+    return Event("crowded", told, details={"working": working, "growth": growth, "available": left, "limit": limit})
+
+
 def held_back(worker: int, error: OSError | str, others: bool) -> Event:
     """A worker's replacement cannot be started yet; there are `others`, or none."""
     meanwhile = "The others go on" if others else f"No other is left: in {PATIENCE:g} s that is the end"

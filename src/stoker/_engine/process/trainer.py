@@ -377,6 +377,8 @@ class ProcessBackend(Backend):
             return telling.stall(self._rules, worker, unit, mark, where, seconds, stack)
         if what == "held_back":
             return telling.held_back(*about)
+        if what == "crowded":
+            return telling.crowded(*about)
         return telling.retired(*about) if what == "retired" else telling.stays(*about)
 
     def _last_death(self, end: telling.Death, count: int) -> None:

@@ -24,6 +24,9 @@ from stoker._transport.rows import Layout, MisfitError, RowWriter
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import SlotWriter
 
+SOON = 2e-3
+"""Seconds in which nobody makes much: to look takes a hundredth of that."""
+
 
 class Worker(ABC):
     """The loop of one worker process; subclasses know who minds it, and how messages travel."""
@@ -37,6 +40,8 @@ class Worker(ABC):
         self._unit = -1
         self._offered: Slot | None = None  # with the unit
         self._asked = 0  # questions for a slot
+        self._most = 0  # bytes of its own that it had with the unit in hand, as far as somebody looked
+        self._start = 0.0  # of it
         self._is_short = False  # whether there was no memory for the unit in hand
         self._waited = 0.0  # seconds for memory, with the unit in hand: they say nothing about what it costs
         self._resume: bytes | None = None
@@ -62,6 +67,7 @@ class Worker(ABC):
             job = recipe(self._number)
             job.mark = self._mark
             job.upcoming = self._upcoming
+            job.weigh = self._weigh
         except Exception as error:
             sick = Failure.of(error, where)
         while True:
@@ -70,7 +76,8 @@ class Worker(ABC):
             if job is not None and (resume := self._resume) is not None:
                 self._resume = None
                 job.resume(resume)
-            start = time.perf_counter()
+            start = self._start = time.perf_counter()
+            self._most = 0
             self._offered = None if slot is None else Slot(*slot)
             self._writer.begin(self._offered if part is None else None)
             if job is None:
@@ -157,11 +164,16 @@ class Worker(ABC):
             self._is_short = True
             raise
 
+    def _weigh(self) -> None:
+        """Now it has most of the unit in hand. What was made in no time is little."""
+        if time.perf_counter() - self._start > SOON:
+            self._most = max(self._most, kernel.private_bytes(os.getpid()))
+
     def _given(self, name: str, size: int) -> Any:
         """The answer to a question for a slot. Those to earlier ones are passed over: an exception of the user's may
         have ended the wait for them, as a signal's handler raises one."""
         self._asked += 1
-        self.send(name, self._unit, size, self._asked, kernel.private_bytes(os.getpid()))
+        self.send(name, self._unit, size, self._asked, max(self._most, kernel.private_bytes(os.getpid())))
         while True:
             _, question, given = self._next("slot")
             if question == self._asked:

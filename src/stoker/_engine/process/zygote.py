@@ -12,11 +12,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 from stoker._engine.base import Failure, Recipe, Said
 from stoker._engine.blame import Blame, Death
 from stoker._engine.process import fates, immortal, kernel, settle, worker
+from stoker._engine.process.admission import Admission
 from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
@@ -97,8 +99,10 @@ class Zygote:
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         arena = Arena(ends.arena, None if budget is None else budget // 2, begin=board.SIZE)
-        headroom = Headroom(lambda number: kernel.private_bytes(self._children[number].pid))
-        self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena), headroom)
+        self._headroom = Headroom(lambda number: kernel.private_bytes(self._children[number].pid))
+        self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena), self._headroom)
+        self._admission = Admission(self._dispatch, self._lending, self._headroom)
+        self._is_crowded = False  # whether it was told that fewer than all workers work at once
         self._shares: bool | None = None  # what the trainer was told: whether workers share units
         self._sharing = Sharing(self._cut, self._dispatch, self._lending)
         self._stalls = Stalls(rules.stall_warning)
@@ -209,6 +213,7 @@ class Zygote:
         if number in self._streams:  # it goes on where another one stood
             child.channel.send("resume", self._streams[number])
         self._retirement.born(number)
+        self._headroom.born(number)
         self._dispatch.joined(number)
 
     def _grow(self, workers: int) -> None:
@@ -271,6 +276,7 @@ class Zygote:
         now = time.monotonic()
         self._stalls.works_on(number, None, now)
         if child.retires and not runs:
+            self._headroom.left(number)
             self._due[number] = now
             return
         unit = units[0] if units else None
@@ -450,6 +456,8 @@ class Zygote:
                 self._tell_whether_shared(made.samples)
             self._deliver(number, unit, kind, value, made)
         child = self._children[number]
+        if not self._headroom.has_shown:  # it needed no memory for its batch
+            self._headroom.showed(number, kernel.private_bytes(child.pid))
         child.unseen += seconds
         if self._retirement.counts or child.retires or child.unseen >= LOOK:
             self._care_for(child, number, made)
@@ -510,7 +518,8 @@ class Zygote:
             self._work.pop(unit, None)
 
     def _hand_out(self) -> None:
-        for number, run in self._dispatch.hand_out():
+        admission = self._admission
+        for number, run in self._dispatch.hand_out(admission.gate()):
             unit, slot, part = run.unit, None, None
             known = self._blame.known(unit) if self._troubled else ()
             if run.is_part:
@@ -518,6 +527,16 @@ class Zygote:
             else:
                 slot = self._lending.offer(unit)
             self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot), known, part)
+        if admission.refused is not None and not self._is_crowded:
+            self._is_crowded = True
+            busy = sum(1 for number in self._dispatch.alive if self._dispatch.held(number))
+            there = admission.refused
+            self._tell("crowded", busy, self._workers, self._headroom.growth, there.bytes, there.limit, there.source)
+        if (starved_for := admission.starved_for) is not None and self._lending.is_wanted_now(starved_for):
+            self._refuse_unit(starved_for)
+            self._hand_out()
+        elif admission.starved_for is not None or self._starved_for is not None:
+            self._tell_who_starves()
 
     # The arena
 
@@ -526,13 +545,25 @@ class Zygote:
         for number, reply in self._lending.grant(hungry_for):
             child = self._children[number]
             child.channel.send("slot", child.asked, reply if isinstance(reply, str) else tuple(reply))
-        starved_for = self._lending.starved_for
+        self._tell_who_starves()
+
+    def _tell_who_starves(self) -> None:
+        is_asked = self._lending.is_asked
+        starved_for = self._lending.starved_for if is_asked else self._admission.starved_for
         if starved_for is not None and starved_for != self._starved_for:
             self._trainer.send("starved", starved_for)
             self._starved_for = starved_for
-        elif self._starved_for is not None and not self._lending.is_asked:
+        elif self._starved_for is not None and starved_for is None and not is_asked:
             self._trainer.send("fed")
             self._starved_for = None
+
+    def _refuse_unit(self, unit: int) -> None:
+        """Nobody can begin it, nor ever will."""
+        failure = replace(Failure.of(self._admission.refusal, "before a worker began the batch"), traceback="")
+        number = self._admission.worker
+        self._dispatch.refused(unit)
+        said = Said(stream_state=self._streams.get(number))  # nothing of it is lost
+        self._deliver(number, unit, "error", worker.dumps(failure), said)
 
     def _put_back(self, numbers: list[int]) -> None:
         self._lending.put_back(numbers)

@@ -1,0 +1,104 @@
+"""How many workers work at once: fewer than there are, where what each takes for its samples would not fit beside the
+others'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from stoker._engine.process.headroom import UNKNOWN, Headroom
+from stoker._engine.process.lending import Lending
+from stoker._machine import memory, reserve
+from stoker._supervision.dispatch import Dispatch
+from stoker.errors import MemoryLimitError
+
+AMPLE = 4.0
+"""So many times what all workers together could take is ample, ..."""
+LOOK_AGAIN = 0.05
+"""... and then nobody looks for so many seconds: a trainer that keeps batches can take some gigabytes in a second. To
+look takes some 0.1 ms, and there may be thousands of units in a second."""
+
+
+class Admission:
+    """Sees whether a worker may begin: whoever is refused has nothing in hand yet, and loses nothing by waiting.
+
+    What nobody has reserved is samples, and what a `collate_fn` makes of them: where each of several workers takes as
+    much of it as is left, the kernel kills them one after the other. The earliest unit is begun as soon as nobody else
+    works.
+
+    Args:
+        dispatch: knows the units.
+        lending: knows what slots they will want.
+        headroom: knows what workers take.
+        available: how much memory there is.
+        clock: seconds since some moment.
+
+    Attributes:
+        refused: what there was when a worker was last refused because of what others have shown, or None.
+        starved_for: the unit that nobody can begin, though all the memory is for it; or None.
+        worker: that could not.
+        refusal: why.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        lending: Lending,
+        headroom: Headroom,
+        available: Callable[[], memory.Available] = memory.available,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._dispatch = dispatch
+        self._lending = lending
+        self._headroom = headroom
+        self._available = available
+        self._clock = clock
+        self._ample_until = -1.0
+        self.refused: memory.Available | None = None
+        self.starved_for: int | None = None
+        self.worker = 0
+        self.refusal = MemoryLimitError()
+
+    def gate(self) -> Callable[[int, int], bool] | None:
+        """What says whether a worker that has nothing may begin a unit; None where all may without a look."""
+        self.refused = self.starved_for = None
+        return self.admits if self._headroom.is_much and self._clock() >= self._ample_until else None
+
+    def admits(self, worker: int, unit: int) -> bool:
+        """Whether a worker that has nothing may begin this unit."""
+        busy = [other for other in self._dispatch.alive if self._dispatch.held(other)]
+        if unit <= self._dispatch.outstanding[0] and all(map(self._lending.waits, busy)):
+            # Who has work waits for this unit to have memory first. Where nobody has any, all the memory is for it
+            return bool(busy) or self._could_do_it(worker, unit)
+        there, left = self._left()
+        if not self._headroom.has_shown:
+            wanted, at_most = UNKNOWN * (len(busy) + 1), UNKNOWN * len(self._dispatch.alive)
+        else:
+            slots = self._lending.to_be_given(unit)
+            wanted = self._lending.spoken_for() + self._headroom.to_begin(worker) + slots
+            at_most = self._headroom.growth * len(self._dispatch.alive) + slots
+        if left >= AMPLE * at_most:
+            self._ample_until = self._clock() + LOOK_AGAIN
+        if left >= wanted:
+            return True
+        self.refused = there if self._headroom.has_shown else None
+        return False
+
+    def _could_do_it(self, worker: int, unit: int) -> bool:
+        """Whether there is as much as a worker took last, for this one alone."""
+        wanted = self._headroom.to_begin(worker)
+        if not self._headroom.has_shown or wanted <= self._left()[1]:
+            return True
+        self._lending.give_back()
+        there, left = self._left()
+        if wanted <= left:
+            return True
+        self.starved_for, self.worker = unit, worker
+        why = "and a worker took so much for the samples of the last one and what it made of them"
+        self.refusal = reserve.refusal(wanted, there, f"{reserve.kept_in_words(there)}, {why}")
+        return False
+
+    def _left(self) -> tuple[memory.Available, int]:
+        """What is available, and how much of it may be taken."""
+        there = self._available()
+        return there, there.bytes - reserve.kept_free(there.limit)
