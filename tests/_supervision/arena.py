@@ -7,7 +7,7 @@ from stoker.errors import MemoryLimitError
 
 
 class Memory:
-    """An arena of so many bytes. A slot that is put back twice is an error."""
+    """An arena of so many bytes, beside those for samples. A slot that is put back twice is an error."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -19,13 +19,16 @@ class Memory:
         return self.capacity - sum(slot.capacity for slot in self.taken.values())
 
     def can_give(self, count: int, size: int, spoken_for: SpokenFor = lambda: 0) -> bool:
-        return self.left >= count * size + spoken_for()
+        return self.left >= count * size
+
+    def wanted(self, count: int, size: int) -> int:
+        return count * size
 
     def take_free(self, size: int) -> Slot | None:
         return self.take(size) if size <= self.left else None
 
     def take(self, size: int, spoken_for: SpokenFor = lambda: 0) -> Slot:
-        if size > self.left - spoken_for():
+        if size > self.left:
             raise MemoryLimitError("full")
         self._given += 1
         self.taken[self._given] = Slot(self._given, 0, size)

@@ -237,3 +237,56 @@ def test_whoever_begins_units_ahead_holds_several_also_slow_ones() -> None:
     dispatch.answered(0, Run(0), SLOW_UNIT * 2)
     assert units(dispatch.hand_out()) == [(0, 6)]
     assert dispatch.is_slow
+
+
+def test_who_has_nothing_begins_if_it_is_admitted_and_nobody_else_once_one_is_not() -> None:
+    dispatch = started(4)
+    for unit in range(6):
+        dispatch.submitted(unit, None)
+    asked = []
+
+    def admits(worker: int, unit: int) -> bool:
+        asked.append((worker, unit))
+        return unit < 2
+
+    assert units(dispatch.hand_out(admits)) == [(0, 0), (1, 1)]
+    assert asked == [(0, 0), (1, 1), (2, 2)]
+    assert units(dispatch.hand_out()) == [(2, 2), (3, 3)]
+
+
+def test_who_is_not_admitted_holds_up_nobody_who_works() -> None:
+    dispatch = started(2)
+    for unit in range(4):
+        dispatch.submitted(unit, None)
+    assert units(dispatch.hand_out(lambda worker, unit: unit < 1)) == [(0, 0)]
+    dispatch.answered(0, Run(0), SLOW_UNIT / 2)
+    # It is idle and admitted, and may have a second one: the first that waits is asked for, once
+    assert units(dispatch.hand_out(lambda worker, unit: unit < 2)) == [(0, 1), (0, 2)]
+
+
+def test_of_those_who_could_begin_the_earliest_unit_is_asked_for_first() -> None:
+    dispatch = started(3)
+    for unit, worker in enumerate((2, 0, 1)):
+        dispatch.submitted(unit, worker)
+    assert units(dispatch.hand_out(lambda worker, unit: unit < 2)) == [(2, 0), (0, 1)]
+
+
+def test_a_unit_that_is_refused_is_over() -> None:
+    dispatch = started(2)
+    for unit, worker in enumerate((None, 1, None)):
+        dispatch.submitted(unit, worker)
+    dispatch.refused(0)
+    dispatch.refused(1)
+    assert units(dispatch.hand_out()) == [(0, 2)]
+    assert dispatch.outstanding == [2]
+
+
+def test_who_is_handed_no_more_is_busy_until_it_has_answered() -> None:
+    dispatch = started(2)
+    dispatch.submitted(0, 1)
+    assert dispatch.busy == []
+    dispatch.hand_out()
+    dispatch.retires(1)
+    assert (dispatch.alive, dispatch.busy) == ([0], [1])
+    dispatch.answered(1, Run(0), SLOW_UNIT)
+    assert dispatch.busy == []

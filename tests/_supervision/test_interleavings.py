@@ -1,7 +1,8 @@
 """The pure core of supervision under random interleavings, without processes: no unit is lost, doubled or left waiting.
 
-Workers, the trainer and the clock are played; `Dispatch`, `Restarts`, `Stalls` and `Lending` are asked in the order in
-which the zygote asks them. Beside them runs a model of plain sets and lists, which knows nothing of how they do it.
+Workers, the trainer, the memory and the clock are played; `Dispatch`, `Restarts`, `Stalls`, `Lending` and `Admission`
+are asked in the order in which the zygote asks them. Beside them runs a model of plain sets and lists, which knows
+nothing of how they do it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from stoker._engine.process.admission import Admission
+from stoker._engine.process.headroom import MUCH, Headroom
 from stoker._engine.process.lending import Lending
+from stoker._machine.memory import Available
+from stoker._machine.reserve import kept_free
 from stoker._supervision.dispatch import SLOW_UNIT, Dispatch, Run
 from stoker._supervision.restarts import KILLS, OWN_KILLS, PERIOD, Restarts, Verdict
 from stoker._supervision.stalls import STALLS, Stalls
 from stoker._transport.arena import Slot
 from tests._supervision.arena import Memory
 
+LIMIT = 1 << 30
 AFTER = 10.0
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, None)
 CODES = st.sampled_from([*OUTSIDE, -signal.SIGSEGV, 0])
@@ -47,8 +53,10 @@ class Interleavings(RuleBasedStateMachine):
         capacity=st.integers(1, 4),
         alike=st.booleans(),
         bound=st.booleans(),
+        room=st.sampled_from([None, None, 0, 1, 2]),
     )
-    def begin(self, workers: int, most: int, capacity: int, alike: bool, bound: bool) -> None:
+    def begin(self, workers: int, most: int, capacity: int, alike: bool, bound: bool, room: int | None = None) -> None:
+        self.room = room  # for the samples of so many workers; None where they take none worth it
         self.workers = range(workers)
         self.most, self.capacity, self.alike, self.are_bound = most, capacity, alike, bound
         self.bear()
@@ -57,7 +65,12 @@ class Interleavings(RuleBasedStateMachine):
         """A zygote and workers, who know nothing of those before them."""
         self.dispatch = Dispatch(len(self.workers))
         self.memory = Memory(self.capacity)
-        self.lending = Lending(self.memory, self.dispatch)  # type: ignore[arg-type]
+        headroom = Headroom(lambda worker: 0, 0 if self.room is None else MUCH)
+        self.lending = Lending(self.memory, self.dispatch, headroom=headroom)  # type: ignore[arg-type]
+        self.admission = Admission(self.dispatch, self.lending, headroom, self.available, lambda: self.now)
+        self.headroom = headroom
+        for worker in self.workers:
+            headroom.born(worker)
         self.restarts = Restarts(self.most)
         self.stalls = Stalls(AFTER)
         # The model
@@ -78,6 +91,16 @@ class Interleavings(RuleBasedStateMachine):
         self.ended: dict[int, list[int]] = {}
         for worker in self.workers:
             self.dispatch.joined(worker)
+
+    def available(self) -> Available:
+        """What there is for samples, but for those of workers that wait for a slot; and a little for slots."""
+        assert self.room is not None
+        left = MUCH * (self.room - len(self.asks)) + MUCH - 1
+        return Available(max(0, left) + kept_free(LIMIT), LIMIT, "the test")
+
+    @property
+    def starved_for(self) -> int | None:
+        return self.lending.starved_for if self.lending.is_asked else self.admission.starved_for
 
     # The trainer
 
@@ -109,13 +132,14 @@ class Interleavings(RuleBasedStateMachine):
             self.lending.put_back([place[1].number])
             self.grant()
 
-    @precondition(lambda self: self.unanswered and self.lending.starved_for is not None)
+    @precondition(lambda self: self.unanswered and self.starved_for is not None)
     @rule()
     def trainer_waits(self) -> None:
         """It has nothing to deliver, and says for which unit it waits."""
         if self.due[0] not in self.answers:
             self.hungry_for = min(self.unanswered)
             self.grant(self.hungry_for)
+            self.hand_out()
 
     @precondition(lambda self: len(self.due) > 6)  # else there would seldom be enough for anything to happen
     @rule(back=st.integers(0, 5), zygote=st.booleans())
@@ -151,7 +175,12 @@ class Interleavings(RuleBasedStateMachine):
 
     def hand_out(self) -> None:
         """Behind whatever happens."""
-        for worker, (unit, *_) in self.dispatch.hand_out():
+        before = {worker for worker in self.workers if self.held[worker]}
+        for worker, (unit, *_) in self.dispatch.hand_out(self.admission.gate()):
+            if self.room is not None and worker not in before:
+                alone = unit == min(self.dispatch.outstanding) and before <= self.waiting_for_memory
+                assert alone or len(before) < self.room
+                before.add(worker)
             assert worker in self.alive - self.retiring
             assert self.bound.get(unit, worker) == worker
             alike = [other for other in self.waiting if self.bound.get(other) == self.bound.get(unit)]
@@ -161,6 +190,19 @@ class Interleavings(RuleBasedStateMachine):
             self.slots[unit] = self.lending.offer(unit)
             if self.held[worker] == [unit]:
                 self.works_on(worker)
+        unit = self.admission.starved_for
+        if unit is not None:
+            assert self.room == 0 and not any(self.held.values())
+            if unit <= (self.hungry_for if self.hungry_for is not None else -1):
+                self.dispatch.refused(unit)
+                self.waiting.remove(unit)
+                self.unanswered.remove(unit)
+                self.answers[unit] = None
+                self.hand_out()
+
+    @property
+    def waiting_for_memory(self) -> set[int]:
+        return {worker for worker in self.workers if self.held[worker] and self.held[worker][0] in self.asks}
 
     def works_on(self, worker: int) -> None:
         held = self.held[worker]
@@ -172,7 +214,7 @@ class Interleavings(RuleBasedStateMachine):
             self.since[worker] = unit, self.now
 
     def grant(self, hungry_for: int | None = None) -> None:
-        if not self.lending.is_asked:
+        if not self.lending.is_asked and hungry_for is None:
             return
         for worker, reply in self.lending.grant(hungry_for):
             unit = self.held[worker][0]
@@ -206,7 +248,7 @@ class Interleavings(RuleBasedStateMachine):
         if fails or unit in self.refused:
             self.answer(worker, unit, "error", b"", seconds)
         elif slot is None or slot.capacity < self.size[unit]:
-            self.lending.asked(worker, unit, self.size[unit])
+            self.lending.asked(worker, unit, self.size[unit], own=0 if self.room is None else MUCH)
             self.slots[unit] = None
             self.asks.add(unit)
             self.works_on(worker)
@@ -321,6 +363,7 @@ class Interleavings(RuleBasedStateMachine):
     def there_are_to_be_more(self) -> None:
         self.workers = range(len(self.workers) + 1)
         self.dispatch.grow(len(self.workers))
+        self.headroom.born(self.workers[-1])
         self.held[self.workers[-1]] = []
         self.hand_out()
 
@@ -419,7 +462,7 @@ class Interleavings(RuleBasedStateMachine):
                     self.one_step(worker)
             while self.due and self.due[0] in self.answers:
                 self.deliver()
-            if self.unanswered and self.lending.starved_for is not None:
+            if self.unanswered and self.starved_for is not None:
                 self.trainer_waits()
         raise AssertionError(f"units {self.due} are never delivered; {self.asks} wait for memory")
 

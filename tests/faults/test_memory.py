@@ -166,6 +166,97 @@ assert kept and all((batch == batch[0, 0]).all() for batch in kept)
     assert kills(cgroup) == 0
 
 
+PRIVATE = """
+class Samples:
+    '''Four of them are a batch of SIZE MiB.'''
+    def __len__(self):
+        return 4 * 12
+    def __getitem__(self, index):
+        return np.full(SIZE * (1 << 17) // 4, index // 4, np.float64)
+
+class Fetched(Samples):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+class Whole:
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        return np.full((4, SIZE * (1 << 17) // 4), index, np.float64)
+
+def stack(samples):
+    return np.stack(samples)
+
+told = []
+more = dict(num_workers=4, on_event=lambda event: told.append(event.kind))
+HOW = {
+    "collate_fn": lambda: loader(Samples(), batch_size=4, collate_fn=stack, **more),
+    "__getitems__": lambda: loader(Fetched(), batch_size=4, **more),
+    "whole": lambda: loader(Whole(), batch_size=None, **more),
+}
+"""
+
+
+@pytest.mark.parametrize("how", ["collate_fn", "__getitems__", "whole"])
+def test_workers_that_hold_whole_batches_of_their_own_work_in_turn(
+    start: Any, birth: str, cgroup: Path, how: str
+) -> None:
+    """All four would take more than there is, without a batch being kept."""
+    program = start(
+        birth,
+        "SIZE = 80\n"
+        + PRIVATE
+        + f"""
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    made = HOW["{how}"]()
+    seen = []
+    for batch in made:
+        assert (batch == batch[0, 0]).all()
+        seen.append(int(batch[0, 0]))
+        del batch
+assert seen == list(range(12)), seen
+assert "death" not in told, told
+assert told.count("crowded") == 1 and "crowded" in str(made.report())
+say("warned", *[str(one.message) for one in warned if "workers at once" in str(one.message)])
+""",
+        before=within(cgroup),
+    )
+    message = " ".join(program.hears("warned"))
+    assert program.end() == (0, "")
+    assert kills(cgroup) == 0
+    assert re.search(r"memory for \d of 4 workers at once: .* (80|160) MiB .* left of 512 \(limited by memory", message)
+
+
+def test_a_batch_that_no_worker_could_make_is_refused_before_it_is_begun(start: Any, birth: str, cgroup: Path) -> None:
+    """All are kept. What a `collate_fn` takes beside its samples is known of those before."""
+    program = start(
+        birth,
+        "SIZE = 60\n"
+        + PRIVATE
+        + """
+from stoker import MemoryLimitError
+warnings.simplefilter("ignore")
+it, kept, refused = iter(HOW["collate_fn"]()), [], []
+for _ in range(12):
+    try:
+        kept.append(next(it))
+    except MemoryLimitError as error:
+        refused.append(str(error).replace(chr(10), " "))
+assert kept and all((batch == batch[0, 0]).all() for batch in kept)
+assert "death" not in told, told
+say("refused", refused[-1])
+kept.clear()
+""",
+        before=within(cgroup),
+    )
+    message = " ".join(program.hears("refused"))
+    assert program.end() == (0, "")
+    assert kills(cgroup) == 0
+    assert re.search(r"cannot reserve \d+\.\d MiB .* are available of 512\.0 MiB \(limited by memory cgroup", message)
+    assert "before a worker began the batch" in message and "smaller batch_size" in message
+
+
 def test_samples_that_do_not_fit_end_a_worker_and_not_the_trainer(start: Any, birth: str, cgroup: Path) -> None:
     """No loader can refuse what a dataset takes for itself. Also where the trainer is larger than a worker, and after
     one has been replaced."""

@@ -268,8 +268,8 @@ class Witness(Protocol):
     def locate(self, unit: int, mark: int) -> Where:
         """Where that is: "batch 7, sample 30"."""
 
-    def learned(self, row_seconds: float | None) -> None:
-        """What a sample costs a worker, for those who come later."""
+    def learned(self, row_seconds: float | None, growth: int | None) -> None:
+        """What a sample costs a worker, and the bytes that a unit takes of it, for those who come later."""
 
     def marked(self, objects: int, seconds: float) -> None:
         """The heap that workers share was marked immortal: so many objects, in so many seconds."""

@@ -189,6 +189,11 @@ class Dispatch:
         """The workers that are handed units."""
         return [worker for worker, alive in enumerate(self._alive) if alive]
 
+    @property
+    def busy(self) -> list[int]:
+        """The workers that hold something, also those that are handed no more."""
+        return [worker for worker, held in enumerate(self._held) if held]
+
     def held(self, worker: int) -> list[Run]:
         """What the worker holds, what it works on first."""
         return self._held[worker]

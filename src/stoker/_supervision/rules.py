@@ -19,6 +19,7 @@ class Rules(NamedTuple):
         memory_budget: bytes that batches and the growth of the workers may take; None for what is there.
         max_samples_per_worker: from which on a worker is replaced; None for never.
         row_seconds: what a sample has cost the workers of the last epoch; None if nobody knows.
+        growth: bytes by which each grew for a unit, likewise.
         mark_heap: whether a heap of many Python objects is marked immortal before workers are forked, where it can be.
         units_at_once: units that a worker holds at the least; from 2 on it makes samples of several at the same time.
         deaths: when those were that count already, by the clock that never goes back.
@@ -30,6 +31,7 @@ class Rules(NamedTuple):
     memory_budget: int | None = None
     max_samples_per_worker: int | None = None
     row_seconds: float | None = None
+    growth: int | None = None
     mark_heap: bool = True
     units_at_once: int = 1
     deaths: tuple[float, ...] = ()

@@ -32,8 +32,8 @@ from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
 
 MEANWHILE = 3
-"""So many times as much as a batch takes may others take while it is copied: for the next one a slot, and what it is made
-of. Who looks here and who looks there do not know of each other."""
+"""So many times as much as a batch takes may others take while it is copied: a slot for the next one, and what that is
+made of. Who looks here and who looks there do not know of each other."""
 
 _open: set[Lease] = set()  # leases whose exporter lives; also beyond the loader's end
 _moved: deque[Lease] = deque()  # leases with a storage that was moved away, and may have views left here

@@ -624,7 +624,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
     @property
     def _rules(self) -> Rules:
         known: dict[str, Any] = {"row_seconds": self._ledger.row_seconds, "units_at_once": self._units_at_once}
-        known["deaths"] = ()
+        known["growth"], known["deaths"] = self._ledger.growth, ()
         known["mark_heap"] = heap.is_marked(self)
         return Rules(**known, **{name: getattr(self, name) for name in Rules._fields if name not in known})
 

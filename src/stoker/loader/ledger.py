@@ -197,6 +197,7 @@ class Ledger:
         epochs: how many have begun.
         events: by kind, since the loader was made.
         row_seconds: what a sample has cost a worker, as the last ones found; None while nobody knows.
+        growth: bytes by which a worker grew for a batch, as the last ones found; None while nobody knows.
         marked: objects that were marked immortal before the latest workers, and the seconds that took; None for none.
     """
 
@@ -208,6 +209,7 @@ class Ledger:
         self.epochs = 0
         self.events: dict[str, Happened] = {}
         self.row_seconds: float | None = None
+        self.growth: int | None = None
         self.marked: tuple[int, float] | None = None
 
     def __getstate__(self) -> dict[str, Any]:

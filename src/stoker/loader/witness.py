@@ -86,9 +86,9 @@ class Witness:
             if account is not None:
                 account(event)
 
-    def learned(self, row_seconds: float | None) -> None:
-        """What a sample costs a worker: the ledger keeps it for the next epoch's workers."""
-        self._ledger.row_seconds = row_seconds
+    def learned(self, row_seconds: float | None, growth: int | None) -> None:
+        """What a sample costs a worker, and a batch takes of it: the ledger keeps it for the next epoch's workers."""
+        self._ledger.row_seconds, self._ledger.growth = row_seconds, growth
 
     def marked(self, objects: int, seconds: float) -> None:
         """What was marked immortal for workers: the ledger keeps it for the next epoch's."""

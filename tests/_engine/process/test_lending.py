@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stoker._engine.process.headroom import Headroom
+from stoker._engine.process.headroom import MUCH, Headroom
 from stoker._engine.process.lending import Lending
 from stoker._supervision.dispatch import Dispatch, Run
 from stoker._transport import segments
@@ -41,6 +41,9 @@ class Rooms:
     def trim(self, keep: int) -> None:
         self.kept = keep
 
+    def wanted(self, count: int, size: int) -> int:
+        return count * size
+
     def wrote(self, size: int) -> None:
         self.written = size
 
@@ -70,6 +73,16 @@ def lending(
     dispatch.hand_out()
     dispatch.answered(units, Run(units), seconds)
     return Lending(rooms, dispatch, board, headroom), rooms  # type: ignore[arg-type]
+
+
+def born(now: dict[int, int]) -> Headroom:
+    """Of workers that have these bytes, and had one each when they were born."""
+    headroom = Headroom(lambda worker: headroom_of[worker])
+    headroom_of = dict.fromkeys(now, 1)
+    for worker in now:
+        headroom.born(worker)
+    headroom_of = now
+    return headroom
 
 
 def granted(lending: Lending, hungry_for: int | None = None) -> dict[int, object]:
@@ -234,7 +247,7 @@ def test_a_worker_that_asks_first_for_one_leaf_makes_no_batch_uneven() -> None:
 
 def test_what_others_will_take_for_their_samples_is_spoken_for() -> None:
     now = {0: 1, 1: 1, 2: 1}
-    slots, rooms = lending(free=2, units=2, headroom=Headroom(now.__getitem__))
+    slots, rooms = lending(free=2, units=2, headroom=born(now))
     slots.asked(0, 0, 10, own=2)  # two others are like it, and may take one more each
     assert granted(slots) == {} and slots.starved_for == 0
     assert granted(slots, hungry_for=0) == {}  # the second makes samples: it is waited for
@@ -244,7 +257,7 @@ def test_what_others_will_take_for_their_samples_is_spoken_for() -> None:
 
 def test_who_waits_has_its_samples_and_who_is_idle_must_wait() -> None:
     now = {0: 2, 1: 1, 2: 1}
-    slots, _ = lending(free=1, units=2, headroom=Headroom(now.__getitem__))
+    slots, _ = lending(free=1, units=2, headroom=born(now))
     slots.asked(0, 0, 10, own=2)
     slots.asked(1, 1, 10, own=2)
     assert granted(slots) == {}
@@ -254,7 +267,39 @@ def test_who_waits_has_its_samples_and_who_is_idle_must_wait() -> None:
 
 def test_a_slot_to_share_is_not_taken_of_what_others_need() -> None:
     now = {0: 1, 1: 1, 2: 1}
-    slots, _ = lending(free=2, units=2, headroom=Headroom(now.__getitem__))
+    slots, _ = lending(free=2, units=2, headroom=born(now))
     assert slots.share(0, 1, 0, own=2) is None
     now[1] = now[2] = 2
     assert slots.share(0, 1, 0, own=2) == Slot(1, 0, 1)
+
+
+def test_where_it_is_much_who_is_idle_begins_only_if_there_is_more() -> None:
+    now = dict.fromkeys(range(3), 1)
+    slots, _ = lending(free=MUCH + 1, units=2, headroom=born(now))
+    slots.asked(0, 0, 10, own=1 + MUCH)
+    now[0] = 1 + MUCH
+    assert slots.spoken_for() == slots.spoken_for(0) == MUCH  # of the second, which holds a unit
+    assert slots.spoken_for(1) == 0
+    assert granted(slots) == {0: Slot(1, 0, 10)}
+
+
+def test_slots_to_be_given_are_those_of_units_in_hand_and_of_one_to_be_begun() -> None:
+    slots, _ = lending(free=3, units=3)
+    assert slots.to_be_given(9) == 0  # nobody knows how large they are
+    slots.asked(1, 1, 10)
+    assert slots.to_be_given(9) == 40
+    assert granted(slots, hungry_for=0) == {1: Slot(1, 0, 10)}
+    assert slots.to_be_given(9) == 30
+    assert slots.to_be_given(2) == 20  # which is in hand
+
+
+def test_what_lies_idle_can_be_given_back() -> None:
+    board = Posted()
+    slots, rooms = lending(free=1, units=1, board=board)
+    slots.asked(0, 0, 10)
+    (held,) = granted(slots).values()
+    assert isinstance(held, Slot)
+    slots.answered(0, "batch", (held.number, 10))
+    board.numbers = [held.number]
+    slots.give_back()
+    assert rooms.kept == 0 and rooms.free == 1

@@ -39,6 +39,7 @@ def test_memory_kept_for_what_is_dropped_goes_to_who_waits() -> None:
     zygote._children = {1: SimpleNamespace(channel=channel, asked=7)}
     zygote._trainer = Heard()
     zygote._starved_for, zygote._work, zygote._dropped_below = None, {}, 0
+    zygote._admission = SimpleNamespace(starved_for=None)
     for number in range(2):
         dispatch.joined(number)
         dispatch.submitted(number, None)

@@ -34,7 +34,7 @@ class Admission:
         clock: seconds since some moment.
 
     Attributes:
-        refused: what there was when a worker was last refused because of what others have shown, or None.
+        refused: what there was, where a worker was refused because of what is known of the others; or None.
         starved_for: the unit that nobody can begin, though all the memory is for it; or None.
         worker: that could not.
         refusal: why.
@@ -66,28 +66,26 @@ class Admission:
 
     def admits(self, worker: int, unit: int) -> bool:
         """Whether a worker that has nothing may begin this unit."""
-        busy = [other for other in self._dispatch.alive if self._dispatch.held(other)]
+        busy = self._dispatch.busy
         if unit <= self._dispatch.outstanding[0] and all(map(self._lending.waits, busy)):
             # Who has work waits for this unit to have memory first. Where nobody has any, all the memory is for it
             return bool(busy) or self._could_do_it(worker, unit)
         there, left = self._left()
-        if not self._headroom.has_shown:
-            wanted, at_most = UNKNOWN * (len(busy) + 1), UNKNOWN * len(self._dispatch.alive)
-        else:
-            slots = self._lending.to_be_given(unit)
-            wanted = self._lending.spoken_for() + self._headroom.to_begin(worker) + slots
-            at_most = self._headroom.growth * len(self._dispatch.alive) + slots
-        if left >= AMPLE * at_most:
+        growth, everybody = self._headroom.growth, len(self._dispatch.alive)
+        slots = self._lending.to_be_given(unit)
+        if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
-        if left >= wanted:
+        if growth is None:
+            return left >= UNKNOWN * (len(busy) + 1)
+        if left >= self._lending.spoken_for() + self._headroom.to_begin(worker) + slots:
             return True
-        self.refused = there if self._headroom.has_shown else None
+        self.refused = there
         return False
 
     def _could_do_it(self, worker: int, unit: int) -> bool:
         """Whether there is as much as a worker took last, for this one alone."""
         wanted = self._headroom.to_begin(worker)
-        if not self._headroom.has_shown or wanted <= self._left()[1]:
+        if not wanted or wanted <= self._left()[1]:
             return True
         self._lending.give_back()
         there, left = self._left()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 MUCH = 16 << 20
 """Bytes that a worker takes for samples from which on none begins before it is seen whether they are there."""
@@ -12,16 +12,19 @@ so much for each, the others begin when the first has asked for a slot, or answe
 
 
 class Headroom:
-    """Compares what a worker has with what it had when it asked for memory for a batch: then it held its samples.
+    """Compares what a worker has with what it was born with, and with what it had when it held most of a unit: when it
+    asked for a slot, as a rule.
 
     Args:
         now: bytes of its own that a worker has now; 0 where nobody knows.
+        known: what units took of the workers of the last epoch; None if nobody knows.
     """
 
-    def __init__(self, now: Callable[[int], int]) -> None:
+    def __init__(self, now: Callable[[int], int], known: int | None = None) -> None:
         self._now = now
+        self._known = known
         self._at_first: dict[int, int] = {}
-        self._at_most: dict[int, int] = {}
+        self._growth: dict[int, int] = {}  # as each has shown last
 
     def born(self, worker: int) -> None:
         """A worker begins: what it has is no sample's. If there was one of this number, it will be like it."""
@@ -29,33 +32,30 @@ class Headroom:
 
     def left(self, worker: int) -> None:
         """A worker has left that had grown too large or old: the next of this number will be like the others."""
-        self._at_most.pop(worker, None)
+        self._growth.pop(worker, None)
 
     def showed(self, worker: int, own: int) -> None:
-        """A worker that has samples in hand has so many bytes."""
-        self._at_most[worker] = own
+        """A worker that has most of a unit in hand has so many bytes."""
+        self._growth[worker] = max(0, own - self._at_first[worker])
 
     @property
-    def has_shown(self) -> bool:
-        """Whether any worker has."""
-        return bool(self._at_most)
+    def growth(self) -> int | None:
+        """Bytes that a unit takes of a worker, of the one with most; None as long as nobody knows."""
+        return max(self._growth.values(), default=self._known)
 
     @property
     def is_much(self) -> bool:
         """Whether it is so much that it has to be there before a worker begins, as far as anybody knows."""
-        return not self.has_shown or self.growth >= MUCH
+        return self.growth is None or self.growth >= MUCH
 
-    @property
-    def growth(self) -> int:
-        """Bytes that samples have taken of a worker, of the one with most."""
-        return max((own - self._at_first.get(worker, own) for worker, own in self._at_most.items()), default=0)
-
-    def to_come(self, workers: Iterable[int]) -> int:
-        """Bytes that these will take beyond what they have now. Who has shown nothing will be like the largest."""
-        most = max(self._at_most.values(), default=0)
-        return sum(max(0, self._at_most.get(worker, most) - self._now(worker)) for worker in workers) if most else 0
+    def to_come(self, worker: int) -> int:
+        """Bytes that a worker with a unit in hand will take beyond what it has now. Who has shown nothing is like the
+        one with most."""
+        return self._beyond(worker, self._growth.get(worker, self.growth or 0))
 
     def to_begin(self, worker: int) -> int:
-        """Bytes that a worker without work will take if it begins some: like whoever has shown most."""
-        most = max(self._at_most.values(), default=0)
-        return max(0, most - self._now(worker))
+        """Bytes that a worker without one will take if it begins one: as much as the one with most."""
+        return self._beyond(worker, self.growth or 0)
+
+    def _beyond(self, worker: int, growth: int) -> int:
+        return max(0, self._at_first[worker] + growth - self._now(worker)) if growth else 0

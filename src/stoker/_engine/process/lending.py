@@ -163,11 +163,12 @@ class Lending:
     def _others(self, worker: int) -> list[int]:
         """The other workers, but for those that wait for a slot, and so have all their samples."""
         asking = {other for _, other, _ in self._asks}
-        return [other for other in self._dispatch.alive if other != worker and other not in asking]
+        there = {*self._dispatch.alive, *self._dispatch.busy}
+        return [other for other in there if other != worker and other not in asking]
 
     def to_be_given(self, unit: int) -> int:
         """Bytes of the slots that units in hand have not been given yet, and that of one that is to be begun."""
-        in_hand = {run.unit for worker in self._dispatch.alive for run in self._dispatch.held(worker)}
+        in_hand = {run.unit for worker in self._dispatch.busy for run in self._dispatch.held(worker)}
         missing = sum(1 for other in in_hand | {unit} if other not in self._slots)
         self.collect()
         return self._arena.wanted(missing, self._latest_size)
@@ -178,7 +179,7 @@ class Lending:
         if self._headroom is None:
             return 0
         others, much = self._others(worker), self._headroom.is_much
-        return self._headroom.to_come([other for other in others if not much or self._dispatch.held(other)])
+        return sum(self._headroom.to_come(other) for other in others if not much or self._dispatch.held(other))
 
     def _has(self, worker: int, own: int) -> None:
         if self._headroom is not None:

@@ -346,8 +346,8 @@ class ProcessBackend(Backend):
         elif name == "happened":
             _, when, what, *about = message
             self._events.append(replace(self._happened(what, *about), time=when))
-        elif name == "row_seconds":
-            self._witness.learned(message[1])
+        elif name == "costs":
+            self._witness.learned(*message[1:])
         elif name == "marking":
             self._marks = True
         elif name == "marked":

@@ -40,7 +40,8 @@ from stoker._transport import board, leaves
 from stoker._transport.arena import Arena
 
 TOLD = (4, 32, 256)
-"""Answers after which the trainer is told what a row costs: the workers of the next epoch know it from the start."""
+"""Answers after which the trainer is told what a row costs, and what a unit takes: in the next epoch that is known from
+the start."""
 
 
 class Ends(NamedTuple):
@@ -99,7 +100,7 @@ class Zygote:
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         budget = rules.memory_budget
         arena = Arena(ends.arena, None if budget is None else budget // 2, begin=board.SIZE)
-        self._headroom = Headroom(lambda number: kernel.private_bytes(self._children[number].pid))
+        self._headroom = Headroom(lambda number: kernel.private_bytes(self._children[number].pid), rules.growth)
         self._lending = Lending(arena, self._dispatch, board.Board.where_allowed(ends.arena), self._headroom)
         self._admission = Admission(self._dispatch, self._lending, self._headroom)
         self._is_crowded = False  # whether it was told that fewer than all workers work at once
@@ -447,7 +448,7 @@ class Zygote:
         if kind not in ("misfit", "short"):
             self._cut.learned(made.samples, seconds)
             if self._answered in TOLD:
-                self._tell_what_rows_cost()
+                self._tell_costs()
         if run.is_part:
             self._sharing.answered(run, kind, value, made)
             self._conclude(unit, number)
@@ -456,7 +457,7 @@ class Zygote:
                 self._tell_whether_shared(made.samples)
             self._deliver(number, unit, kind, value, made)
         child = self._children[number]
-        if not self._headroom.has_shown:  # it needed no memory for its batch
+        if self._headroom.growth is None:  # it needed no memory for its batch
             self._headroom.showed(number, kernel.private_bytes(child.pid))
         child.unseen += seconds
         if self._retirement.counts or child.retires or child.unseen >= LOOK:
@@ -487,11 +488,11 @@ class Zygote:
         self._shares = shares
         self._trainer.send("shares", shares)
         if self._cut.gave_up:
-            self._tell_what_rows_cost()
+            self._tell_costs()
 
-    def _tell_what_rows_cost(self) -> None:
-        """Where units cannot be shared, those who come later are to see for themselves."""
-        self._trainer.send("row_seconds", None if self._cut.gave_up else self._cut.seconds)
+    def _tell_costs(self) -> None:
+        """Where units cannot be shared, those who come later are to see for themselves what rows cost."""
+        self._trainer.send("costs", None if self._cut.gave_up else self._cut.seconds, self._headroom.growth)
 
     def _deliver(self, number: int, unit: int, kind: str, value: Any, made: Said) -> None:
         """The answer of a unit goes to the trainer."""
@@ -529,8 +530,7 @@ class Zygote:
             self._children[number].channel.send("unit", unit, self._work[unit], slot and tuple(slot), known, part)
         if admission.refused is not None and not self._is_crowded:
             self._is_crowded = True
-            busy = sum(1 for number in self._dispatch.alive if self._dispatch.held(number))
-            there = admission.refused
+            busy, there = len(self._dispatch.busy), admission.refused
             self._tell("crowded", busy, self._workers, self._headroom.growth, there.bytes, there.limit, there.source)
         if (starved_for := admission.starved_for) is not None and self._lending.is_wanted_now(starved_for):
             self._refuse_unit(starved_for)

@@ -1,0 +1,181 @@
+"""How many workers begin where memory is short. What it does to processes is in `tests/faults/test_memory.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker._engine.process.admission import LOOK_AGAIN, Admission
+from stoker._engine.process.headroom import UNKNOWN, Headroom
+from stoker._machine.memory import Available
+from stoker._machine.reserve import kept_free
+from stoker._supervision.dispatch import Dispatch, Run
+
+MIB = 1 << 20
+LIMIT = 100 * UNKNOWN
+BORN = 7 * MIB
+
+
+class Slots:
+    """What the lender of slots knows: each unit in hand has still to be given one of this size."""
+
+    def __init__(self, dispatch: Dispatch, headroom: Headroom) -> None:
+        self.size = 0
+        self.asking: set[int] = set()
+        self.given_back = 0
+        self._dispatch = dispatch
+        self._headroom = headroom
+
+    def waits(self, worker: int) -> bool:
+        return worker in self.asking
+
+    def spoken_for(self) -> int:
+        workers = self._dispatch.alive
+        return sum(self._headroom.to_come(other) for other in workers if self._dispatch.held(other))
+
+    def to_be_given(self, unit: int) -> int:
+        return self.size * (1 + sum(bool(self._dispatch.held(other)) for other in self._dispatch.alive))
+
+    def give_back(self) -> None:
+        self.given_back += 1
+
+
+class Line:
+    """Workers, each of which has one unit at a time, and as much memory left as is said."""
+
+    def __init__(self, workers: int, left: int, known: int | None = None) -> None:
+        self.left = left
+        self.looks = 0
+        self.now = 0.0
+        self.dispatch = Dispatch(workers)
+        self.own = dict.fromkeys(range(workers), BORN)
+        self.headroom = Headroom(self.own.__getitem__, known)
+        for worker in range(workers):
+            self.headroom.born(worker)
+            self.dispatch.joined(worker)
+        self.slots = Slots(self.dispatch, self.headroom)
+        lending: Any = self.slots
+        self.admission = Admission(self.dispatch, lending, self.headroom, self._look, lambda: self.now)
+
+    def _look(self) -> Available:
+        self.looks += 1
+        return Available(self.left + kept_free(LIMIT), LIMIT, "memory cgroup /here (v2)")
+
+    def submit(self, *units: int, worker: int | None = None) -> None:
+        for unit in units:
+            self.dispatch.submitted(unit, worker)
+
+    def begin(self) -> list[tuple[int, int]]:
+        """(worker, unit) pairs."""
+        return [(worker, run.unit) for worker, run in self.dispatch.hand_out(self.admission.gate())]
+
+    def end(self, worker: int, took: int) -> None:
+        (run,) = self.dispatch.held(worker)
+        self.headroom.showed(worker, BORN + took)
+        self.dispatch.answered(worker, run, 1.0)
+
+
+def test_where_nobody_knows_what_a_unit_takes_one_begins() -> None:
+    line = Line(4, left=2 * UNKNOWN - 1)
+    line.submit(*range(8))
+    assert line.begin() == [(0, 0)]
+    line.headroom.showed(0, BORN + 100 * MIB)  # it asks for a slot
+    assert line.begin() == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("begin", [1, 2, 3])
+def test_as_many_begin_as_could_take_what_nearly_none_takes(begin: int) -> None:
+    line = Line(4, left=begin * UNKNOWN)
+    line.submit(*range(8))
+    assert len(line.begin()) == begin
+    assert line.admission.refused is None  # nobody knows yet whether they have to wait
+
+
+def test_as_many_work_at_once_as_there_is_memory_for() -> None:
+    line = Line(4, left=110 * MIB)
+    line.submit(*range(8))
+    assert line.begin() == [(0, 0)]
+    line.end(0, took=20 * MIB)
+    line.slots.size = 15 * MIB
+    assert line.begin() == [(0, 1), (1, 2), (2, 3)]  # each with its slot
+    refused = line.admission.refused
+    assert refused is not None and refused.bytes - kept_free(LIMIT) == 110 * MIB
+    line.left += 30 * MIB - 1
+    assert line.begin() == []
+    line.left += 1
+    assert line.begin() == [(3, 4)]
+    for worker in (0, 1):
+        line.end(worker, took=20 * MIB)
+        line.own[worker + 2] = BORN + 20 * MIB  # the others have it by now
+    line.left = 20 * MIB + 3 * 15 * MIB
+    assert line.begin() == [(0, 5)]
+
+
+def test_small_units_are_begun_without_a_look() -> None:
+    line = Line(4, left=0)
+    line.submit(*range(8))
+    assert line.begin() == [(0, 0)]
+    line.end(0, took=1 * MIB)
+    looks = line.looks
+    assert line.begin() == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert line.looks == looks
+
+
+def test_where_there_is_ample_memory_nobody_looks_for_a_while() -> None:
+    line = Line(2, left=4 * UNKNOWN, known=100 * MIB)
+    line.submit(*range(4))
+    assert line.begin() == [(0, 0), (1, 1)]
+    assert line.looks
+    line.end(0, took=100 * MIB)
+    line.left, looks = 0, line.looks
+    assert line.begin() == [(0, 2)]
+    assert line.looks == looks
+    line.end(0, took=100 * MIB)
+    line.now += LOOK_AGAIN
+    assert line.begin() == []
+
+
+def test_a_unit_for_which_all_the_memory_is_too_little_is_refused_before_it_is_begun() -> None:
+    line = Line(2, left=100 * MIB, known=100 * MIB + 1)
+    line.submit(0, 1)
+    assert line.begin() == []
+    assert (line.admission.starved_for, line.slots.given_back) == (0, 1)
+    told = str(line.admission.refusal)
+    assert "cannot reserve 100.0 MiB" in told and "1,124.0 MiB are available of 102,400.0 MiB" in told
+    assert "1,024.0 MiB of it are kept free" in told and "limited by memory cgroup /here (v2)" in told
+    line.left += 1
+    assert line.begin() == [(0, 0)]
+    assert line.admission.starved_for is None
+
+
+def test_memory_that_lies_idle_is_given_back_before_a_unit_is_refused() -> None:
+    line = Line(1, left=0, known=100 * MIB)
+    line.submit(0)
+    line.slots.give_back = lambda: setattr(line, "left", 100 * MIB)  # type: ignore[method-assign]
+    assert line.begin() == [(0, 0)]
+
+
+def test_the_earliest_is_begun_where_all_others_wait_for_it() -> None:
+    """A worker has died that had it, and those that have later ones wait until it has its memory."""
+    line = Line(3, left=300 * MIB, known=100 * MIB)
+    line.submit(0, 1, 2)
+    assert line.begin() == [(0, 0), (1, 1), (2, 2)]
+    line.left = 0
+    assert line.dispatch.died(0) == [Run(0)]
+    line.dispatch.requeued([0])
+    line.dispatch.joined(0)
+    line.slots.asking = {1}
+    assert line.begin() == []  # one still works
+    line.slots.asking = {1, 2}
+    assert line.begin() == [(0, 0)]
+
+
+def test_of_bound_units_the_earliest_is_begun_first() -> None:
+    line = Line(3, left=0, known=100 * MIB)
+    for unit, worker in ((0, 2), (1, 0), (2, 1)):
+        line.submit(unit, worker=worker)
+    line.left = 100 * MIB
+    assert line.begin() == [(2, 0)]
+    line.end(2, took=100 * MIB)
+    assert line.begin() == [(0, 1)]
