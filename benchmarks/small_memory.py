@@ -4,9 +4,10 @@ Each loader runs in a memory cgroup of its own of 512 MB, which needs root, with
 anew, as those of a decoder are. What a cgroup cannot give it takes by killing a process in it: the kernel counts that.
 Torch's batches lie in files of `/dev/shm`, which count in the cgroup too.
 
-The trainer keeps batches until nothing is left; or meets one that is larger than the cgroup; or lets each go. A loader
-that says that memory does not suffice is asked for its next batch; one that fails otherwise is asked no further. At the
-end it is seen whether the batches that were kept are what they were.
+The trainer keeps batches until nothing is left; or meets one that is larger than the cgroup; or lets each go, also
+those of a `collate_fn` of the user's, for which each worker holds samples and a batch of its own. A loader that says
+that memory does not suffice is asked for its next batch; one that fails otherwise is asked no further. At the end it is
+seen whether the batches that were kept are what they were.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ GOALS = [
 def cases(options: argparse.Namespace) -> list[Case]:
     batches = 8 if options.quick else 20
     sizes = {
-        "batches of 80 MB, all kept": ([80] * batches, True),
-        "one of 800 MB behind three of 20 MB": ([20, 20, 20, 800, 20], True),
-        "batches of 40 MB, none kept": ([40] * batches, False),
+        "batches of 80 MB, all kept": ([80] * batches, True, False),
+        "one of 800 MB behind three of 20 MB": ([20, 20, 20, 800, 20], True, False),
+        "batches of 40 MB, none kept": ([40] * batches, False, False),
+        "batches of 80 MB of a collate_fn, none kept": ([80] * batches, False, True),
     }
     return [
         Case(
             f"memory cgroup of {LIMIT_MB} MB, {name}",
-            {rival: {"rival": rival, "sizes": of, "keep": keep} for rival in ("stoker", "torch")},
+            {rival: {"rival": rival, "sizes": of, "keep": keep, "own": own} for rival in ("stoker", "torch")},
             GOALS if keep else [*GOALS[:1], Goal("share of the batches that were delivered", at_least=1)],
         )
-        for name, (of, keep) in sizes.items()
+        for name, (of, keep, own) in sizes.items()
     ]
 
 
@@ -66,11 +68,12 @@ def measure(**arguments: Any) -> Figures:
     return figures | {"end": f"the trainer ended: {how}"}
 
 
-def train(rival: str, sizes: list[int], keep: bool) -> Figures:
+def train(rival: str, sizes: list[int], keep: bool, own: bool) -> Figures:
     """What happens inside."""
     DataLoader = method.data_loader(rival)
     kept, delivered, how = [], 0, "complete"
-    batches = iter(DataLoader(Images(sizes), batch_size=SAMPLES, num_workers=4))
+    collate_fn = stack if own else None
+    batches = iter(DataLoader(Images(sizes), batch_size=SAMPLES, num_workers=4, collate_fn=collate_fn))
     for _ in sizes:
         try:
             batch = next(batches)
@@ -91,6 +94,12 @@ def train(rival: str, sizes: list[int], keep: bool) -> Figures:
         **({"share of the kept batches that are as they were": sum(right) / len(right)} if right else {}),
         "end": how,
     }
+
+
+def stack(samples: list[Any]) -> Any:
+    import torch
+
+    return torch.stack(samples)
 
 
 def needed(error: Exception) -> str:
