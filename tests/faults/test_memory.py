@@ -187,24 +187,31 @@ class Whole:
 def stack(samples):
     return np.stack(samples)
 
+def begin(worker):
+    pass
+
 told = []
 more = dict(num_workers=4, on_event=lambda event: told.append(event.kind))
 HOW = {
     "collate_fn": lambda: loader(Samples(), batch_size=4, collate_fn=stack, **more),
+    "worker_init_fn": lambda: loader(Samples(), batch_size=4, collate_fn=stack, worker_init_fn=begin, **more),
     "__getitems__": lambda: loader(Fetched(), batch_size=4, **more),
     "whole": lambda: loader(Whole(), batch_size=None, **more),
 }
 """
 
 
-@pytest.mark.parametrize("how", ["collate_fn", "__getitems__", "whole"])
+@pytest.mark.parametrize(
+    ("how", "size"), [("collate_fn", 80), ("worker_init_fn", 40), ("__getitems__", 80), ("whole", 80)]
+)
 def test_workers_that_hold_whole_batches_of_their_own_work_in_turn(
-    start: Any, birth: str, cgroup: Path, how: str
+    start: Any, birth: str, cgroup: Path, how: str, size: int
 ) -> None:
-    """All four would take more than there is, without a batch being kept."""
+    """All four would take more than there is, without a batch being kept; those that have had their turn also with what
+    `malloc` keeps for the next."""
     program = start(
         birth,
-        "SIZE = 80\n"
+        f"SIZE = {size}\n"
         + PRIVATE
         + f"""
 with warnings.catch_warnings(record=True) as warned:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stoker._engine.base import Said
 from stoker._engine.process.lending import Lending
 from stoker._engine.process.sharing import Sharing
 from stoker._engine.process.zygote import Zygote
@@ -65,3 +66,26 @@ def test_a_unit_that_comes_while_nobody_is_watched_makes_it_look(watching: bool,
     zygote._watching, zygote._alarm, zygote._is_due = watching, SimpleNamespace(is_set=is_set), False
     zygote._from_trainer()
     assert zygote._is_due == (not (watching and is_set))
+
+
+@pytest.mark.parametrize(("is_short", "units", "rests"), [(True, 1, True), (False, 1, False), (True, 2, False)])
+def test_where_memory_is_short_who_has_nothing_more_to_do_gives_back_what_it_keeps(
+    is_short: bool, units: int, rests: bool
+) -> None:
+    zygote: Any = Zygote.__new__(Zygote)
+    descriptor, cut, channel = segments.create(), Cut(1), Heard()
+    zygote._dispatch = dispatch = Dispatch(1, cut, at_once=2)
+    zygote._lending, zygote._cut = Lending(Arena(descriptor, SIZE), dispatch), cut
+    zygote._children = {0: SimpleNamespace(channel=channel, unseen=0.0, retires=False)}
+    zygote._trainer, zygote._work, zygote._streams = Heard(), {}, {}
+    zygote._admission, zygote._headroom = SimpleNamespace(is_short=is_short), SimpleNamespace(growth=0)
+    zygote._retirement = SimpleNamespace(counts=False)
+    zygote._answered = zygote._dropped_below = 0
+    zygote._troubled = zygote._shares = False
+    dispatch.joined(0)
+    for unit in range(units):
+        dispatch.submitted(unit, None)
+    dispatch.hand_out()
+    zygote._take_answer(0, ("answer", 0, "empty", b"", 0.01, tuple(Said())))
+    assert channel.messages == [("rest",)] * rests
+    os.close(descriptor)

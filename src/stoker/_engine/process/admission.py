@@ -64,6 +64,11 @@ class Admission:
         self.refused = self.starved_for = None
         return self.admits if self._headroom.is_much and self._clock() >= self._ample_until else None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody had to wait for memory when units were handed out last."""
+        return self.refused is not None or self.starved_for is not None
+
     def admits(self, worker: int, unit: int) -> bool:
         """Whether a worker that has nothing may begin this unit."""
         busy = self._dispatch.busy

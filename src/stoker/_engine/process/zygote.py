@@ -459,6 +459,8 @@ class Zygote:
         child = self._children[number]
         if self._headroom.growth is None:  # it needed no memory for its batch
             self._headroom.showed(number, kernel.private_bytes(child.pid))
+        if self._admission.is_short and not self._dispatch.held(number):
+            child.channel.send("rest")  # what `malloc` keeps for its next unit is for those who have one
         child.unseen += seconds
         if self._retirement.counts or child.retires or child.unseen >= LOOK:
             self._care_for(child, number, made)
