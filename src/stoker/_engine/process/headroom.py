@@ -18,6 +18,10 @@ class Headroom:
     Args:
         now: bytes of its own that a worker has now; 0 where nobody knows.
         known: what units took of the workers of the last epoch; None if nobody knows.
+
+    Attributes:
+        growth: bytes that a unit takes of a worker, of the one with most; None as long as nobody knows.
+        is_much: whether it is so much that it has to be there before a worker begins, as far as anybody knows.
     """
 
     def __init__(self, now: Callable[[int], int], known: int | None = None) -> None:
@@ -25,6 +29,7 @@ class Headroom:
         self._known = known
         self._at_first: dict[int, int] = {}
         self._growth: dict[int, int] = {}  # as each has shown last
+        self._learn()
 
     def born(self, worker: int) -> None:
         """A worker begins: what it has is no sample's. If there was one of this number, it will be like it."""
@@ -33,20 +38,16 @@ class Headroom:
     def left(self, worker: int) -> None:
         """A worker has left that had grown too large or old: the next of this number will be like the others."""
         self._growth.pop(worker, None)
+        self._learn()
 
     def showed(self, worker: int, own: int) -> None:
         """A worker that has most of a unit in hand has so many bytes."""
         self._growth[worker] = max(0, own - self._at_first[worker])
+        self._learn()
 
-    @property
-    def growth(self) -> int | None:
-        """Bytes that a unit takes of a worker, of the one with most; None as long as nobody knows."""
-        return max(self._growth.values(), default=self._known)
-
-    @property
-    def is_much(self) -> bool:
-        """Whether it is so much that it has to be there before a worker begins, as far as anybody knows."""
-        return self.growth is None or self.growth >= MUCH
+    def _learn(self) -> None:
+        self.growth: int | None = max(self._growth.values(), default=self._known)
+        self.is_much = self.growth is None or self.growth >= MUCH
 
     def to_come(self, worker: int) -> int:
         """Bytes that a worker with a unit in hand will take beyond what it has now. Who has shown nothing is like the
