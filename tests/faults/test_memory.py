@@ -264,6 +264,26 @@ kept.clear()
     assert "before a worker began the batch" in message and "smaller batch_size" in message
 
 
+def test_workers_that_wait_for_each_other_begin_though_little_is_left(start: Any, cgroup: Path) -> None:
+    """The first shows what a batch takes only when it has been made, and there is less than 1 GiB for each."""
+    program = start(
+        "fork",
+        """
+import multiprocessing
+all_there = multiprocessing.Barrier(2)
+class Meet:
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        all_there.wait(30)
+        return np.int64(index)
+assert [int(batch[0]) for batch in loader(Meet(), batch_size=1, num_workers=2)] == [0, 1]
+""",
+        before=within(cgroup),
+    )
+    assert program.end() == (0, "")
+
+
 def test_samples_that_do_not_fit_end_a_worker_and_not_the_trainer(start: Any, birth: str, cgroup: Path) -> None:
     """No loader can refuse what a dataset takes for itself. Also where the trainer is larger than a worker, and after
     one has been replaced."""

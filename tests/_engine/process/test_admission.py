@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stoker._engine.process.admission import LOOK_AGAIN, Admission
-from stoker._engine.process.headroom import UNKNOWN, Headroom
+from stoker._engine.process.admission import LOOK_AGAIN, PATIENCE, Admission
+from stoker._engine.process.headroom import MUCH, UNKNOWN, Headroom
 from stoker._machine.memory import Available
 from stoker._machine.reserve import kept_free
 from stoker._supervision.dispatch import Dispatch, Run
@@ -90,6 +90,24 @@ def test_as_many_begin_as_could_take_what_nearly_none_takes(begin: int) -> None:
     line.submit(*range(8))
     assert len(line.begin()) == begin
     assert line.admission.refused is None  # nobody knows yet whether they have to wait
+
+
+@pytest.mark.parametrize(("grown", "begin"), [(MUCH - 1, [(1, 1), (2, 2)]), (MUCH, [])])
+def test_where_the_first_takes_long_the_others_begin_if_it_has_taken_little_by_then(
+    grown: int, begin: list[tuple[int, int]]
+) -> None:
+    line = Line(3, left=UNKNOWN)
+    line.submit(*range(6))
+    line.now = 5.0
+    assert line.begin() == [(0, 0)]
+    assert line.admission.looks_at == 5 + PATIENCE
+    line.own[0] += grown
+    line.now += PATIENCE / 2
+    assert line.begin() == []
+    assert line.admission.looks_at == 5 + PATIENCE
+    line.now = 5 + PATIENCE
+    assert line.begin() == begin
+    assert line.admission.looks_at is None
 
 
 def test_as_many_work_at_once_as_there_is_memory_for() -> None:

@@ -61,7 +61,7 @@ def test_a_unit_that_comes_while_nobody_is_watched_makes_it_look(watching: bool,
     zygote._trainer = SimpleNamespace(receive=lambda: [("unit", 0, None, b"", [], 0)], ended=False)
     zygote._lending = SimpleNamespace(put_back=lambda numbers: None, is_asked=False)
     zygote._dispatch, zygote._work = Dispatch(1), {}
-    zygote._admission = SimpleNamespace(gate=lambda: None, refused=None, starved_for=None)
+    zygote._admission = SimpleNamespace(gate=lambda: None, refused=None, starved_for=None, looks_at=None)
     zygote._starved_for = None
     zygote._watching, zygote._alarm, zygote._is_due = watching, SimpleNamespace(is_set=is_set), False
     zygote._from_trainer()

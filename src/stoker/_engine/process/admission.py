@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stoker._engine.process.headroom import UNKNOWN, Headroom
+from stoker._engine.process.headroom import MUCH, UNKNOWN, Headroom
 from stoker._engine.process.lending import Lending
 from stoker._machine import memory, reserve
 from stoker._supervision.dispatch import Dispatch
@@ -14,6 +14,9 @@ from stoker.errors import MemoryLimitError
 
 AMPLE = 4.0
 """So many times what all workers together could take is ample, ..."""
+PATIENCE = 1.0
+"""Seconds after which it is looked what those have who have begun, where none has shown what it takes: most units that
+are slow are small, and workers may even wait for each other."""
 LOOK_AGAIN = 0.05
 """... and then nobody looks for so many seconds: a trainer that keeps batches can take some gigabytes in a second. To
 look takes some 0.1 ms, and there may be thousands of units in a second."""
@@ -35,6 +38,7 @@ class Admission:
 
     Attributes:
         refused: what there was, where a worker was refused because of what is known of the others; or None.
+        looks_at: when it is to be looked what those have who have begun, if none shows it before; or None.
         starved_for: the unit that nobody can begin, though all the memory is for it; or None.
         worker: that could not.
         refusal: why.
@@ -54,6 +58,8 @@ class Admission:
         self._available = available
         self._clock = clock
         self._ample_until = -1.0
+        self._unknown_since: float | None = None
+        self.looks_at: float | None = None
         self.refused: memory.Available | None = None
         self.starved_for: int | None = None
         self.worker = 0
@@ -61,7 +67,7 @@ class Admission:
 
     def gate(self) -> Callable[[int, int], bool] | None:
         """What says whether a worker that has nothing may begin a unit; None where all may without a look."""
-        self.refused = self.starved_for = None
+        self.refused = self.starved_for = self.looks_at = None
         return self.admits if self._headroom.is_much and self._clock() >= self._ample_until else None
 
     @property
@@ -81,11 +87,21 @@ class Admission:
         if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
         if growth is None:
-            return left >= UNKNOWN * (len(busy) + 1)
+            return left >= UNKNOWN * (len(busy) + 1) or self._seem_small(busy)
         if left >= self._lending.spoken_for() + self._headroom.to_begin(worker) + slots:
             return True
         self.refused = there
         return False
+
+    def _seem_small(self, busy: list[int]) -> bool:
+        """Whether those who have begun have done so long ago, and have taken little."""
+        now = self._clock()
+        if self._unknown_since is None:
+            self._unknown_since = now
+        if now < self._unknown_since + PATIENCE:
+            self.looks_at = self._unknown_since + PATIENCE
+            return False
+        return max(map(self._headroom.so_far, busy)) < MUCH
 
     def _could_do_it(self, worker: int, unit: int) -> bool:
         """Whether there is as much as a worker took last, for this one alone."""

@@ -58,5 +58,9 @@ class Headroom:
         """Bytes that a worker without one will take if it begins one: as much as the one with most."""
         return self._beyond(worker, self.growth or 0)
 
+    def so_far(self, worker: int) -> int:
+        """Bytes that a worker has taken since it was born."""
+        return self._now(worker) - self._at_first[worker]
+
     def _beyond(self, worker: int, growth: int) -> int:
         return max(0, self._at_first[worker] + growth - self._now(worker)) if growth else 0

@@ -534,6 +534,8 @@ class Zygote:
             self._is_crowded = True
             busy, there = len(self._dispatch.busy), admission.refused
             self._tell("crowded", busy, self._workers, self._headroom.growth, there.bytes, there.limit, there.source)
+        if admission.looks_at is not None:
+            self._is_due = True
         if (starved_for := admission.starved_for) is not None and self._lending.is_wanted_now(starved_for):
             self._refuse_unit(starved_for)
             self._hand_out()
@@ -596,6 +598,10 @@ class Zygote:
                 if now >= self._looks_at:
                     self._look_for_stalls(now, tick)
                 due.append(self._looks_at)
+        if (looks_at := self._admission.looks_at) is not None and now >= looks_at:
+            self._hand_out()
+        elif looks_at is not None:
+            due.append(looks_at)
         if self._rest.begins(bool(self._work), self._answered, now):
             self._let_rest()
         if self._rest.looks_at is not None:
