@@ -73,3 +73,7 @@ def test_one_that_takes_a_dead_workers_place_will_be_like_it_and_unlike_one_that
     headroom.left(0)
     headroom.born(0)
     assert headroom.growth == 20
+    headroom.left(1)
+    assert headroom.growth == 20  # nobody else has shown anything
+    headroom.showed(0, 25)
+    assert headroom.growth == 10

@@ -86,7 +86,7 @@ class Admission:
         slots = self._lending.to_be_given(unit)
         if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
-        if growth is None:
+        if growth is None:  # as long as nobody has shown it, which is never again once one has
             return left >= UNKNOWN * (len(busy) + 1) or self._seem_small(busy)
         if left >= self._lending.spoken_for() + self._headroom.to_begin(worker) + slots:
             return True

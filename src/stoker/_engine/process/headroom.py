@@ -36,8 +36,11 @@ class Headroom:
         self._at_first[worker] = self._now(worker)
 
     def left(self, worker: int) -> None:
-        """A worker has left that had grown too large or old: the next of this number will be like the others."""
-        self._growth.pop(worker, None)
+        """A worker has left that had grown too large or old: the next of this number will be like the others. Where
+        none of them has shown anything, like that one: it is all that is known."""
+        grown = self._growth.pop(worker, None)
+        if not self._growth and grown is not None:
+            self._known = grown
         self._learn()
 
     def showed(self, worker: int, own: int) -> None:
