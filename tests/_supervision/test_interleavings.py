@@ -100,7 +100,8 @@ class Interleavings(RuleBasedStateMachine):
 
     @property
     def starved_for(self) -> int | None:
-        return self.lending.starved_for if self.lending.is_asked else self.admission.starved_for
+        starved = self.admission.starved
+        return self.lending.starved_for if self.lending.is_asked else starved and starved.unit
 
     # The trainer
 
@@ -190,8 +191,8 @@ class Interleavings(RuleBasedStateMachine):
             self.slots[unit] = self.lending.offer(unit)
             if self.held[worker] == [unit]:
                 self.works_on(worker)
-        unit = self.admission.starved_for
-        if unit is not None:
+        if self.admission.starved is not None:
+            unit = self.admission.starved.unit
             assert self.room == 0 and not any(self.held.values())
             if unit <= (self.hungry_for if self.hungry_for is not None else -1):
                 self.dispatch.refused(unit)

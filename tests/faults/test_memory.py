@@ -267,6 +267,46 @@ kept.clear()
     assert "before a worker began the batch" in message and "smaller batch_size" in message
 
 
+def test_a_stream_loses_nothing_of_what_was_refused_before_it_was_begun(start: Any, birth: str, cgroup: Path) -> None:
+    """Its next batch has the same samples. What was refused when it was made is lost, as in any loader."""
+    program = start(
+        birth,
+        "SIZE = 60\n"
+        + PRIVATE
+        + """
+from stoker import IterableDataset, MemoryLimitError
+class Stream(IterableDataset):
+    def __iter__(self):
+        return map(Samples().__getitem__, range(4 * 12))
+warnings.simplefilter("ignore")
+it = iter(loader(Stream(), batch_size=4, num_workers=1, collate_fn=stack))
+kept, seen, begun, not_begun = [], [], 0, 0
+while True:
+    try:
+        batch = next(it)
+    except StopIteration:
+        break
+    except MemoryLimitError as error:
+        if "before a worker began the batch" in str(error):
+            not_begun += 1
+            kept.clear()
+        else:
+            begun += 1
+            kept.append(np.ones(5 << 20))  # 40 MiB less for the next
+        continue
+    seen.append(int(batch[0, 0]))
+    kept.append(batch)
+    del batch
+assert seen == sorted(set(seen)) and len(seen) == 12 - begun, (seen, begun)
+say("not_begun", not_begun)
+""",
+        before=within(cgroup),
+    )
+    assert int(program.hears("not_begun")[0]) > 0
+    assert program.end() == (0, "")
+    assert kills(cgroup) == 0
+
+
 def test_workers_that_wait_for_each_other_begin_though_little_is_left(start: Any, cgroup: Path) -> None:
     """The first shows what a batch takes only when it has been made, and there is less than 1 GiB for each."""
     program = start(

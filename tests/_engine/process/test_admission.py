@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stoker._engine.process.admission import LOOK_AGAIN, PATIENCE, Admission
-from stoker._engine.process.headroom import MUCH, UNKNOWN, Headroom
+from stoker._engine.process.admission import LOOK_AGAIN, PATIENCE, UNKNOWN, Admission
+from stoker._engine.process.headroom import MUCH, Headroom
 from stoker._machine.memory import Available
 from stoker._machine.reserve import kept_free
 from stoker._supervision.dispatch import Dispatch, Run
@@ -158,13 +158,14 @@ def test_a_unit_for_which_all_the_memory_is_too_little_is_refused_before_it_is_b
     line = Line(2, left=100 * MIB, known=100 * MIB + 1)
     line.submit(0, 1)
     assert line.begin() == []
-    assert (line.admission.starved_for, line.slots.given_back) == (0, 1)
-    told = str(line.admission.refusal)
+    starved = line.admission.starved
+    assert starved is not None and (starved.unit, starved.worker, line.slots.given_back) == (0, 0, 1)
+    told = str(starved.why)
     assert "cannot reserve 100.0 MiB" in told and "1,124.0 MiB are available of 102,400.0 MiB" in told
     assert "1,024.0 MiB of it are kept free" in told and "limited by memory cgroup /here (v2)" in told
     line.left += 1
     assert line.begin() == [(0, 0)]
-    assert line.admission.starved_for is None
+    assert line.admission.starved is None
 
 
 def test_memory_that_lies_idle_is_given_back_before_a_unit_is_refused() -> None:

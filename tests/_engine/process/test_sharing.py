@@ -37,6 +37,25 @@ def shared(workers: int) -> tuple[Cut, Dispatch, Lending, Sharing]:
     return cut, dispatch, lending, Sharing(cut, dispatch, lending)
 
 
+def test_of_a_unit_that_is_refused_nothing_is_left() -> None:
+    """Some of its rows are made, and for the rest there is no memory any more."""
+    _, dispatch, lending, sharing = shared(2)
+    dispatch.submitted(0, None, ROWS)
+    handed_out = dispatch.hand_out()
+    for _, run in handed_out:
+        sharing.handed_out(run)
+    assert lending.share(0, SIZE, worker=0) is not None
+    for worker, run in handed_out:
+        sharing.answered(run, "rows", (tuple(ALIKE), {}), Said())
+        dispatch.answered(worker, run, SLOW_UNIT * 2)
+    assert dispatch.outstanding == [0] and not sharing.is_over(0)
+    dispatch.refused(0)
+    sharing.refused(0)
+    assert dispatch.outstanding == [] and lending.shared(0) is None
+    assert sharing.dropped(1) == []
+    sharing.refused(1)  # which nobody has begun to share
+
+
 @pytest.mark.parametrize("how", ["dropped", "a death"])
 def test_units_that_are_dropped_or_lost_do_not_speak_against_sharing(how: str) -> None:
     cut, dispatch, _, sharing = shared(2)

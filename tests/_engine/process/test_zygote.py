@@ -40,7 +40,7 @@ def test_memory_kept_for_what_is_dropped_goes_to_who_waits() -> None:
     zygote._children = {1: SimpleNamespace(channel=channel, asked=7)}
     zygote._trainer = Heard()
     zygote._starved_for, zygote._work, zygote._dropped_below = None, {}, 0
-    zygote._admission = SimpleNamespace(starved_for=None)
+    zygote._admission = SimpleNamespace(starved=None)
     for number in range(2):
         dispatch.joined(number)
         dispatch.submitted(number, None)
@@ -61,7 +61,7 @@ def test_a_unit_that_comes_while_nobody_is_watched_makes_it_look(watching: bool,
     zygote._trainer = SimpleNamespace(receive=lambda: [("unit", 0, None, b"", [], 0)], ended=False)
     zygote._lending = SimpleNamespace(put_back=lambda numbers: None, is_asked=False)
     zygote._dispatch, zygote._work = Dispatch(1), {}
-    zygote._admission = SimpleNamespace(gate=lambda: None, refused=None, starved_for=None, looks_at=None)
+    zygote._admission = SimpleNamespace(gate=lambda: None, refused=None, starved=None, looks_at=None)
     zygote._starved_for = None
     zygote._watching, zygote._alarm, zygote._is_due = watching, SimpleNamespace(is_set=is_set), False
     zygote._from_trainer()

@@ -5,21 +5,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from stoker._engine.process.headroom import MUCH, UNKNOWN, Headroom
+from stoker._engine.process.headroom import MUCH, Headroom
 from stoker._engine.process.lending import Lending
 from stoker._machine import memory, reserve
 from stoker._supervision.dispatch import Dispatch
 from stoker.errors import MemoryLimitError
 
-AMPLE = 4.0
-"""So many times what all workers together could take is ample, ..."""
+UNKNOWN = 1 << 30
+"""Bytes that a worker is taken to need as long as none has shown what it does: more than nearly all. Where there is not
+so much for each, the others begin when the first has asked for a slot, or answered."""
 PATIENCE = 1.0
 """Seconds after which it is looked what those have who have begun, where none has shown what it takes: most units that
 are slow are small, and workers may even wait for each other."""
+AMPLE = 4.0
+"""So many times what all workers together could take is ample, ..."""
 LOOK_AGAIN = 0.05
 """... and then nobody looks for so many seconds: a trainer that keeps batches can take some gigabytes in a second. To
 look takes some 0.1 ms, and there may be thousands of units in a second."""
+
+
+class Starved(NamedTuple):
+    """A unit that nobody can begin, though all the memory is for it; the worker that would have; and why it cannot."""
+
+    unit: int
+    worker: int
+    why: MemoryLimitError
 
 
 class Admission:
@@ -39,9 +51,7 @@ class Admission:
     Attributes:
         refused: what there was, where a worker was refused because of what is known of the others; or None.
         looks_at: when it is to be looked what those have who have begun, if none shows it before; or None.
-        starved_for: the unit that nobody can begin, though all the memory is for it; or None.
-        worker: that could not.
-        refusal: why.
+        starved: the unit that nobody could begin when units were handed out last, or None.
     """
 
     def __init__(
@@ -61,19 +71,17 @@ class Admission:
         self._unknown_since: float | None = None
         self.looks_at: float | None = None
         self.refused: memory.Available | None = None
-        self.starved_for: int | None = None
-        self.worker = 0
-        self.refusal = MemoryLimitError()
+        self.starved: Starved | None = None
 
     def gate(self) -> Callable[[int, int], bool] | None:
         """What says whether a worker that has nothing may begin a unit; None where all may without a look."""
-        self.refused = self.starved_for = self.looks_at = None
+        self.refused = self.starved = self.looks_at = None
         return self.admits if self._headroom.is_much and self._clock() >= self._ample_until else None
 
     @property
     def is_short(self) -> bool:
         """Whether somebody had to wait for memory when units were handed out last."""
-        return self.refused is not None or self.starved_for is not None
+        return self.refused is not None or self.starved is not None
 
     def admits(self, worker: int, unit: int) -> bool:
         """Whether a worker that has nothing may begin this unit."""
@@ -112,9 +120,9 @@ class Admission:
         there, left = self._left()
         if wanted <= left:
             return True
-        self.starved_for, self.worker = unit, worker
-        why = "and a worker took so much for the samples of the last one and what it made of them"
-        self.refusal = reserve.refusal(wanted, there, f"{reserve.kept_in_words(there)}, {why}")
+        took = "and a worker took so much for the samples of the last one and what it made of them"
+        why = reserve.refusal(wanted, there, f"{reserve.kept_in_words(there)}, {took}")
+        self.starved = Starved(unit, worker, why)
         return False
 
     def _left(self) -> tuple[memory.Available, int]:

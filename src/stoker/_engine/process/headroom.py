@@ -6,9 +6,6 @@ from collections.abc import Callable
 
 MUCH = 16 << 20
 """Bytes that a worker takes for samples from which on none begins before it is seen whether they are there."""
-UNKNOWN = 1 << 30
-"""Bytes that a worker is taken to need as long as none has shown what it does: more than nearly all. Where there is not
-so much for each, the others begin when the first has asked for a slot, or answered."""
 
 
 class Headroom:

@@ -72,6 +72,11 @@ class Sharing:
             self._forget(unit)
         return gone
 
+    def refused(self, unit: int) -> None:
+        """Nobody can make the rest of the unit, and nobody writes any of it."""
+        if unit in self._shares:
+            self._forget(unit)
+
     def is_over(self, unit: int) -> bool:
         """Whether nobody writes any more of a unit that is whole, or will not be."""
         return self._shares[unit].is_over

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from stoker._engine.base import Failure, Recipe, Said
 from stoker._engine.blame import Blame, Death
 from stoker._engine.process import fates, immortal, kernel, settle, worker
-from stoker._engine.process.admission import Admission
+from stoker._engine.process.admission import Admission, Starved
 from stoker._engine.process.alarm import Alarm
 from stoker._engine.process.channel import Channel, Message, pair
 from stoker._engine.process.deadlines import HELD_BACK, LEAVE, LOOK, PATIENCE, REAP, SICK_AFTER
@@ -536,10 +536,10 @@ class Zygote:
             self._tell("crowded", busy, self._workers, self._headroom.growth, there.bytes, there.limit, there.source)
         if admission.looks_at is not None:
             self._is_due = True
-        if (starved_for := admission.starved_for) is not None and self._lending.is_wanted_now(starved_for):
-            self._refuse_unit(starved_for)
+        if admission.starved is not None and self._lending.is_wanted_now(admission.starved.unit):
+            self._give_up(admission.starved)
             self._hand_out()
-        elif admission.starved_for is not None or self._starved_for is not None:
+        elif admission.starved is not None or self._starved_for is not None:
             self._tell_who_starves()
 
     # The arena
@@ -552,8 +552,8 @@ class Zygote:
         self._tell_who_starves()
 
     def _tell_who_starves(self) -> None:
-        is_asked = self._lending.is_asked
-        starved_for = self._lending.starved_for if is_asked else self._admission.starved_for
+        is_asked, starved = self._lending.is_asked, self._admission.starved
+        starved_for = self._lending.starved_for if is_asked else starved and starved.unit
         if starved_for is not None and starved_for != self._starved_for:
             self._trainer.send("starved", starved_for)
             self._starved_for = starved_for
@@ -561,11 +561,12 @@ class Zygote:
             self._trainer.send("fed")
             self._starved_for = None
 
-    def _refuse_unit(self, unit: int) -> None:
-        """Nobody can begin it, nor ever will."""
-        failure = replace(Failure.of(self._admission.refusal, "before a worker began the batch"), traceback="")
-        number = self._admission.worker
+    def _give_up(self, starved: Starved) -> None:
+        """Nobody can begin the unit, nor the rest of it, nor ever will."""
+        unit, number, why = starved
+        failure = replace(Failure.of(why, "before a worker began the batch"), traceback="")
         self._dispatch.refused(unit)
+        self._sharing.refused(unit)
         said = Said(stream_state=self._streams.get(number))  # nothing of it is lost
         self._deliver(number, unit, "error", worker.dumps(failure), said)
 
