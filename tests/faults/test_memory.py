@@ -268,7 +268,8 @@ kept.clear()
 
 
 def test_a_stream_loses_nothing_of_what_was_refused_before_it_was_begun(start: Any, birth: str, cgroup: Path) -> None:
-    """Its next batch has the same samples. What was refused when it was made is lost, as in any loader."""
+    """Its next batch has the same samples, also where it goes on from the state of that moment. What was refused when
+    it was made is lost, as in any loader."""
     program = start(
         birth,
         "SIZE = 60\n"
@@ -276,10 +277,19 @@ def test_a_stream_loses_nothing_of_what_was_refused_before_it_was_begun(start: A
         + """
 from stoker import IterableDataset, MemoryLimitError
 class Stream(IterableDataset):
+    at = 0
     def __iter__(self):
-        return map(Samples().__getitem__, range(4 * 12))
+        while self.at < 4 * 12:
+            self.at += 1
+            yield Samples()[self.at - 1]
+    def state_dict(self):
+        return {"at": self.at}
+    def load_state_dict(self, state):
+        self.at = state["at"]
 warnings.simplefilter("ignore")
-it = iter(loader(Stream(), batch_size=4, num_workers=1, collate_fn=stack))
+make = lambda: loader(Stream(), batch_size=4, num_workers=1, collate_fn=stack)
+made, state = make(), None
+it = iter(made)
 kept, seen, begun, not_begun = [], [], 0, 0
 while True:
     try:
@@ -290,6 +300,7 @@ while True:
         if "before a worker began the batch" in str(error):
             not_begun += 1
             kept.clear()
+            state, until = made.state_dict(), len(seen)
         else:
             begun += 1
             kept.append(np.ones(5 << 20))  # 40 MiB less for the next
@@ -298,6 +309,10 @@ while True:
     kept.append(batch)
     del batch
 assert seen == sorted(set(seen)) and len(seen) == 12 - begun, (seen, begun)
+kept.clear()
+again = make()
+again.load_state_dict(state)
+assert [int(batch[0, 0]) for batch in again][:12 - begun - until] == seen[until:], (seen, until)
 say("not_begun", not_begun)
 """,
         before=within(cgroup),

@@ -567,8 +567,7 @@ class Zygote:
         failure = replace(Failure.of(why, "before a worker began the batch"), traceback="")
         self._dispatch.refused(unit)
         self._sharing.refused(unit)
-        said = Said(stream_state=self._streams.get(number))  # nothing of it is lost
-        self._deliver(number, unit, "error", worker.dumps(failure), said)
+        self._deliver(number, unit, "error", worker.dumps(failure), Said())  # a stream stands where it stood
 
     def _put_back(self, numbers: list[int]) -> None:
         self._lending.put_back(numbers)
