@@ -1,22 +1,24 @@
-# From a clone to a training run: `make demo`. To the test suite: `make test`. Python 3.10 or later, pip and make.
+# From a clone to a training run: `make demo`. To the test suite: `make test`. Python 3.11 or later, pip and make.
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-frameworks test-long soak bench bench-quick lint docs clean
+.PHONY: help demo test test-slow test-frameworks test-long full soak bench bench-quick lint docs clean
 
 # Else each process, and the tests start thousands, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
-# Python 3.11 is what is tested with torch; any other from 3.10 on is taken where there is none.
+# Python 3.11 is what is tested with torch; a later one is taken where there is none.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # The version that the README's figures were measured with. Elsewhere than on 3.11 pip chooses.
 TORCH ?= torch==2.13.0
+# Pairs with that torch; its compiled operators do not load beside a CPU torch, and its transforms do without them.
+TORCHVISION ?= torchvision==0.29.1
 # What installing compiles.
-NATIVE := hatch_build.py src/stoker/_native/native.c
+NATIVE := hatch_build.py $(wildcard src/stoker/_native/*.[ch])
 PHOTOS ?= build/photos
 IMAGES ?= 4000
 DEMO_ARGS ?=
@@ -27,8 +29,8 @@ SOAK_ARGS ?=
 test test-slow test-frameworks test-long: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
 # Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
-BENCHMARKS := transport overhead start memory columns small_shm small_memory by_turns images order resume order_cost rows tokens dicts ragged streams where auto
-BENCHMARKS += latency first_batch chaos recovery supervision
+BENCHMARKS := transport overhead start memory columns small_shm small_memory by_turns images order resume order_cost rows tokens dicts ragged tar streams where auto
+BENCHMARKS += installed latency first_batch chaos recovery supervision
 # Those of which a short form says something beside torch's loader, in 5 minutes.
 QUICK := $(filter-out memory by_turns where resume order_cost streams auto latency chaos recovery supervision,$(BENCHMARKS))
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
@@ -48,8 +50,9 @@ help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
 	@echo 'make test    the quick tests'
 	@echo 'make test-slow   the examples, benchmarks and pages, run as programs, the fault matrix, and faults that take long'
-	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets and Ignite on our loader'
+	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets, Ignite, and libraries with threads'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
+	@echo 'make full    everything that is too long for CI: test-long, a real browser, the frameworks in environments of their own'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
 	@echo 'make lint    ruff, and mypy in its strict mode'
@@ -59,26 +62,32 @@ help:
 demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 	$(BIN)/python examples/train_images.py --data $(PHOTOS) $(DEMO_ARGS)
 
-test: $(VENV)/.demo $(VENV)/.test
+test: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
 	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS)
 
-test-slow: $(VENV)/.demo $(VENV)/.test
+test-slow: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
 	$(BIN)/python -m pytest -m 'slow and not long' $(TOGETHER) $(PYTEST_ARGS)
 
 test-frameworks: $(VENV)/.test $(VENV)/.frameworks
 	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS) \
-		tests/loader/test_frameworks.py tests/loader/test_resuming_elsewhere.py tests/_engine/process/test_sending.py
+		tests/loader/test_frameworks.py tests/loader/test_resuming_elsewhere.py tests/_engine/serialize/test_pickler.py \
+		tests/_engine/process/test_native_libraries.py tests/integrations
 
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest -m 'long or not slow' --hypothesis-profile=long --timeout 600 $(TOGETHER) \
-		tests/loader tests/samplers tests/datasets tests/_supervision tests/benchmarks $(PYTEST_ARGS)
+		tests/loader tests/_epoch tests/_state tests/_random tests/_job tests/_accounting tests/_autotune tests/samplers tests/datasets tests/_supervision tests/benchmarks $(PYTEST_ARGS)
+
+# For an hour and some gigabytes. Chromium is the system's: apt install chromium.
+full: test-long $(VENV)/.browser
+	$(BIN)/python -m pytest -m long tests/diagnostics tests/images tests/faults $(PYTEST_ARGS)
+	$(BIN)/python scripts/frameworks_matrix.py build/full
 
 # Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'
 soak: $(VENV)/.test
 	$(BIN)/python tests/soak --seconds $(SECONDS) $(SOAK_ARGS)
 
-bench: $(VENV)/.demo $(VENV)/.bench $(PHOTOS)/samples.sqlite
+bench: $(VENV)/.demo $(VENV)/.bench $(VENV)/.torchvision $(PHOTOS)/samples.sqlite
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --json benchmarks/results/$(name).json &&) true
 	$(BIN)/python benchmarks/report.py
 
@@ -100,7 +109,7 @@ clean:
 # Debian and its kin ship Python without ensurepip: there the system's own pip fills the environment.
 $(VENV)/.made:
 	@test -n '$(PYTHON)' || { echo 'no Python found: install Python 3.11, or name one: make PYTHON=...'; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed, this is " + sys.version) if sys.version_info < (3, 10) else 0'
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
 	@echo 'making an environment in $(VENV) ...'
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 		$(PYTHON) -m pip --python $(BIN)/python install -qq pip; }
@@ -111,8 +120,13 @@ $(VENV)/.torch: $(VENV)/.made
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then $(PIP) '$(TORCH)'; fi
 	@touch $@
 
+# Not in the environment of the frameworks, some of which import it whole.
+$(VENV)/.torchvision: $(VENV)/.torch
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then $(PIP) --no-deps '$(TORCHVISION)'; fi
+	@touch $@
+
 # One environment, to which each command adds what it needs.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(NATIVE)
+$(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs $(VENV)/.browser: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(NATIVE)
 	@echo 'installing stoker[torch,$*] ...'
 	@$(PIP) -e '.[torch,$*]'
 	@touch $@

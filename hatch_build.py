@@ -1,7 +1,9 @@
-"""Compiles `src/stoker/_native/native.c` when Stoker is installed or a wheel is built, where there is a C compiler.
+"""Compiles `native.c` and `jpeg.c` of `src/stoker/_native` when Stoker is installed or a wheel is built.
 
-The library knows no Python, so a wheel serves every version of it on its platform. Without a compiler the wheel holds
-no library, and serves every platform. `STOKER_NATIVE=0` leaves it out; with `STOKER_NATIVE=1` it is an error if it
+This needs a C compiler.
+
+The libraries know no Python, so a wheel serves every version of it on its platform. Without a compiler the wheel holds
+no library, and serves every platform. `STOKER_NATIVE=0` leaves them out; with `STOKER_NATIVE=1` it is an error if they
 cannot be built.
 """
 
@@ -20,6 +22,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/stoker/_native")
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden"]
+SOURCES = {"native": [], "jpeg": ["-ldl", "-lm", "-pthread"]}
+"""Libraries, each of one source of the same name, and what each is linked with."""
 
 
 class NativeBuildHook(BuildHookInterface[Any]):
@@ -27,33 +31,37 @@ class NativeBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before a wheel is made, also one that only points here (`pip install -e`)."""
-        library = Path(self.root, FOLDER, "native.bin")
+        libraries = [Path(self.root, FOLDER, f"{name}.bin") for name in SOURCES]
         wanted = os.environ.get("STOKER_NATIVE")
         if wanted == "0":
             return
         try:
-            compile_to(library, Path(self.root, FOLDER, "native.c"))
+            for library in libraries:
+                compile_to(library, library.with_suffix(".c"))
         except (OSError, subprocess.CalledProcessError) as error:
-            library.unlink(missing_ok=True)  # that of another source
+            for library in libraries:
+                library.unlink(missing_ok=True)  # that of another source
             said = f"{error}\n{getattr(error, 'stderr', None) or ''}".strip()
             if wanted == "1":
                 raise RuntimeError(f"the compiled part of Stoker cannot be built: {said}") from error
             self.app.display_warning(f"Stoker goes without its compiled part, which cannot be built here: {said}")
             return
-        build_data["artifacts"].append(f"/{FOLDER}/native.bin")
+        build_data["artifacts"] += [f"/{FOLDER}/{library.name}" for library in libraries]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag()}"
 
     def clean(self, versions: list[str]) -> None:
         """Called by `hatchling build --clean`."""
-        Path(self.root, FOLDER, "native.bin").unlink(missing_ok=True)
+        for name in SOURCES:
+            Path(self.root, FOLDER, f"{name}.bin").unlink(missing_ok=True)
 
 
 def compile_to(library: Path, source: Path) -> None:
     """Compiles, and puts the library in its place at once: somebody may be using the one before."""
-    made = library.with_name(f"native.{os.getpid()}.tmp")
+    made = library.with_name(f"{source.stem}.{os.getpid()}.tmp")
+    command = [*compiler(), *FLAGS, "-o", str(made), str(source), *SOURCES[source.stem]]
     try:
-        subprocess.run([*compiler(), *FLAGS, "-o", str(made), str(source)], check=True, capture_output=True, text=True)
+        subprocess.run(command, check=True, capture_output=True, text=True)
         os.replace(made, library)
     finally:
         made.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The limit for samples that take long to make: a few threads or processes, and no loader.
 
 Each takes the number of the next unit of samples from a pipe, makes them, writes them into memory that all share, and
-says so in another pipe. Nobody collates, hands over, keeps an order or waits until a batch was read.
+says so in another pipe. There is no collation, no hand-over, no order, and no wait until a batch was read.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def stoker_epoch(samples: int, faults: list[str]) -> Figures:
         seconds = time.perf_counter() - began
         lines = [json.loads(line)["index"] for line in quarantine.read_text().splitlines()]
     events = loader.report().event_counts
-    deaths = sum(events.get(kind, 0) for kind in ("death", "blamed"))
+    deaths = sum(events.get(kind, 0) for kind in ("death", "poison_sample"))
     if not deaths and (dataset.crashes or {*faults} & {*FAULTS[:2]}):
         raise SystemExit(f"no worker has met its fault: {faults}")
     counts = received.counts(samples)

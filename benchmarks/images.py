@@ -12,7 +12,7 @@ Without the step all that a user could pick is beside it, each with the same dat
 loader; torchdata's nodes with processes and with threads; Grain's processes; SPDL's threads and processes, in order of
 completion, which is its default. tf.data runs where `--tensorflow` names an interpreter that has it, with decoder and
 resizing of its own, which do less: it is shown, and no goal. DALI is made for GPUs, and is not measured. The limit is
-the faster of two bare threads and two bare processes: nobody collates, hands over or keeps an order.
+the faster of two bare threads and two bare processes: they do not collate, hand over or keep an order.
 
 Once more with a decoder made for speed (simplejpeg: libjpeg-turbo alone), a random crop of 224, mirrored or not, as
 uint8: crops.py. Such a decoder releases the interpreter's lock, so ours is first with threads, as its guide says.

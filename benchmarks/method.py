@@ -34,10 +34,10 @@ import table
 Figures = dict[str, Any]
 """What a measurement gives: numbers by their names, which hold the unit; a text where there is no number."""
 
-RIVALS = ("torchdata", "grain", "spdl", "simplejpeg")
+RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset")
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
-OTHERS = ("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI")
+OTHERS = ("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset")
 """How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""
 
 LONGEST = 180.0
@@ -282,7 +282,7 @@ def memory_of_all() -> int:
     """Bytes of this process and its descendants. A page that n processes share counts 1/n in each (PSS).
 
     Batches on their way lie in anonymous or unlinked files in memory. Each of these is counted once, by what it holds:
-    a batch that nobody has mapped at this moment is there too, and so is one whose descriptor is closed.
+    a batch that no process has mapped at this moment is there too, and so is one whose descriptor is closed.
     """
     private, files = 0, {}
     for pid in family():

@@ -3,7 +3,7 @@
 Processor time in microseconds a sample, in batches of 64, in one process without a loader around it. Order: shuffled
 batches of indices from a million samples, by the plan of Stoker's loader, and by torch's `BatchSampler` over its
 `RandomSampler`. Seeding: what is added to samples that do nothing but draw a number, once from each of the global
-generators, once from all three, once from `get_worker_info().rng`, and to samples that draw nothing; torch's loader
+generators, once from all three, once from `sample_rng()`, and to samples that draw nothing; torch's loader
 seeds once for each worker. Each is the median of several passes, which alternate with passes that are not seeded.
 
 Randomness in a loader: batches of 64 samples that are cheap (a row of 256 numbers, doubled), made without workers and
@@ -89,13 +89,13 @@ def median_of(pass_: Callable[[], float], times: int = 5) -> float:
 
 
 def our_batches() -> Iterator[list[int]]:
-    from stoker.loader.plan import ComputedPlan
-    from stoker.loader.shares import Share
-    from stoker.loader.world import World
+    from stoker._epoch.plan import ComputedPlan
+    from stoker._epoch.rank_slice import RankSlice
+    from stoker._epoch.ranks import World
     from stoker.samplers import RandomSampler
 
     order = RandomSampler(range(SAMPLES)).order(key=1)
-    plan = ComputedPlan(order, Share(SAMPLES, 0, World(0, 1), "exact"), BATCH, False)
+    plan = ComputedPlan(order, RankSlice(SAMPLES, 0, World(0, 1), "exact"), BATCH, False)
     while (step := plan.next()) is not None:
         yield step.indices
 
@@ -121,7 +121,7 @@ def seeding_costs(batches: int) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from stoker.loader.sample_rng import SampleRNG
+    from stoker._random.sample_rng import SampleRNG
 
     rng = SampleRNG(0)
 
@@ -140,7 +140,7 @@ def seeding_costs(batches: int) -> dict[str, float]:
 
 
 def seeding_cost(fetch: Callable[[int], Any], batches: int, rng: Any) -> float:
-    from stoker.loader.seeding import SampleSeeding
+    from stoker._random.sample_seeding import SampleSeeding
 
     seeds = SampleSeeding("auto", dataset=None, rng=rng)
     indices = list(range(BATCH))
@@ -182,13 +182,11 @@ class Cheap:
         return 1 << 30
 
     def __getitem__(self, index: int) -> Any:
-        from stoker import get_worker_info
+        from stoker import sample_rng
 
         row = self.rows[index % 1024] * 2
         if self.drawn == "rng":
-            info = get_worker_info()
-            assert info is not None and info.rng is not None
-            row[0] = info.rng.random_generator.random()
+            row[0] = sample_rng().random_generator.random()
         elif self.drawn == "Python's":
             row[0] = random.random()
         return row, time.process_time() if index % BATCH == BATCH - 1 else 0.0

@@ -5,7 +5,7 @@ The trainer sleeps for some milliseconds before it asks, so that the batch is th
 time of the `next()` alone, once of the trainer's thread, once of its whole process with the loader's threads, if there
 are any, while it sleeps. *Bare* is the least that it can be with torch, NumPy and a socket in Python: two forked
 processes that stack such batches into shared memory; the trainer reads a word of one of them, makes four tensors over
-that memory, and asks for the next: no order, no account, no lease, nobody who minds.
+that memory, and asks for the next: no order, no account, no lease, no supervision.
 
 Tiny batches: 64 integers, two workers, no pause. What is left is the cost of handing out and handing over.
 

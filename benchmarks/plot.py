@@ -1,4 +1,4 @@
-"""Results as a picture: for each goal against somebody else, how many times as good Stoker is. An SVG."""
+"""Results as a picture: for each goal against a rival, how many times as good Stoker is. An SVG."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Bar = tuple[str, tuple[float, float, bool]]
 
 
 def _bars(results: list[dict[str, Any]]) -> list[tuple[str, list[Bar]]]:
-    """Questions, as far as there is a goal against somebody else, each with its bars."""
+    """Questions, as far as there is a goal against a rival, each with its bars."""
     found = []
     for result in results:
         question, _, _ = result["question"].strip().partition("\n\n")

@@ -2,7 +2,7 @@
 
 Samples of 1 kB are made in batches of 8, one batch ahead. When the worker that makes the next batch has begun it, it
 says so, and is killed (SIGKILL); measured is the time from then until `next()` gives that batch. Beside it stands what
-the batch takes from the same moment when nobody dies: the work is done again from the start, so the difference is what
+the batch takes from the same moment without a death: the work is done again from the start, so the difference is what
 noticing the death, starting another worker and handing over cost. Samples take nothing, or 20 ms (160 for a batch);
 workers are forked, or born from a clean interpreter (forkserver). Each figure is the median of several loaders, in each
 of which one death happens. Later deaths, with no batch between them, wait longer on purpose: 50 ms, 100 ms, up to 2 s.
@@ -136,7 +136,7 @@ def milliseconds_to_the_batch(iterator: Any, workers: int, begun: int, victim: s
 
 
 def wait_for(begun: int) -> int:
-    """Until somebody begins the batch; his pid."""
+    """Waits until a worker begins the batch, and returns its pid."""
     while True:
         number, pid = SAID.unpack(os.read(begun, SAID.size))
         if number == NUMBER:
@@ -144,7 +144,7 @@ def wait_for(begun: int) -> int:
 
 
 class Samples:
-    """Sample k is a row that begins with k. Whoever begins a batch says so."""
+    """Sample k is a row that begins with k. The worker that begins a batch says so."""
 
     def __init__(self, cost: float, path: str) -> None:
         self.cost = cost

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,37 +23,75 @@ PAGE = ROOT / "docs" / "performance.md"
 PLOT = PAGE.with_suffix(".svg")
 README = ROOT / "README.md"
 ORDER = (
-    *("transport", "overhead", "start", "memory", "columns", "small_shm", "small_memory", "by_turns", "images"),
+    *(
+        "transport",
+        "overhead",
+        "installed",
+        "start",
+        "memory",
+        "columns",
+        "small_shm",
+        "small_memory",
+        "by_turns",
+        "images",
+    ),
     *("rows", "tokens", "dicts", "ragged", "streams", "where", "auto"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
     *("chaos", "recovery", "supervision"),
 )
-FRONT = {
-    "transport": [
-        ("batches of 38 MB, read", "batches/s", "torch"),
-        ("batches of 38 MB, read", "batches/s", "bare threads"),
-    ],
-    "start": [("first batch, forked, a small dataset", "seconds to the first batch", "torch, fork")],
-    "memory": [("5 million tuples, 4 workers, as columns", "GB, all processes", "the list alone")],
-    "small_shm": [("/dev/shm of 64 MB, batches of 38 MB", "share of the epoch that was delivered", None)],
-    "small_memory": [("memory cgroup of 512 MB, batches of 80 MB, all kept", "kills", None)],
-    "by_turns": [
-        ("photographs, with the training step, by turns", "images/s, ratio", None),
-        ("photographs, no step, by turns", "images/s, ratio", None),
-    ],
-    "images": [
-        ("photographs, no step", "images/s", "bare processes"),
-        ("photographs, no step", "images/s", "SPDL, processes"),
-        ("photographs, no step", "MB, all processes", "torch"),
-    ],
-    "tokens": [("tokens", "batches/s", "torch")],
-    "dicts": [("dicts, 2 workers", "batches/s", "torch")],
-    "first_batch": [("one batch of 1,024 photographs", "seconds to the first batch", "torch")],
-    "order": [("10^10 samples, all of them", "ms to the first batch", None)],
-    "chaos": [("an epoch among faults", "good samples lost", None)],
-}
-"""What of each script the README shows: case, figure, compared with what. Won and lost; all of it is on the page."""
+Chosen = tuple[str, str, str, str | None]
+"""Script, case, figure, and the rival that it is compared with."""
+
+SUMMARY: list[Chosen] = [
+    ("transport", "batches of 38 MB, read", "batches/s", "torch"),
+    ("transport", "batches of 3 MB, read", "batches/s", "torch"),
+    ("transport", "in process: batches of 128 kB", "batches/s", "torch"),
+    ("start", "first batch, forked, a small dataset", "seconds to the first batch", "torch, fork"),
+    ("memory", "5 million tuples, 4 workers, as columns", "GB, all processes", "the list alone"),
+    ("small_shm", "/dev/shm of 64 MB, batches of 38 MB", "share of the epoch that was delivered", None),
+    ("small_memory", "memory cgroup of 512 MB, batches of 80 MB, all kept", "kills", None),
+    ("by_turns", "photographs, with the training step, by turns", "images/s, ratio", None),
+    ("images", "photographs, no step", "images/s", "SPDL, processes"),
+    ("tokens", "tokens", "batches/s", "torch"),
+    ("dicts", "dicts, 2 workers", "batches/s", "torch"),
+    ("first_batch", "one batch of 1,024 photographs", "seconds to the first batch", "torch"),
+    ("order", "10^10 samples, all of them", "ms to the first batch", None),
+    ("chaos", "an epoch among faults", "good samples lost", None),
+]
+"""The rows of the table at the head of the page, won and lost."""
+
+FRONT: list[tuple[Chosen, str]] = [
+    (
+        ("transport", "batches of 38 MB, read", "batches/s", "torch"),
+        "**Speed.** A batch of 38 MB arrives {ratio:.1f} times as fast as with torch's loader, because workers write "
+        "it once, into memory that the training process reads ([how](docs/guides/memory.md)).",
+    ),
+    (
+        ("small_shm", "/dev/shm of 64 MB, batches of 38 MB", "share of the epoch that was delivered", None),
+        "**Containers.** With 64 MB of `/dev/shm`, {ours:.0%} of the epoch is delivered, and {theirs:.0%} with torch's "
+        "loader: no batch goes through `/dev/shm` ([containers](docs/guides/containers.md)).",
+    ),
+    (
+        ("chaos", "an epoch among faults", "good samples lost", None),
+        "**Faults.** Workers that die are replaced, and their batches are made again, bit for bit: {ours:.0f} good "
+        "samples are lost in an epoch among faults. Bad samples are named, left out or replaced "
+        "([faults](docs/guides/faults.md)).",
+    ),
+    (
+        ("order", "10^10 samples, all of them", "ms to the first batch", None),
+        "**Resume.** A stopped run gets exactly the batches that would have followed, also with another number of "
+        "workers or ranks. Nothing is replayed: a shuffled order of 10^10 samples starts in {ours:.1f} ms "
+        "([resuming](docs/guides/resuming.md)).",
+    ),
+    (
+        ("memory", "5 million tuples, 4 workers, as columns", "GB, all processes", "the list alone"),
+        "**Memory.** Five million tuples take {ours:.2f} GB in the trainer and four workers together; as a list they "
+        "take {theirs:.2f} GB in one process ([memory](docs/guides/memory.md)).",
+    ),
+]
+"""What the README says: a figure, and the sentence that it stands in."""
+
 BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
 INTRODUCTION = """# Performance
 
@@ -94,7 +133,7 @@ def read() -> list[dict[str, Any]]:
 
 def page(results: list[dict[str, Any]]) -> str:
     """The page: what was asked, how it was measured, and the tables."""
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION, summary(results)]
     for result in results:
         question, _, method = result["question"].strip().partition("\n\n")
         parts += [f"## {question}\n", method + "\n"]
@@ -118,37 +157,53 @@ def _circumstances(result: dict[str, Any]) -> str:
 
 
 def readme(results: list[dict[str, Any]]) -> str:
-    """What was promised, and what came of it: for each question the figures that say most, and how many goals are met.
+    """What Stoker does for its users: five points, each with its figure.
 
     Raises:
         SystemExit: `FRONT` names a goal that a result does not have.
     """
+    return "".join(f"- {_filled(text, *_found(results, chosen))}\n" for chosen, text in FRONT)
+
+
+def _filled(text: str, case: dict[str, Any], goal: dict[str, Any]) -> str:
+    first, *others = case["rivals"]
+    other = goal["against"] or next(iter(others), None)
+    by_rival, ratios = case["figures"][goal["figure"]], case["ratios"].get(goal["figure"], {})
+    medians = {"ours": by_rival[first], "theirs": by_rival.get(other), "ratio": ratios.get(other)}
+    filled = text.format(**{name: spread["median"] for name, spread in medians.items() if spread is not None})
+    return textwrap.fill(filled, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+    """How many goals are met, and a table of the figures that say most.
+
+    Raises:
+        SystemExit: `SUMMARY` names a goal that a result does not have.
+    """
     rows = [["", "Stoker", "compared with", "ratio", "goal"]]
-    goals = []
-    level = 0
-    for result in results:
-        there = {(case["name"], goal["figure"], goal["against"]): (case, goal) for case, goal in _goals(result)}
-        goals += [goal for _, goal in there.values() if goal["met"] is not None]
-        level += sum(table.is_level(goal, case) for case, goal in there.values())
-        for chosen in FRONT.get(result["name"], ()):
-            if chosen not in there:
-                raise SystemExit(f"{result['name']}: no goal {chosen}, which FRONT names")
-            rows.append(_row(*there[chosen]))
-    if len(rows) == 1:
-        return ""
+    rows += [_row(*_found(results, chosen)) for chosen in SUMMARY]
+    goals = [(case, goal) for result in results for case, goal in _goals(result) if goal["met"] is not None]
+    met = sum(goal["met"] for _, goal in goals)
+    level = sum(table.is_level(goal, case) for case, goal in goals)
     computers = dict.fromkeys(
         there["environment"]["CPUs"].replace(" x ", " cores of ", 1)
         for result in results
         for there in (result, *(case["measured"] for case in result["cases"] if "measured" in case))
     )
-    met = sum(goal["met"] for goal in goals)
     return (
-        f"Measured on {' and '.join(computers)} by the scripts of `make bench`, on several days. Of {len(goals)} "
-        f"goals, {met} are met (of all, {level} lie within the spread of the rounds); [by how much the others are "
-        "missed, and why](docs/design/12-missed-goals.md). The table shows some of both; [all figures, "
-        "with their spread](docs/performance.md). A ratio is the median of the ratios within each round, so it can "
-        f"differ from the ratio of the two medians in its row.\n\n{table.markdown(rows)}\n"
+        f"Measured on {', '.join(computers)}. {met} of {len(goals)} goals are met, {level} of the {len(goals)} within "
+        "the spread of the rounds; [by how much the others are missed, and why](design/12-missed-goals.md).\n\n"
+        f"{table.markdown(rows)}\n"
     )
+
+
+def _found(results: list[dict[str, Any]], chosen: Chosen) -> tuple[dict[str, Any], dict[str, Any]]:
+    script, *what = chosen
+    for result in results:
+        for case, goal in _goals(result) if result["name"] == script else ():
+            if [case["name"], goal["figure"], goal["against"]] == what:
+                return case, goal
+    raise SystemExit(f"{script}: no goal {what}, which report.py names")
 
 
 def _goals(result: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -164,7 +164,7 @@ def made() -> Path | None:
 
 
 def removed(directory: Path, seconds: float = 10) -> None:
-    """The cgroup is gone, as soon as those are whom a killed trainer has left."""
+    """The cgroup is gone, as soon as the processes that a killed trainer left are gone."""
     until = time.monotonic() + seconds
     while directory.exists():
         try:
@@ -181,7 +181,7 @@ def killed(directory: Path) -> int:
         if (directory / name).exists():
             found = re.search(r"^oom_kill (\d+)", (directory / name).read_text(), re.MULTILINE)
             return int(found[1]) if found else 0
-    raise SystemExit(f"{directory} does not say whom it has killed")
+    raise SystemExit(f"{directory} does not say which processes were killed")
 
 
 if __name__ == "__main__":

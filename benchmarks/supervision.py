@@ -1,4 +1,4 @@
-"""What does it cost that somebody watches?
+"""What does supervision cost?
 
 The workloads of transport.py and images.py, and batches of 64 samples of some 2 us, in two workers: once by the engine
 as it is, once by one without what supervises it. That other engine exists only here: `WITHOUT` names the words that are
@@ -48,33 +48,36 @@ TIME, CPU = "% more time", "% more processor time"
 WITHOUT: dict[str, dict[str, str]] = {
     # Worker: its marks go into a list of its own
     "_engine.process.worker:Worker.run": {"job.mark = self._mark": ""},
-    "_engine.process.worker:Worker._answer": {"self._mark[0] = WRITE": "", "self._mark[0] = IDLE": ""},
-    "loader.job:LoaderJob.run": {
+    "_engine.process.worker:Worker._answer": {
+        "self._mark[ACTIVITY] = Activity.WRITE": "",
+        "self._mark[ACTIVITY] = Activity.IDLE": "",
+    },
+    "_job.job:LoaderJob.run": {
         "self._faults.unit = work": "",
         "if known or self._faults.is_touched:": "if False:",
     },
-    "loader.job:LoaderJob._begin": {"self.mark[0] = START": "", "if self._knows:": "if False:"},
-    "loader.job:LoaderJob._collated": {
-        "self.mark[0] = COLLATE": "",
+    "_job.job:LoaderJob._begin": {"self.mark[ACTIVITY] = Activity.START": "", "if self._knows:": "if False:"},
+    "_job.job:LoaderJob._collated": {
+        "self.mark[ACTIVITY] = Activity.COLLATE": "",
         "if self._knows:": "if False:",
-        "self.mark[0] = WRITE": "",
+        "self.mark[ACTIVITY] = Activity.WRITE": "",
     },
-    "loader.job:LoaderJob.said": {"self._faults.met if self._faults.has_met_any else []": "[]"},
-    "loader.map_source:MapSource.samples": {"if self._faults.has_met_any:": "if False:"},
-    "loader.map_source:MapSource._in_turn": {
+    "_job.job:LoaderJob.said": {"self._faults.met if self._faults.has_met_any else []": "[]"},
+    "_job.map_fetcher:MapFetcher.samples": {"if self._faults.has_met_any:": "if False:"},
+    "_job.map_fetcher:MapFetcher._in_turn": {
         "if not (self._skips or self._faults.is_lenient or self._faults.knows_any):": "if True:",
     },
-    # Zygote
-    "_engine.process.zygote:Zygote.run": {
+    # Supervisor
+    "_engine.supervisor:Supervisor.handle": {
         "if self._is_due:": "if not self._answered:",
     },
-    "_engine.process.zygote:Zygote._take_answer": {
-        "child = self._children[number]": "",
-        "child.unseen += seconds": "",
-        "if self._retirement.counts or child.retires or child.unseen >= LOOK:": "if False:",
+    "_engine.supervisor:Supervisor._take_answer": {
+        "worker = self._there[number]": "",
+        "worker.unseen += seconds": "",
+        "if self._retirement.counts or worker.retires or worker.unseen >= LOOK:": "if False:",
     },
-    "_engine.process.zygote:Zygote._deliver": {"if self._troubled:": "if False:"},
-    "_engine.process.zygote:Zygote._hand_out": {"self._blame.known(unit) if self._troubled else ()": "()"},
+    "_engine.supervisor:Supervisor._deliver": {"if self._troubled:": "if False:"},
+    "_engine.supervisor:Supervisor._hand_out": {"self._blame.known(unit) if self._troubled else ()": "()"},
     # Trainer
     "loader.iterator:LoaderIterator._next": {
         "asked = time.perf_counter()": "asked = 0.0",
@@ -82,7 +85,7 @@ WITHOUT: dict[str, dict[str, str]] = {
         "counts.waited += now - asked": "pass",
         "counts.until = now": "pass",
     },
-    "loader.iterator:LoaderIterator._delivered": {"if self._witness.later:": "if False:"},
+    "loader.iterator:LoaderIterator._accounted_for": {"if self._witness.later:": "if False:"},
     "loader.iterator:LoaderIterator._account": {
         'if answer.kind == "batch" and not said.faults:': "if True:",
         "counts = accounts.counts": "pass",
@@ -181,7 +184,7 @@ class Engine:
     def _rest(self) -> None:
         """Until all is made that is under way."""
         backend = self._iterator._backend
-        while backend.ready < self._iterator._outstanding:
+        while backend.ready < self._iterator._units._outstanding:
             backend._poll_for(1.0)
             backend._listen()
 

@@ -72,7 +72,7 @@ def _filled(rows: Rows) -> Rows:
 
 
 def goal_text(goal: dict[str, Any], case: dict[str, Any], others: int) -> str:
-    """The goal, and whether it is met; against whom, where there are several others."""
+    """The goal, and whether it is met; against which rival, if there are several."""
     bound = f">= {number(goal['at_least'])}" if goal["at_least"] is not None else f"<= {number(goal['at_most'])}"
     against = f" x {goal['against']}" if goal["against"] and others > 1 else ""
     came = "not measured" if goal["met"] is None else "met" if goal["met"] else "MISSED"

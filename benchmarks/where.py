@@ -9,7 +9,7 @@ the mean is told as well. The clocks take some time themselves: the last rows ar
 Ready batches: as in overhead.py, four leaves of 128 kB that lie ready when the trainer asks, after a pause of 4 ms in
 which the workers had the processors. *Hot* is the same without the pause: caches and branch predictors still know the
 way (the batch before was taken just now, and the workers make another meanwhile), so that is what the code takes where
-it is run all the time. There, whom the trainer wakes may take its processor at once, and its clock goes on.
+it is run all the time. There, a process that the trainer wakes may take its processor at once, and its clock goes on.
 
 Rows and tokens: as in rows.py and tokens.py, in the trainer's process. *Kept memory* gathers such batches, in
 a shuffled order, into memory that is kept, which no loader can do that hands out batches.
@@ -147,10 +147,10 @@ def ready(batches: int, is_hot: bool) -> Figures:
     import torch
 
     import stoker
+    from stoker._engine.fork.trainer import ProcessBackend
     from stoker._engine.process.channel import Channel
-    from stoker._engine.process.trainer import ProcessBackend
+    from stoker._epoch.plan import ComputedPlan
     from stoker._transport.reader import Reader
-    from stoker.loader.plan import ComputedPlan
 
     dataset: Any = overhead.Repeated(tuple(torch.rand(4, 4096)))
     with iter(stoker.DataLoader(dataset, 8, num_workers=2)) as iterator:
@@ -174,9 +174,9 @@ def ready(batches: int, is_hot: bool) -> Figures:
 
 def gathered(dataset: Any, batch: int, batches: int) -> Figures:
     import stoker
+    from stoker._epoch.plan import ComputedPlan
+    from stoker._job.job import LoaderJob
     from stoker.collate.gathered import Gathered
-    from stoker.loader.job import LoaderJob
-    from stoker.loader.plan import ComputedPlan
 
     def epochs() -> Iterator[Any]:
         loader: Any = stoker.DataLoader(dataset, batch, shuffle=True)

@@ -1,4 +1,4 @@
-"""Runs train_images.py with Stoker's loader, then with torch's, and sets the figures side by side.
+"""Runs train_images.py in each of its three ways to load, and sets the figures side by side.
 
 It takes the arguments of train_images.py, which starts it when no `--loader` is named. Each run is a process of its
 own, watched from this one, which has no torch in it: so the processor time and the memory of a run are its own.
@@ -23,7 +23,7 @@ import psutil
 from figures import Figures, table
 from rich.console import Console
 
-LOADERS = ("stoker", "torch")  # in this order, so that it is ours that reads a cold disk
+LOADERS = ("images", "stoker", "torch")  # in this order, so that it is ours that reads a cold disk
 SAMPLE_EVERY = 0.5  # seconds
 # With the C library's defaults it is luck whether a training step's memory is mapped anew in each step, or never, which
 # is worth up to a tenth of the processor time, with either loader. So it is kept.

@@ -1,4 +1,4 @@
-"""What a training run measures, and the table that sets two runs side by side."""
+"""What a training run measures, and the table that sets several runs side by side."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ class Figures:
 
     Attributes:
         name: the loader and its workers.
+        loading_rate: images per second of an epoch in which nothing is trained.
         rate: images per second of training, the validation left out.
         wait_share: the part of the training's time that the loop waited for its next batch.
         first_batch: seconds from asking for the first batch to having it, with workers that have yet to start.
-        cpu_seconds: processor time of all processes, for training and validation.
+        cpu_seconds: processor time of all processes, for training and validation, loading alone left out.
         accuracy: the part of the validation's images that was recognised at the end.
         peak_memory: bytes of all processes together, with pages that they share counted once; None if not measured.
     """
 
     name: str
+    loading_rate: float
     rate: float
     wait_share: float
     first_batch: float
@@ -65,9 +67,10 @@ class Clock:
     def wait_share(self) -> float:
         return self.waited / self.elapsed if self.elapsed else 0.0
 
-    def figures(self, name: str, accuracy: float) -> Figures:
-        """Returns what was measured from this clock's making until now."""
-        return Figures(name, self.rate, self.wait_share, self.first_batch, _cpu_seconds() - self._cpu_seconds, accuracy)
+    def figures(self, name: str, accuracy: float, alone: Clock) -> Figures:
+        """Returns what was measured from this clock's making until now, and the rate of the clock of loading alone."""
+        seconds = _cpu_seconds() - self._cpu_seconds
+        return Figures(name, alone.rate, self.rate, self.wait_share, alone.first_batch, seconds, accuracy)
 
 
 def _cpu_seconds() -> float:
@@ -76,7 +79,8 @@ def _cpu_seconds() -> float:
 
 
 ROWS = {
-    "images/s": ("rate", "{:,.0f}"),
+    "loading, images/s": ("loading_rate", "{:,.0f}"),
+    "training, images/s": ("rate", "{:,.0f}"),
     "time waited": ("wait_share", "{:.0%}"),
     "first batch after": ("first_batch", "{:.2f} s"),
     "CPU-seconds": ("cpu_seconds", "{:,.1f}"),
@@ -86,17 +90,20 @@ ROWS = {
 
 
 def table(runs: list[Figures]) -> Table:
-    """Returns a row for each figure and a column for each run; with two of them, also the first one's share."""
-    ratio = ["first / second"] if len(runs) == 2 else []
-    result = Table("", *(run.name.replace(", ", "\n") for run in runs), *ratio)
+    """Returns a row for each figure and a column for each run; with several, also their shares of the last run's.
+
+    The accuracy stands beside a single run only: runs that draw other numbers differ by chance.
+    """
+    result = Table("", *(run.name.replace(", ", "\n") for run in runs))
     for column in result.columns[1:]:
         column.justify = "right"
     for title, (field, form) in ROWS.items():
         values = [getattr(run, field) for run in runs]
-        if None in values:
+        if None in values or (field == "accuracy" and len(runs) > 1):
             continue
         cells = [form.format(value / 1e6 if field == "peak_memory" else value) for value in values]
-        if ratio:
-            cells.append(f"{values[0] / values[1]:.2f}" if values[1] else "")
+        for place, value in enumerate(values[:-1]):
+            if values[-1]:
+                cells[place] += f" ({value / values[-1]:.2f} x)"
         result.add_row(title, *cells)
     return result

@@ -55,7 +55,7 @@ class Digits(stoker.Dataset):
 
 
 def save(path: Path, checkpoint: dict[str, Any]) -> None:
-    """Puts a checkpoint in the place of the last one, at once: whoever is killed here leaves the old or the new one."""
+    """Puts a checkpoint in the place of the last one, at once: a process killed here leaves the old or the new one."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with open(unfinished, "wb") as file:
         torch.save(checkpoint, file)

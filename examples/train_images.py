@@ -1,11 +1,14 @@
-"""Trains a small network to recognise photographs. The batches come from Stoker's loader, or from torch's.
+"""Trains a small network to recognise photographs, with three ways to load them.
 
-    python examples/train_images.py --data data/photos                    # both, one after the other, side by side
+    python examples/train_images.py --data data/photos                    # all three, one after the other, side by side
     python examples/train_images.py --data data/photos --loader stoker    # one of them
     python examples/train_images.py --data my/photographs                 # your own: one folder for each class
 
-Four parts, from top to bottom: the data set, the loaders, the network, the training. Stoker comes in with the second,
-by a change of import.
+- `torch`: torch's loader; Pillow opens, crops and resizes the photographs.
+- `stoker`: the same data set over Stoker's loader, and `stoker.images.register()`: Pillow decodes only the crop.
+- `images`: `stoker.ImageFiles` with the transforms of `stoker.images`.
+
+Four parts, from top to bottom: the data set, the loaders, the network, the training.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import ctrl_c  # first, so that Ctrl-C is answered while the rest is imported
 # isort: split
 
 import json
+import math
 import os
 import random
 import sqlite3
@@ -22,9 +26,8 @@ import sys
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
@@ -40,6 +43,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import stoker
+from stoker.images import CenterCrop, Compose, PILToTensor, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 SIDE = 128  # pixels, of the square images that the network sees
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
@@ -72,7 +76,7 @@ class Photos(stoker.Dataset):
             raise OSError(f"{self.paths[index]}: {error}") from error
         chance = generator()
         box = random_part(photograph, chance) if self.augment else middle(photograph)
-        image = photograph.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box)
+        image = photograph.crop(box).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         if self.augment and chance.random() < 0.5:
             image = ImageOps.mirror(image)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), self.labels[index]
@@ -104,46 +108,54 @@ def is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def generator() -> random.Random | ModuleType:
-    """Returns what to draw from: the generator that the loader seeds for each sample, else Python's global one."""
-    info = stoker.get_worker_info()
-    return info.rng.random_generator if info and info.rng else random
+def generator() -> random.Random:
+    """Returns the generator that Stoker's loader seeds for each sample."""
+    return stoker.sample_rng().random_generator
 
 
-def random_part(image: Image.Image, chance: random.Random | ModuleType) -> tuple[float, float, float, float]:
+def random_part(image: Image.Image, chance: random.Random) -> tuple[int, int, int, int]:
     """Returns the box of a part that is at least a third as wide and high as it could be."""
     side = min(image.size) * chance.uniform(0.4, 1.0)
-    width, height = side * chance.uniform(0.8, 1.0), side * chance.uniform(0.8, 1.0)
-    left, top = chance.uniform(0, image.width - width), chance.uniform(0, image.height - height)
+    width, height = (max(1, int(side * chance.uniform(0.8, 1.0))) for _ in range(2))
+    left, top = chance.randint(0, image.width - width), chance.randint(0, image.height - height)
     return left, top, left + width, top + height
 
 
-def middle(image: Image.Image) -> tuple[float, float, float, float]:
+def middle(image: Image.Image) -> tuple[int, int, int, int]:
     """Returns the box of the largest square in the middle."""
     side = min(image.size)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
+    left, top = (image.width - side) // 2, (image.height - side) // 2
     return left, top, left + side, top + side
+
+
+def image_files(folder: Path, split: str) -> stoker.ImageFiles:
+    """Returns the same photographs as a data set of Stoker's, whose transforms decode only the crop."""
+    listing = Photos(folder, split)
+    augment: list[Any] = [RandomResizedCrop(SIDE, scale=(0.1, 1.0), ratio=(0.8, 1.25)), RandomHorizontalFlip()]
+    steps = augment if split == "train" else [Resize(SIDE), CenterCrop(SIDE)]
+    return stoker.ImageFiles(listing.paths, listing.labels, transform=Compose([*steps, PILToTensor()]))
 
 
 # 2. The loaders
 
 
-class Loader(str, Enum):
+class Loader(StrEnum):
+    images = "images"
     stoker = "stoker"
     torch = "torch"
 
 
-class Backend(str, Enum):
+class Backend(StrEnum):
     serial = "serial"
     thread = "thread"
     process = "process"
 
 
 def make_loaders(
-    loader: Loader, train: Photos, val: Photos, batch_size: int, backend: Backend, workers: int
+    loader: Loader, train: Any, val: Any, batch_size: int, backend: Backend, workers: int
 ) -> tuple[Iterable[Any], Iterable[Any]]:
     """Returns what the training and the validation iterate over."""
-    DataLoader = stoker.DataLoader if loader is Loader.stoker else torch.utils.data.DataLoader
+    DataLoader = torch.utils.data.DataLoader if loader is Loader.torch else stoker.DataLoader
     options: dict[str, Any] = {"batch_size": batch_size, "num_workers": 0 if backend is Backend.serial else workers}
     if backend is Backend.thread:
         options["worker_method"] = "thread"  # the one argument here that torch's loader has not
@@ -175,18 +187,25 @@ def train(
     data: Path, loader: Loader, backend: Backend, workers: int, epochs: int, batch_size: int, line: LiveLine
 ) -> Figures:
     """Trains for some epochs, each with a validation at its end, and returns what was measured."""
-    train_set, val_set = Photos(data, "train"), Photos(data, "val")
+    if loader is Loader.stoker:
+        stoker.images.register()  # workers, which are forked, have it too
+    data_set = image_files if loader is Loader.images else Photos
+    train_set, val_set = data_set(data, "train"), data_set(data, "val")
     if not len(train_set) or not len(val_set):
         raise SystemExit(f"{data} has too few photographs: it takes some 10, in one folder for each class.")
     name = f"{loader.value}, " + (f"{workers} x {backend.value}" if backend is not Backend.serial else "serial")
     line.print(f"{name}: {len(train_set):,} photographs to train, {len(val_set):,} to validate")
     torch.manual_seed(0)
     torch.set_num_threads(threads_left(backend, workers))
-    network = make_network(1 + max(train_set.labels + val_set.labels))
+    network = make_network(1 + max(*labels_of(train_set), *labels_of(val_set)))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    clock = Clock()
     train_loader, val_loader = make_loaders(loader, train_set, val_set, batch_size, backend, workers)
     with line:
+        alone = Clock()
+        for batch, _ in enumerate(alone.batches(train_loader), 1):
+            line.show("loading alone", batch, len(train_loader), alone, math.nan)
+        line.print(f"{name}: loading alone: {alone.rate:,.0f} images/s")
+        clock = Clock()
         for epoch in range(1, epochs + 1):
             network.train()
             for batch, (images, labels) in enumerate(clock.batches(train_loader), 1):
@@ -200,7 +219,12 @@ def train(
                 f"{name}: epoch {epoch} of {epochs}: {clock.rate:,.0f} images/s, waited {clock.wait_share:.0%}, "
                 f"loss {loss.item():.2f}, accuracy {accuracy:.0%}"
             )
-    return clock.figures(name, accuracy)
+    return clock.figures(name, accuracy, alone)
+
+
+def labels_of(data_set: Any) -> Iterable[int]:
+    """Returns the classes of all photographs of a data set."""
+    return data_set.labels if isinstance(data_set, Photos) else data_set.targets
 
 
 def threads_left(backend: Backend, workers: int) -> int:
@@ -222,7 +246,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     data: Annotated[Path, typer.Option(help="The photographs: one folder for each class.")] = Path("data/photos"),
-    loader: Annotated[Loader | None, typer.Option(help="Whose loader; without it both, side by side.")] = None,
+    loader: Annotated[Loader | None, typer.Option(help="The way to load; without it all three, side by side.")] = None,
     backend: Annotated[Backend, typer.Option(help="Who makes the batches.")] = Backend.process,
     workers: Annotated[int, typer.Option(min=1, help="How many threads or processes.")] = 2,
     epochs: Annotated[int, typer.Option(min=1)] = 2,

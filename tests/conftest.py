@@ -143,10 +143,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def a_small_heap() -> Iterator[None]:
     """Thousands of collected tests are a large heap: each zygote would mark it, for some tenths of a second."""
-    from stoker._engine.process import immortal
+    from stoker._engine.fork import heap_sharing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(immortal, "worth_it", lambda: False)
+        patch.setattr(heap_sharing, "worth_it", lambda: False)
         yield
 
 

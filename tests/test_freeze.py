@@ -21,7 +21,7 @@ def run(lines: str) -> str:
 
 
 @pytest.mark.skipif(CAN, reason="this Python can make objects immortal")
-def test_other_pythons_warn_and_name_the_other_way():
+def test_freeze_on_other_pythons_warns_with_advice():
     rows = [("a", 1)]
     with pytest.warns(stoker.StokerWarning, match=r"stoker\.columns") as caught:
         assert stoker.freeze(rows) is rows
@@ -30,7 +30,7 @@ def test_other_pythons_warn_and_name_the_other_way():
 
 @pytest.mark.skipif(not CAN, reason="only CPython 3.12 and 3.13 as released can make objects immortal")
 class TestFreeze:
-    def test_the_same_object_comes_back_and_can_still_be_changed(self):
+    def test_freeze_returns_the_same_changeable_object(self):
         run(
             """
             import sys, stoker
@@ -48,7 +48,7 @@ class TestFreeze:
             """
         )
 
-    def test_collections_afterwards_do_not_write_to_it(self):
+    def test_garbage_collection_does_not_write_to_a_frozen_object(self):
         assert (
             run(
                 """

@@ -4,7 +4,7 @@ import numpy as np
 
 from stoker._hashing import hashes, mixed
 
-# Whoever changes one of these changes the order of epochs that people have trained with.
+# A change of one of these changes the order of epochs that models were trained with.
 GOLDEN = {
     0: [13013912499580732898, 2558736989570252433, 6424680343470555127, 10774728993895758192],
     1: [12100477452831230990, 12793040940332582595, 13927038297489047698, 15441945887411553116],
@@ -17,7 +17,7 @@ def test_the_values_never_change() -> None:
     assert {key: hashes(key, NUMBERS).tolist() for key in GOLDEN} == GOLDEN
 
 
-def test_it_is_the_stream_that_splitmix64_makes() -> None:
+def test_hashes_are_the_stream_of_splitmix64() -> None:
     # The first numbers of the reference implementation for the seed 1234567 (prng.di.unimi.it/splitmix64.c).
     step = 0x9E3779B97F4A7C15
     assert [mixed(1234567 + step * (i + 1)) for i in range(3)] == [
@@ -29,7 +29,7 @@ def test_it_is_the_stream_that_splitmix64_makes() -> None:
     assert hashes(5, np.arange(3)).tolist() == [mixed(start + step * i) for i in range(3)]
 
 
-def test_keys_are_taken_modulo_two_to_the_64th_and_numbers_are_left_alone() -> None:
+def test_keys_are_taken_modulo_2_to_the_64() -> None:
     numbers = np.arange(4)
     assert np.array_equal(hashes(-1, numbers), hashes(2**64 - 1, numbers))
     assert numbers.tolist() == [0, 1, 2, 3]

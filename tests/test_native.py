@@ -29,8 +29,8 @@ def functions() -> _native.Functions:
     return _native.functions
 
 
-def test_it_is_there_where_it_can_be_built_and_was_not_refused() -> None:
-    """Else all that is tested with it would be tested without it, and nobody would know."""
+def test_compiled_part_is_there_where_it_can_be_built() -> None:
+    """Otherwise its tests would run without it, unnoticed."""
     refused = os.environ.get("STOKER_NATIVE") == "0"
     assert (_native.functions is not None) == (COMPILER is not None and not refused), _native.why
 
@@ -88,7 +88,7 @@ def test_walk_is_the_permutation(n: int, key: int, count: int) -> None:
 
 @needs_it
 @pytest.mark.parametrize("n", [TABLE_UP_TO + 1, 1_000_003, 2**62 - 1, 2**62])
-def test_the_ends_of_a_permutation_too(n: int) -> None:
+def test_compiled_permutation_agrees_at_both_ends(n: int) -> None:
     order = Permutation(n, 5)
     points = np.array([*range(100), *range(n - 100, n)], np.uint64)
     expected = [order._walk_one(point) for point in points.tolist()]
@@ -117,12 +117,12 @@ print(_native.functions is not None, _native.why)
     return run.stdout
 
 
-def test_who_does_not_want_it_goes_without() -> None:
+def test_compiled_part_can_be_switched_off() -> None:
     assert said_by(_native.LIBRARY, STOKER_NATIVE="0") == "False STOKER_NATIVE=0\n"
 
 
-def test_no_library(tmp_path: Path) -> None:
-    assert said_by(tmp_path / "native.bin").startswith("False Stoker was installed where there was no C compiler")
+def test_compiled_part_that_cannot_be_loaded_is_not_used(tmp_path: Path) -> None:
+    assert said_by(tmp_path / "native.bin").startswith("False there was no C compiler when Stoker was installed")
 
 
 def test_a_library_that_is_none(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_library_of_another_source(tmp_path: Path, source: str, said: str) -> 
 
 
 @needs_a_compiler
-def test_its_source_compiles_without_a_warning(tmp_path: Path) -> None:
+def test_compiled_source_has_no_warning(tmp_path: Path) -> None:
     source = _native.LIBRARY.with_name("native.c")
     flags = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-shared", "-fPIC"]
     subprocess.run([str(COMPILER), *flags, "-o", str(tmp_path / "it.so"), str(source)], check=True)

@@ -1,4 +1,7 @@
-"""Names of a package that are loaded when they are first used: a program needs few of them."""
+"""Names of a package that are imported on first use: a program needs few of them.
+
+`stoker/__init__.pyi` lists the public names, one for each line, for type checkers too.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,54 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`, which loads a name once.
+def _read() -> dict[str, str]:
+    loader: Any = sys.modules["stoker"].__spec__.loader  # type: ignore[union-attr]  # works in zip archives too
+    path = __file__.removesuffix("_first_use.py").removesuffix("_first_use.pyc") + "__init__.pyi"
+    lines = (line.split() for line in loader.get_data(path).decode().splitlines())
+    return {words[3]: words[1] for words in lines if words[:1] == ["from"]}  # from HOME import NAME as NAME
+
+
+HOMES = _read()
+"""From each public name to the module that defines it; "stoker" for a module."""
+
+
+def public_names() -> list[str]:
+    """Returns the public names, sorted."""
+    return sorted(HOMES)
+
+
+def homes_in(package: str) -> dict[str, str]:
+    """Returns the public names that modules of this package define, with their modules."""
+    return {name: home for name, home in HOMES.items() if home.startswith(package + ".")}
+
+
+def loaded(package: str, name: str, homes: Mapping[str, str]) -> Any:
+    """Returns a name of a package, imported now and set as an attribute of the package.
 
     Args:
         package: its name.
-        homes: from each name to the module in the package that has it.
+        name: an attribute that it does not have yet.
+        homes: from each name to the module that defines it.
+
+    Raises:
+        AttributeError: the package has no such name.
     """
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    home = homes[name]
+    value = (
+        importlib.import_module(f"{home}.{name}") if home == package else getattr(importlib.import_module(home), name)
+    )
+    setattr(sys.modules[package], name, value)
+    return value
 
-    def get(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
-        setattr(sys.modules[package], name, value)
-        return value
 
-    return get
+def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns a package's `__getattr__`, which imports each name once.
+
+    Args:
+        package: its name.
+        homes: from each name to the module of the package that defines it.
+    """
+    modules = {name: f"{package}.{home}" for name, home in homes.items()}
+    return lambda name: loaded(package, name, modules)

@@ -6,30 +6,30 @@ import gc
 import warnings
 from typing import TypeVar
 
-from stoker._engine.process.immortal import mark_reachable
+from stoker._engine.fork.heap_sharing import mark_reachable
 from stoker.errors import StokerWarning
 
 T = TypeVar("T")
 
 
 def freeze(dataset: T) -> T:
-    """Keeps the lists, dicts, tuples and strings of `dataset` in memory once, however many forked workers read them.
+    """Keeps the lists, dicts, tuples and strings of `dataset` in memory once for any number of forked workers.
 
-    Reading a Python object writes its reference count, and so makes a forked process copy the page that it lies on.
-    This makes everything that `dataset` refers to, directly or not, immortal: its counts are never written again, and
-    it is never freed, nor closed by going out of scope. It can be changed, sorted and pickled as before. Call it once,
-    after the dataset is filled and before the loader starts its workers, on a dataset that lives as long as the
-    program and refers to nothing that should not (a model, an open connection). Modules and types stay as they are.
+    Reading a Python object writes its reference count, which makes a forked process copy the object's page. `freeze`
+    makes every object that `dataset` refers to, directly or not, immortal: its count is never written again, and it is
+    never freed, nor closed when it goes out of scope. It can be changed, sorted and pickled as before. Call `freeze`
+    once, after filling the dataset and before the loader starts its workers. The dataset should live as long as the
+    program and refer to no object that should not (a model, an open connection). Modules and types stay unchanged.
 
-    Costs 0.1 to 0.5 s for a million objects, and a full collection of garbage. Other threads may run meanwhile, as long
-    as they do not change the dataset. Arrays and tensors gain nothing: their contents carry no counts.
+    Takes 0.1 to 0.5 s for a million objects, and a full garbage collection. Other threads may run meanwhile if they do
+    not change the dataset. Arrays and tensors gain nothing: their contents have no reference counts.
 
     Args:
         dataset: any object.
 
     Returns:
-        The same object. Where Python has no immortal objects that can be made (all but CPython 3.12 and 3.13 as
-        released, 64-bit) nothing is changed and a `StokerWarning` says so.
+        The same object. On Pythons that cannot make objects immortal (all but released 64-bit CPython 3.12 and 3.13),
+        nothing changes and a `StokerWarning` is issued.
     """
     if mark_reachable(dataset) is None:
         warnings.warn(
@@ -40,5 +40,5 @@ def freeze(dataset: T) -> T:
             stacklevel=2,
         )
     elif gc.isenabled():
-        gc.collect()  # sets the marked objects aside now, not in the midst of training, page after page
+        gc.collect()  # moves the marked objects aside now, instead of page after page during training
     return dataset

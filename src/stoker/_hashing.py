@@ -1,6 +1,6 @@
-"""64 random bits for each number of a key: SplitMix64, from exact 64-bit integers alone.
+"""64 random bits for each number of a key, by SplitMix64 in exact 64-bit integers.
 
-The values are pinned for ever: orders that people have trained with follow from them.
+The values never change: the orders of past trainings depend on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIX_2 = 0x94D049BB133111EB
 
 
 def mixed(number: int) -> int:
-    """SplitMix64's finaliser, a bijection of 64 bits: each bit in changes each bit out with probability one half."""
+    """Returns SplitMix64's finaliser, a bijection of 64 bits: each input bit flips each output bit in half of cases."""
     number &= _MASK
     number = (number ^ number >> 30) * _MIX_1 & _MASK
     number = (number ^ number >> 27) * _MIX_2 & _MASK
@@ -29,9 +29,9 @@ def mixed(number: int) -> int:
 def hashes(key: int, numbers: np.ndarray[Any, Any]) -> UInt64Array:
     """Returns 64 random bits for each of `numbers` (integers of any size, taken modulo 2**64): 5 ns each.
 
-    Numbers of one key get different bits. Keys may be anything, consecutive ones too.
+    Different numbers of one key get different bits. Keys may be any integers, also consecutive ones.
     """
-    if numbers.dtype.hasobject:  # Python's integers, which may be larger
+    if numbers.dtype.hasobject:  # Python's integers may exceed 64 bits
         numbers = numbers & _MASK
     bits = numbers.astype(np.uint64)
     bits *= np.uint64(_STEP)
@@ -45,7 +45,7 @@ def hashes(key: int, numbers: np.ndarray[Any, Any]) -> UInt64Array:
 
 
 def bits(seed: int, epoch: int) -> Callable[[int], int]:
-    """A function from any integer to its 64 bits, in the epoch of a seed (both any integers); 1 us a call."""
+    """Returns a function from any integer to 64 bits, in an epoch of a seed (both any integers); 1 us a call."""
     key = mixed(mixed(seed + _STEP) + epoch * _STEP)
 
     def of(number: int) -> int:

@@ -1,10 +1,11 @@
-"""torch's classes as bases of ours, in name only, and only where torch is wanted.
+"""Torch's classes as nominal bases of Stoker's classes, if torch is wanted.
 
-Frameworks ask `isinstance(x, torch.utils.data.DataLoader)`, so ours inherit from torch's where torch is installed. The
-modules that define such classes are loaded on first use (`stoker.__getattr__`), never by `import stoker`.
+Frameworks test `isinstance(x, torch.utils.data.DataLoader)`, so Stoker's classes inherit from torch's if torch is
+installed. The modules that define such classes are imported on first use (`stoker.__getattr__`), never by
+`import stoker`.
 
-A program that never needs torch stays without it by `STOKER_TORCH=0` in its environment; a clean worker process calls
-`prefer_none()` first, because nobody asks `isinstance` there: it then imports torch only if the dataset does.
+`STOKER_TORCH=0` in the environment keeps a program free of torch. A clean worker process calls `prefer_none()` first,
+because it needs no `isinstance`: it then imports torch only if the dataset does.
 """
 
 from __future__ import annotations
@@ -20,36 +21,36 @@ _avoid = False
 _decided: list[bool] = []  # all classes of a process must have bases of one kind
 
 
-class Plain(Generic[T_co]):
-    """The base where torch's is not wanted."""
+class PlainBase(Generic[T_co]):
+    """The base class used if torch's is not wanted."""
 
 
 def prefer_none() -> None:
-    """Makes this process use plain bases, unless something has imported torch already."""
+    """Makes this process use plain bases, unless torch is imported already."""
     global _avoid
     _avoid = True
 
 
 def torch_is_wanted() -> bool:
-    """Whether classes made from now on get torch's as bases, and batches are tensors by default."""
+    """Returns whether new classes get torch's as bases, and batches are tensors by default."""
     if os.environ.get("STOKER_TORCH") == "0":
         return False
     return ("torch" in sys.modules or not _avoid) and torch_is_installed()
 
 
 def torch_is_installed() -> bool:
-    """Whether it can be imported, or has been."""
+    """Returns whether torch is imported or can be."""
     if "torch" in sys.modules:
         return sys.modules["torch"] is not None
     return importlib.util.find_spec("torch") is not None
 
 
 def base(name: str) -> Any:
-    """The class `torch.utils.data.<name>`, or `Plain` where torch is not wanted when this is first asked."""
+    """Returns `torch.utils.data.<name>`, or `PlainBase` if torch was not wanted at the first call in this process."""
     if not _decided:
         _decided.append(torch_is_wanted())
     if not _decided[0]:
-        return Plain
+        return PlainBase
     import torch.utils.data
 
     return getattr(torch.utils.data, name)

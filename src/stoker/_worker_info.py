@@ -1,4 +1,4 @@
-"""What a dataset can learn about the worker that it runs in: `get_worker_info()`."""
+"""The worker in which a dataset runs: `get_worker_info()`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RNG(Protocol):
-    """Generators of one worker, seeded for each sample. Fields are those of torch's thread workers."""
+    """Generators of one worker, seeded for each sample. The fields are those of torch's thread workers."""
 
     @property
     def random_generator(self) -> random.Random:
@@ -36,12 +37,13 @@ class WorkerInfo:
 
     Attributes:
         id: number of the worker, from 0 to `num_workers - 1`.
-        num_workers: how many workers the loader has (1 while a loader without workers fetches a sample). With
-            `num_workers="auto"`, at least `id + 1`: there may come more within the epoch, and some may only wait.
+        num_workers: number of workers of the loader. With `num_workers="auto"`, at least `id + 1`: the loader may add
+            workers within the epoch, and some may be idle.
         seed: seed of this worker in this epoch.
-        dataset: the dataset as this worker holds it.
-        rng: generators that are seeded for each sample, whatever the backend; the promise with threads.
-        worker_method: `"multiprocessing"`, `"thread"` or `"serial"`.
+        dataset: the worker's copy of the dataset.
+        rng: generators seeded for each sample, in processes and threads. `stoker.sample_rng()` returns the same, and
+            also works without workers.
+        worker_method: `"multiprocessing"` or `"thread"`.
     """
 
     id: int
@@ -58,43 +60,52 @@ class WorkerInfo:
 
 
 _TELL_APART = frozenset({"id", "num_workers", "seed"})
-"""Fields by which a stream can share itself out."""
+"""Fields with which a stream can shard itself."""
 _THE_SAME_FOR_ALL = frozenset({"rng", "worker_method"})
-"""Fields that say nothing about which worker it is: `rng` is seeded by the place of a sample."""
+"""Fields that do not identify the worker: `rng` is seeded by the position of a sample."""
 
 
 class Questions:
-    """What the code in one worker has asked about it."""
+    """The uses of `get_worker_info()` by the code in one worker.
+
+    Attributes:
+        field: the first field read that identifies the worker; empty if none was read.
+    """
 
     told = called = False
+    field = ""
 
     @property
     def asked(self) -> bool:
-        """Whether the caller may know which worker it is: a call counts until it is seen to want something else."""
+        """Whether the caller may know its worker: a call counts until the field read next proves harmless."""
         return self.told or self.called
 
 
 class Reading:
-    """What a loader that reads a stream in a worker wants to be told, and tells: those below may be anybody's.
+    """Callbacks and facts of a loader that reads a stream in a worker. The streams below may be any code.
 
     Attributes:
-        on_told: called once, when a field is read that tells workers apart.
-        on_resumed: called where a stream of the user's has loaded its state, which may be that of global generators as
-            well.
-        on_part: where the loader shares a stream out: called for a stream that another one reads, with who reads it,
-            and whether it has asked which worker it is in.
-        on_read_again: where a stream is resumed: called before a sample is read again, with how many there are from it
-            to the next. Who gives other samples than the stream below is not to pass it on to that.
-        on_read_from: called before one below others is read again, with the position at which it was read. A stream
-            without a state is read again from its first sample's: what it drew there is its order, most likely.
-        on_other_samples: called, with how many were read, where what is read again is not the same.
-        position: gives the position of the sample that is made.
-        draws: tells whether samples of the stream have drawn random numbers.
-        leaves_out: whether the loader goes on behind a sample that fails, and says nothing of its end.
+        on_told: called once, when a field that identifies the worker is read.
+        on_guess: called when a stream whose input the loader has split asks for its worker, with the stream's name and
+            the field or call.
+        on_resumed: called when a stream of the user has loaded its state, which may include that of global generators.
+        on_part: set if the loader shards a stream: called for a stream read by another one, with the reader's name and
+            whether the stream has asked for its worker.
+        on_read_again: called, when a stream is resumed, before a sample is read again, with the number of samples up to
+            the next. A stream that yields other samples than the stream below it must not pass the call on.
+        on_read_from: called before a stream below others is read again, with the position at which it was read. A
+            stream without a state is read again from its first sample on: the random numbers drawn there most likely
+            determine its order.
+        on_other_samples: called, with the number of samples read, if they differ when read again.
+        position: returns the position of the sample being made.
+        draws: returns whether samples of the stream have drawn random numbers.
+        leaves_out: whether the loader continues after a failed sample, without raising its error.
+        is_deaf: whether the stream being read has declared that its use of the worker's number means nothing.
     """
 
     on_told: Callable[[], None] | None = None
     on_resumed: Callable[[], None] | None = None
+    on_guess: Callable[[str, str], None] | None = None
     on_part: Callable[[str, bool], None] | None = None
     on_read_again: Callable[[int], None] | None = None
     on_read_from: Callable[[int], None] | None = None
@@ -102,20 +113,23 @@ class Reading:
     position: Callable[[], int] | None = None
     draws: Callable[[], bool] | None = None
     leaves_out = False
+    is_deaf = False
 
 
 class _Current(threading.local):
-    """The worker that this thread is, and whether whoever runs in it has asked which.
+    """The worker of this thread, and whether the code in it has asked for its number.
 
-    A class attribute is what threads see that have no value of their own: by that a worker process is the same worker
-    in all threads that the user's code starts there.
+    Threads without a value of their own see the class attributes: so a worker process is the same worker in all threads
+    that the user's code starts there.
 
     Attributes:
-        info: what it is told.
-        reading: who reads a stream in it.
+        info: of the worker. None in the trainer, also while a loader without workers fetches a sample there.
+        rng: generators of the sample being fetched; with workers, those of `info`.
+        reading: of the stream that the worker reads.
     """
 
     info: WorkerInfo | None = None
+    rng: RNG | None = None
     reading: Reading
     _asking: Questions
 
@@ -124,26 +138,34 @@ class _Current(threading.local):
             self._asking, self.reading = Questions(), Reading()
 
     def becomes(self, info: WorkerInfo) -> None:
-        """This thread is that worker, and no other thread is."""
+        """Makes this thread, and no other, that worker."""
         self.info, self._asking, self.reading = info, Questions(), Reading()
+        self.rng = vars(info)["rng"]
 
     def becomes_with_all_threads(self, info: WorkerInfo) -> None:
-        """This process is that worker, and so are threads that the user's code starts: they ask in its name."""
+        """Makes this process that worker, including threads that the user's code starts."""
         self.becomes(info)
         type(self).info, type(self)._asking, type(self).reading = self.info, self._asking, self.reading
+        type(self).rng = self.rng
 
     @property
     def asked(self) -> bool:
-        """Whether whoever runs here may know which worker it is."""
+        """Whether the code in this thread may know its worker."""
         return self._asking.asked
 
     @asked.setter
     def asked(self, value: bool) -> None:
-        self._asking.told, self._asking.called = value, False
+        self._asking.told, self._asking.called, self._asking.field = value, False, ""
+
+    @property
+    def question(self) -> str:
+        """The field read or call made by the code in this thread, as the end of a sentence."""
+        field = self._asking.field
+        return f"reads get_worker_info().{field}" if field else "calls get_worker_info()"
 
     @property
     def one_of_several(self) -> tuple[int, int] | None:
-        """Number and count where this is one of several workers, torch's own too; to learn it is not to ask."""
+        """Number and count of the worker if it is one of several, also of torch's own. Does not count as asking."""
         number, count = 0, 1
         if self.info is not None:
             number, count = vars(self.info)["id"], vars(self.info)["num_workers"]
@@ -153,7 +175,7 @@ class _Current(threading.local):
 
     @contextlib.contextmanager
     def listening(self, heard: Questions) -> Iterator[None]:
-        """Notes in `heard`, beside, what is asked meanwhile."""
+        """Records in `heard` the questions asked in the context, beside the worker's own record."""
         asking = self._asking
         before = asking.told, asking.called
         asking.told, asking.called = heard.told, heard.called
@@ -163,41 +185,78 @@ class _Current(threading.local):
             heard.told, heard.called = asking.told, asking.called
             asking.told, asking.called = heard.told or before[0], heard.called or before[1]
 
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Ignores questions asked in the context."""
+        asking, reading = self._asking, self.reading
+        before = asking.told, asking.called, asking.field
+        was_deaf, on_told = reading.is_deaf, reading.on_told
+        reading.is_deaf, reading.on_told = True, None
+        try:
+            yield
+        finally:
+            asking.told, asking.called, asking.field = before
+            reading.is_deaf, reading.on_told = was_deaf, on_told
+
     def call(self) -> None:
-        """`get_worker_info()` is called."""
+        """Records a call of `get_worker_info()`."""
         self._asking.called = True
 
     def resumed(self) -> None:
-        """A stream of the user's has loaded its state."""
+        """Reports that a stream of the user has loaded its state."""
         if self.reading.on_resumed is not None:
             self.reading.on_resumed()
 
     def read(self, field: str) -> None:
-        """A field of an answer is read."""
+        """Records that a field of a `WorkerInfo` is read."""
         self._asking.called = False
         if field in _TELL_APART:
-            self._asking.told = True
-            told, self.reading.on_told = self.reading.on_told, None
-            if told is not None:
-                told()
+            self._asking.field = self._asking.field or field
+            self.tell()
+
+    def tell(self) -> None:
+        """Records that the stream shards itself: it knows its worker, or declares it."""
+        self._asking.told = True
+        told, self.reading.on_told = self.reading.on_told, None
+        if told is not None:
+            told()
 
 
 current = _Current()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Returns what is known about the calling worker; None in the training process. Works in torch's own workers too.
+    """Returns the calling worker's information; None in the training process. Works in torch's own workers too.
 
-    Safe in any thread and process: threads that a worker process starts are told of that worker. While a loader with
-    `num_workers=0` fetches a sample, the answer is worker 0 of 1 with `worker_method="serial"`, so that
-    `get_worker_info().rng` works on every backend; torch's own `get_worker_info()` stays None there, as today.
+    Safe in any thread and process: threads started in a worker process get the information of that worker. As in torch,
+    a loader with `num_workers=0` has no worker: while it fetches a sample, the result is None, or the information of
+    the worker in which the loader itself runs. For random numbers with and without workers, use `stoker.sample_rng()`.
     """
-    current.call()
-    return current.info if current.info is not None else _told_by_torch()
+    info = current.info if current.info is not None else _told_by_torch()
+    if info is not None:  # None does not identify a worker
+        current.call()
+    return info
 
 
 def _told_by_torch() -> WorkerInfo | None:
-    """In a worker of torch's own loader what that says: frameworks put theirs in the place of ours."""
-    torchs: Any = sys.modules.get("torch.utils.data._utils.worker")
-    own: WorkerInfo | None = getattr(torchs, "_worker_info", None)
+    """Returns the information in a worker of torch's loader, with which frameworks may replace Stoker's; else None."""
+    function = function_of_torchs()
+    own: WorkerInfo | None = None if function is None else function.__globals__["_worker_info"]
     return own
+
+
+TORCHS = "torch.utils.data._utils.worker"
+"""The module of torch's `get_worker_info`."""
+
+
+def function_of_torchs() -> FunctionType | None:
+    """Returns torch's own `get_worker_info`; None before torch is imported.
+
+    `sys.modules` may hold a proxy in place of the module, with a separate namespace, and a test may have replaced the
+    function: torch's is identified by its globals.
+    """
+    for name in (TORCHS, "torch.utils.data"):
+        found = getattr(sys.modules.get(name), "get_worker_info", None)
+        if isinstance(found, FunctionType) and "_worker_info" in found.__globals__:
+            return found
+    return None

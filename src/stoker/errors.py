@@ -1,36 +1,63 @@
-"""Every exception and warning of Stoker.
+"""All exceptions and warnings of Stoker.
 
     StokerError
     ├── BatchError (RuntimeError)              samples that do not make a batch
     │   ├── IntegerSizeError (ValueError)      an integer of more than 64 bits
-    │   ├── LeafTypeError (TypeError)          a field that no collator knows, or whose type differs among samples
+    │   ├── LeafTypeError (TypeError)          a field without a collate function, or of differing types
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
-    ├── CannotSendError (TypeError)            an object that a clean worker cannot be sent
+    ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
-    ├── EmptyBatchError (RuntimeError)         a batch of which every sample was left out, where ranks count on it
-    ├── ErrorBudgetError (RuntimeError)        more bad samples than were allowed
-    ├── ErrorPolicyError (RuntimeError)        an `on_error` that raised, or returned what is no decision
-    ├── GradientInWorkerError (RuntimeError)   a worker's batch with a tensor that autograd made
-    ├── IteratorBusyError (RuntimeError)       a batch asked of an iterator that makes one for somebody else
-    ├── IteratorClosedError (RuntimeError)     a batch asked of an iterator that was closed
+    ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
+    ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
+    ├── ErrorBudgetError (RuntimeError)        more failed samples than allowed
+    ├── ErrorPolicyError (RuntimeError)        an `on_error` that raised or returned no decision
+    ├── FileChangedError (OSError)             a file that was changed since the dataset was made
+    ├── FolderError (OSError)                  an image folder that cannot be listed
+    │   ├── EmptyFolderError (FileNotFoundError)    a folder without classes, or a class without images
+    │   ├── FolderLoopError                    a link to a folder that holds it
+    │   ├── MissingFolderError (FileNotFoundError)  a folder that does not exist
+    │   ├── NotAFolderError (NotADirectoryError)    a file in the place of a folder
+    │   └── UnreadableFolderError (PermissionError, FileNotFoundError)   a folder that this user may not read
+    ├── ForkDeadlockError (RuntimeError)       forked workers that hang in their first samples, twice
+    ├── FrameworkVersionError (ImportError)    a framework that is older than what Stoker's integration needs
+    ├── GradientInWorkerError (RuntimeError)   a tensor made by autograd in a worker's batch
+    ├── HDF5Error (OSError)                    an HDF5 file that cannot be opened, or is damaged
+    ├── ImageArgumentError (ValueError)        a crop outside the image, a size of 0, an `out` of another shape
+    ├── ImageError (OSError)                   an image that cannot be read or decoded
+    │   ├── ImageFormatError                   a file that is no image, or of an unknown format
+    │   └── ImageTooLargeError                 an image of more pixels than Pillow's limit
+    ├── InstallError (RuntimeError)            an `install()` in a worker, or beside code that it would disturb
+    ├── IteratorBusyError (RuntimeError)       `next()` during another `next()` of the same iterator
+    ├── IteratorClosedError (RuntimeError)     `next()` of a closed iterator
+    ├── LMDBError (OSError)                    a file that is no LMDB, or is damaged
+    ├── LabelCountError (ValueError)           fewer or more labels than images
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
+    ├── MemberDecodeError (ValueError)         a member of a shard that its decoder refuses
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
+    ├── MissingColumnError (ValueError, KeyError)   a column that a file does not have
     ├── MissingExtraError (ImportError)        an optional package that is not installed
+    ├── MissingKeyError (KeyError)             a key that is not in its file
+    ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
+    ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
-    ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list as a batch, or cannot yield so many
-    ├── ShardingError (RuntimeError)           a stream that shards itself where it must not
-    ├── SickBirthError (RuntimeError)          workers that hang in their first samples, twice
+    ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
+    ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
+    ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
+    ├── ShardError (OSError)                   a tar shard that is truncated or damaged
+    ├── ShardIndexError (ValueError)           an index that does not belong to its shard
+    ├── ShardingError (RuntimeError)           a stream that shards itself although samples are lost or repeated by it
     ├── StalledError (RuntimeError)            a batch that takes too long, with stall_action="raise"
     ├── StateError (ValueError)                a state that cannot be loaded
     │   ├── StateFormatError                   a state that is damaged, not Stoker's, or of a newer format
     │   └── StateMismatchError                 a state of another dataset, or of another order
-    ├── StreamLostError (RuntimeError)         a stream that cannot go on where its worker died, or it raised
+    ├── StreamLostError (RuntimeError)         a stream that cannot continue after its worker died or it raised
+    ├── TargetError (ValueError)               a `module:object` that names no dataset and no loader
     ├── WorkerDiedError (RuntimeError)         a worker that was killed or exited
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
-Each is also a subclass of the exception that torch or Python would raise. A message says what happened (worker, sample,
-numbers), the likely cause, and what to change. `WorkerTraceback` is the `__cause__` of an exception that came from a
-worker. `SkipSample` is not an error: a dataset raises it to have a sample left out.
+Each is also a subclass of the exception that torch or Python would raise. A message states the event (worker, sample,
+numbers), the likely cause, and the remedy. An exception that was raised in a worker has a `WorkerTraceback` as
+`__cause__`. `SkipSample` is not an error: a dataset raises it to leave a sample out.
 """
 
 from __future__ import annotations
@@ -42,15 +69,15 @@ if TYPE_CHECKING:
 
 
 class StokerError(Exception):
-    """Root of all errors that Stoker itself raises."""
+    """Root of all errors that Stoker raises."""
 
 
 class BatchError(StokerError, RuntimeError):
     """Samples do not make a batch: the message names the field, the samples and their shapes, dtypes or keys.
 
     Attributes:
-        path: where in a sample, as in code: `["image"]`, `[1].boxes`; None for the sample itself.
-        places: of the samples in the batch that differ from most of it, where there are such.
+        path: the field, as in code: `["image"]`, `[1].boxes`; None for the sample itself.
+        places: positions in the batch of the samples that differ from most others; may be empty.
     """
 
     def __init__(self, message: str, path: str | None = None, places: Sequence[int] = ()) -> None:
@@ -67,7 +94,7 @@ class IntegerSizeError(BatchError, ValueError):
 
 
 class LeafTypeError(BatchError, TypeError):
-    """A field holds a type that no collator knows, or another type than in the other samples."""
+    """A field holds a type without a collate function, or another type than in the other samples."""
 
 
 class MissingFieldError(BatchError, KeyError):
@@ -79,23 +106,89 @@ class CannotSendError(StokerError, TypeError):
 
 
 class DeviceInWorkerError(StokerError, RuntimeError):
-    """A worker's batch holds a tensor on an accelerator: workers hand over memory of the CPU."""
+    """A worker's batch holds a tensor on an accelerator: workers can only send memory of the CPU."""
+
+
+class DuplicateKeyError(StokerError, ValueError):
+    """Two samples of a shard have the same key, or one sample has two members of one extension."""
 
 
 class EmptyBatchError(StokerError, RuntimeError):
-    """Every sample of a batch was left out, and other ranks count on a batch in this place."""
+    """Every sample of a batch was left out, and other ranks count on this batch."""
 
 
 class ErrorBudgetError(StokerError, RuntimeError):
-    """More samples failed than `max_errors` or `max_error_rate` allow. The first of them is the `__cause__`."""
+    """More samples failed than `max_errors` or `max_error_rate` allow. The first failure is the `__cause__`."""
 
 
 class ErrorPolicyError(StokerError, RuntimeError):
     """An `on_error` callable raised, or returned neither "raise", "skip" nor "replace"."""
 
 
+class FileChangedError(StokerError, OSError):
+    """A file was changed since the dataset was made, which knows the places of its samples."""
+
+
+class FolderError(StokerError, OSError):
+    """An image folder cannot be listed. `filename` is its path, `errno` the reason in the system's numbers."""
+
+
+class EmptyFolderError(FolderError, FileNotFoundError):
+    """A folder has no class folder, or a class folder has no image: the message names the extensions that count."""
+
+
+class FolderLoopError(FolderError):
+    """A link in an image folder leads to a folder that holds it, so the listing would not end."""
+
+
+class MissingFolderError(FolderError, FileNotFoundError):
+    """An image folder does not exist, or was removed while it was listed."""
+
+
+class NotAFolderError(FolderError, NotADirectoryError):
+    """The root of an image folder is a file."""
+
+
+class UnreadableFolderError(FolderError, PermissionError, FileNotFoundError):
+    """An image folder, or a folder in it, exists and may not be read by this user."""
+
+
+class FrameworkVersionError(StokerError, ImportError):
+    """A framework is older than what Stoker's integration needs: the message names both versions."""
+
+
 class GradientInWorkerError(StokerError, RuntimeError):
-    """A worker's batch holds a tensor that autograd made: its graph is the worker's, and cannot be handed over."""
+    """A worker's batch holds a tensor made by autograd: its graph stays in the worker and cannot be sent."""
+
+
+class HDF5Error(StokerError, OSError):
+    """An HDF5 file cannot be opened, is locked, or a row of it cannot be read: the message names file, key and row."""
+
+
+class ImageArgumentError(StokerError, ValueError):
+    """An argument does not fit the image or the other arguments: the message states both."""
+
+
+class ImageError(StokerError, OSError):
+    """An image is truncated, damaged or unreadable: the message names the file and what Pillow says."""
+
+
+class ImageFormatError(ImageError):
+    """A file holds no image, or one of a format that Pillow does not know.
+
+    What `stoker.images` raises is also Pillow's `UnidentifiedImageError`.
+    """
+
+
+class ImageTooLargeError(ImageError):
+    """An image has more pixels than twice `PIL.Image.MAX_IMAGE_PIXELS`: it may have been made to exhaust memory.
+
+    What `stoker.images` raises is also Pillow's `DecompressionBombError`.
+    """
+
+
+class InstallError(StokerError, RuntimeError):
+    """`stoker.install()` cannot install: in a worker, with other arguments than before, or beside a script's patch."""
 
 
 class IteratorBusyError(StokerError, RuntimeError):
@@ -103,40 +196,89 @@ class IteratorBusyError(StokerError, RuntimeError):
 
 
 class IteratorClosedError(StokerError, RuntimeError):
-    """A batch was asked of an iterator after it was closed."""
+    """`next()` was called on a closed iterator."""
+
+
+class LMDBError(StokerError, OSError):
+    """A file is no LMDB, is damaged, or has no database of the given name: the message names file and database."""
+
+
+class LabelCountError(StokerError, ValueError):
+    """The number of labels differs from the number of images: the message states both."""
 
 
 class LoaderTimeoutError(StokerError, RuntimeError):
     """No batch arrived within the loader's `timeout`."""
 
 
+class MemberDecodeError(StokerError, ValueError):
+    """A member of a shard cannot be decoded: the message names shard, key and extension."""
+
+
 class MemoryLimitError(StokerError, MemoryError, RuntimeError):
-    """The machine's or the container's memory cannot hold what was asked for: needed, available and limit are named."""
+    """The memory of the machine or container cannot hold a request: the message states need, availability and limit."""
+
+
+class MissingColumnError(StokerError, ValueError, KeyError):
+    """A file has no column of this name: the message names similar ones."""
+
+    __str__ = Exception.__str__  # KeyError's would quote the message
 
 
 class MissingExtraError(StokerError, ImportError):
-    """An optional package is missing: the message names the extra that brings it."""
+    """An optional package is missing: the message names the extra that installs it."""
+
+
+class MissingKeyError(StokerError, KeyError):
+    """A file has no record of this key: the message names key and file."""
+
+    __str__ = Exception.__str__  # KeyError's would quote the message
+
+
+class ParquetFileError(StokerError, OSError):
+    """A Parquet file is truncated, damaged, or no Parquet file: the message names the file, and the row group if one is
+    damaged."""
+
+
+class PreviewError(StokerError, RuntimeError):
+    """A batch cannot be shown: it holds no images, or the process that made it died or took too long."""
 
 
 class QuarantineError(StokerError, OSError):
     """A quarantine file cannot be opened for writing."""
 
 
-class SamplerError(StokerError, ValueError, RuntimeError):
-    """A batch sampler yielded something other than a list of indices, or a sampler cannot draw as many as it should, or
-    `distributed=` cannot share it out.
+class QueryError(StokerError, ValueError):
+    """An SQL query cannot run, or selects no rows, or two columns of one name."""
 
-    For an index that is not the dataset's, the dataset's own error is raised. A `SamplerError` is then its `__cause__`,
-    or appears in the worker's traceback.
+
+class SamplerError(StokerError, ValueError, RuntimeError):
+    """A batch sampler yielded something other than a list of indices, a sampler cannot draw the requested number, or
+    `distributed=` cannot divide its indices among ranks.
+
+    For an index outside the dataset, the dataset's own error is raised. A `SamplerError` is then its `__cause__`, or
+    appears in the worker's traceback.
     """
 
 
+class SchemaMismatchError(StokerError, ValueError):
+    """Files of one dataset have different columns, or one column has different types: the message names both files."""
+
+
+class ShardError(StokerError, OSError):
+    """A tar shard is truncated, damaged, or holds a member that cannot be read: the message names shard and byte."""
+
+
+class ShardIndexError(StokerError, ValueError):
+    """An index does not belong to its shard: the shard has changed since, or the index is another shard's."""
+
+
 class ShardingError(StokerError, RuntimeError):
-    """A stream asked which worker it is in where that loses or repeats samples: after the loader had begun to share it
-    out, beside streams that do not ask, or in a cache."""
+    """A stream asked for its worker although this loses or repeats samples: after the loader began to shard it, beside
+    streams that do not ask, or in a cache."""
 
 
-class SickBirthError(StokerError, RuntimeError):
+class ForkDeadlockError(StokerError, RuntimeError):
     """Workers hung in their first samples, also after they were started again: a lock was held during the fork."""
 
 
@@ -148,11 +290,11 @@ class StalledError(StokerError, RuntimeError):
 
 
 class StateError(StokerError, ValueError):
-    """A state cannot be loaded. What was loaded before stays."""
+    """A state cannot be loaded. The state loaded before stays in force."""
 
 
 class StateFormatError(StateError):
-    """A state is damaged, truncated, not Stoker's, or of a format that this version does not know."""
+    """A state is damaged, truncated, not Stoker's, or of an unknown format."""
 
 
 class StateMismatchError(StateError):
@@ -160,8 +302,12 @@ class StateMismatchError(StateError):
 
 
 class StreamLostError(StokerError, RuntimeError):
-    """A stream cannot go on: its worker died and it cannot be opened where it stood, or it is a generator that raised
-    what was to be left out."""
+    """A stream cannot continue: its worker died and the stream cannot be reopened at its position, or it is a generator
+    that raised an error to be left out."""
+
+
+class TargetError(StokerError, ValueError):
+    """A `module:object` given to a command names no dataset, no loader, and nothing that makes one."""
 
 
 class WorkerDiedError(StokerError, RuntimeError):
@@ -169,22 +315,22 @@ class WorkerDiedError(StokerError, RuntimeError):
 
 
 class WorkerStartError(StokerError, RuntimeError):
-    """A worker process could not be started, or could not read what it was sent."""
+    """A worker process could not be started, or could not unpickle the objects sent to it."""
 
 
 class WorkerTraceback(StokerError):
-    """The traceback of a worker, as the `__cause__` of the exception that it raised."""
+    """The traceback of a worker, as the `__cause__` of an exception that the worker raised."""
 
     def __str__(self) -> str:
         return "\n" + "".join(map(str, self.args))
 
 
 class SkipSample(Exception):
-    """Raised by a dataset for a sample that is to be left out: counted apart from errors, at no cost to the budget.
+    """Raised by a dataset to leave a sample out: counted apart from errors, without using the error budget.
 
-    With `on_error="replace"` another sample takes its place. The arguments are the reason.
+    With `on_error="replace"` another sample takes its place. The arguments state the reason.
     """
 
 
 class StokerWarning(UserWarning):
-    """Root of the warnings that Stoker itself gives."""
+    """Root of the warnings that Stoker issues."""

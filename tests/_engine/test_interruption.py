@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker._engine import interruption
+from stoker._engine.process_guard import harmless, tears
 
 
 class Watchdog(Exception):
@@ -56,19 +56,19 @@ def caught(call: Callable[[], None]) -> BaseException:
     ],
     ids=["function", "method", "object", "partial", "partial of a partial"],
 )
-def test_what_a_handler_raises_comes_from_outside(handler: Any) -> None:
+def test_exception_of_a_signal_handler_is_an_interruption(handler: Any) -> None:
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         error = caught(nothing_done_by_half)
-        assert isinstance(error, Watchdog) and interruption.tears(error)
-        assert not interruption.tears(caught(interruption.harmless(lambda: nothing_done_by_half())))
+        assert isinstance(error, Watchdog) and tears(error)
+        assert not tears(caught(harmless(lambda: nothing_done_by_half())))
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_the_same_raised_by_others_does_not() -> None:
-    assert not interruption.tears(caught(barks))
+def test_exception_of_other_code_is_no_interruption() -> None:
+    assert not tears(caught(barks))
 
 
-def test_ctrl_c_does_wherever_it_comes_from() -> None:
-    assert interruption.tears(caught(functools.partial(signal.default_int_handler, signal.SIGINT, None)))
+def test_keyboard_interrupt_is_always_an_interruption() -> None:
+    assert tears(caught(functools.partial(signal.default_int_handler, signal.SIGINT, None)))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
 import stoker
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes there")
-
 ALWAYS_THE_SAME = OSError("image file is truncated")
 
 
 class Bad(stoker.Dataset[int]):
+    stoker_protocol = True
+
     def __len__(self) -> int:
         return 6
 
@@ -79,9 +78,10 @@ class Leaves(stoker.Dataset[int]):
 
 @pytest.mark.parametrize("how", [SystemExit, Left, GeneratorExit])
 @pytest.mark.parametrize(("times", "batches"), [(1, [[0, 1], [2, 3], [4, 5], [6, 7]]), (99, [[0, 1], [4, 5], [6, 7]])])
-def test_who_goes_on_behind_a_sys_exit_loses_no_batch_and_does_not_go_round_in_circles(
+def test_loop_resumed_after_sys_exit_loses_no_batch(
     times: int, batches: list[list[int]], how: type[BaseException]
 ) -> None:
+    """A loop that goes on after SystemExit loses no batch and does not repeat one without end."""
     iterator, found, left = iter(stoker.DataLoader(Leaves(times, how), batch_size=2, output="numpy")), [], 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What is special about worker threads: nothing travels, nobody can be ended, and stalls are seen while one waits."""
+"""Worker threads: batches are not copied, threads cannot be ended, stalls are seen while the trainer waits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from stoker import errors
-from stoker._engine.base import IDLE, Answer, Said, Where
+from stoker._engine.activity import NEW_MARK, Activity, Position
+from stoker._engine.backend import Answer, UnitReport, Where
 from stoker._engine.thread import ThreadBackend
-from stoker._events import Event
 from stoker._supervision.rules import Rules
+from stoker.events import Event
 
 
 class Square:
@@ -21,13 +22,13 @@ class Square:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.mark: Any = [IDLE]
+        self.mark: Any = [*NEW_MARK]
 
     def run(self, work: object, lend: object = None, known: object = ()) -> object:
         class Odd(Exception):
             pass
 
-        self.mark[0] = 3
+        self.mark[:] = 3, Activity.SAMPLE
         if callable(work):
             return work()
         assert isinstance(work, int)
@@ -35,8 +36,8 @@ class Square:
             raise Odd(work)
         return work * work
 
-    def said(self) -> Said:
-        return Said(samples=1)
+    def said(self) -> UnitReport:
+        return UnitReport(samples=1)
 
     def failed_index(self) -> None:
         return None
@@ -54,8 +55,8 @@ class Told:
     def tell(self, event: Event) -> None:
         self.events.append(event)
 
-    def locate(self, unit: int, mark: int) -> Where:
-        return Where(f"unit {unit}, place {mark}", unit, mark)
+    def locate(self, unit: int, position: Position) -> Where:
+        return Where(f"unit {unit}, place {position.place}", unit, position.place)
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_a_local_exception_class_stays_itself(threads: Make) -> None:
 def test_a_thread_that_cannot_be_made_answers(
     error: type[BaseException], answers: bool, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would notice its end. So it is with one that cannot tell what became of a unit."""
+    """The end of a thread is an answer, also if the thread cannot say what became of its unit."""
 
     def fails(*_: Any) -> Any:
         raise error("by the user")
@@ -139,7 +140,7 @@ def test_a_dropped_unit_is_never_answered(threads: Make) -> None:
     assert backend.receive(10).unit == 2
 
 
-def test_time_runs_out(threads: Make) -> None:
+def test_thread_backend_honours_the_timeout(threads: Make) -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0.01 seconds"):
         threads().receive(0.01)
 
@@ -148,7 +149,7 @@ def test_time_runs_out(threads: Make) -> None:
 
 
 class Gates(Told):
-    """A witness that opens a gate when it is told of so many stalls."""
+    """A witness that opens a gate after a given number of stalls."""
 
     def __init__(self, stalls: int = 1) -> None:
         super().__init__()
@@ -165,7 +166,7 @@ class Gates(Told):
         return 7
 
 
-def test_a_stall_is_told_once_with_its_place_and_its_threads_stack() -> None:
+def test_stall_is_reported_once_with_place_and_thread_stack() -> None:
     gates = Gates()
     backend = ThreadBackend(Square, 1, Rules(stall_warning=0.05), gates)
     backend.submit(4, gates.a_sample_that_waits, None)
@@ -178,7 +179,7 @@ def test_a_stall_is_told_once_with_its_place_and_its_threads_stack() -> None:
     backend.close()
 
 
-def test_two_that_stall_are_told_each_and_the_time_runs_out_meanwhile() -> None:
+def test_two_stalls_are_both_reported_and_timeout_applies() -> None:
     gates = Gates(2)
     backend = ThreadBackend(Square, 2, Rules(stall_warning=0.05), gates)
     for unit in range(2):
@@ -207,7 +208,7 @@ def test_the_shortest_wait_for_an_answer_ends() -> None:
     backend.close()
 
 
-def test_a_listener_that_raises_hears_of_the_other_stalls_as_well() -> None:
+def test_listener_that_raises_still_gets_the_other_stalls() -> None:
     class Raises(Gates):
         def tell(self, event: Event) -> None:
             super().tell(event)
@@ -236,7 +237,7 @@ def test_a_stall_may_be_an_error(threads: Make, told: Told) -> None:
 
 
 @pytest.mark.parametrize("after", [None, 30.0])
-def test_nobody_is_told_where_nothing_stalls(after: float | None, threads: Make, told: Told) -> None:
+def test_no_stall_event_comes_without_a_stall(after: float | None, threads: Make, told: Told) -> None:
     backend = threads(2, stall_warning=after, stall_action="raise")
     gate = threading.Event()
     backend.submit(0, lambda: gate.wait(30), None)

@@ -28,11 +28,11 @@ def under_v2(tree, quota, above="max 100000"):
     )
 
 
-def test_without_limits_the_machine_is_counted(tree):
+def test_cpu_count_without_limits_is_the_machines(tree):
     assert _cpus(tree({})) == Cpus(8, math.inf, "the machine")
 
 
-def test_affinity(tree, monkeypatch):
+def test_cpu_count_follows_the_affinity(tree, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
     assert _cpus(tree({})) == Cpus(2, math.inf, "CPU affinity")
 
@@ -61,12 +61,12 @@ def test_a_quota_beyond_the_affinity_changes_nothing(tree, monkeypatch):
     assert _cpus(under_v2(tree, "400000 100000")) == Cpus(1, 4.0, "CPU affinity")
 
 
-def test_no_quota(tree):
+def test_cpu_count_without_a_quota_is_the_machines(tree):
     assert _cpus(under_v2(tree, "max 100000")) == Cpus(8, math.inf, "the machine")
 
 
 @pytest.mark.parametrize(("quota", "number"), [(-1, 8), (250000, 3)])
-def test_version_1(tree, quota, number):
+def test_cpu_quota_of_cgroup_version_1_is_read(tree, quota, number):
     folder = "sys/fs/cgroup/cpu,cpuacct/box"
     files = {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": 100000}
     membership = {"proc/self/cgroup": "2:cpu,cpuacct:/box\n3:cpuset:/x", "proc/self/mountinfo": V1_MOUNT}
@@ -89,5 +89,5 @@ def test_real_affinity_is_seen(script, monkeypatch):
     assert out == "1 CPU affinity"
 
 
-def test_here_there_is_at_least_one():
+def test_cpu_count_here_is_at_least_one():
     assert cpus().number >= 1

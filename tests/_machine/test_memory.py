@@ -35,7 +35,7 @@ def group_v1(folder, limit, usage, cache=0):
     }
 
 
-def test_without_cgroups_the_machine_is_asked(tree):
+def test_memory_without_cgroups_is_the_machines(tree):
     assert _available(tree(MACHINE)) == Available(4000 * MB, 8000 * MB, "the machine")
 
 
@@ -73,7 +73,7 @@ def test_no_limit_of_version_2(tree):
     assert _available(tree(base | group_v2("/box", "max", MB))).source == "the machine"
 
 
-def test_a_namespace_that_hides_the_path_is_read_from_the_mounts_root(tree):
+def test_cgroup_hidden_by_namespace_is_read_from_the_mount(tree):
     for path in ("/docker/ab", "/../ab"):
         base = MACHINE | {"proc/self/cgroup": f"0::{path}", "proc/self/mountinfo": V2_MOUNT}
         root = tree(base | group_v2("", 500 * MB, 100 * MB) | group_v2("/ab", MB, MB))  # another's, of the same name
@@ -98,7 +98,7 @@ def test_version_1_without_a_limit(tree):
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_of_two_mounts_the_one_that_shows_more_levels_is_read(tree, step):
+def test_cgroup_mount_with_more_levels_is_read(tree, step):
     both = ["1 1 0:28 /pod/box /own rw - cgroup2 c rw", "2 1 0:28 / /sys/fs/cgroup rw - cgroup2 c rw"]
     mounts = "\n".join(both[::step])
     root = tree(
@@ -157,7 +157,7 @@ def test_here_something_is_available():
 
 
 @LINUX
-def test_a_real_cgroup_is_seen_and_shared_memory_counts_as_taken(cgroup_of_200_mb: Path, script):
+def test_real_cgroup_counts_shared_memory_as_taken(cgroup_of_200_mb: Path, script):
     out = script(
         f"""
         import os

@@ -97,7 +97,7 @@ def test_a_refusal_names_the_numbers_and_what_to_change(memory, monkeypatch):
     assert held(memory) == 0
 
 
-def test_what_others_will_take_is_left_to_them(memory, monkeypatch):
+def test_memory_for_samples_being_made_is_kept_free(memory, monkeypatch):
     monkeypatch.setattr(reserving, "available", lambda: Available(150 * MB, 200 * MB, "memory cgroup /box (v2)"))
     reserve(memory, 0, 20 * MB, spoken_for=80 * MB)
     with pytest.raises(MemoryLimitError, match=r"kept free .*, and 81\.0 MiB for the samples that workers are making"):
@@ -105,7 +105,7 @@ def test_what_others_will_take_is_left_to_them(memory, monkeypatch):
 
 
 @pytest.mark.parametrize(("limit", "free"), [(100, 25), (512, 64), (4000, 200), (100_000, 1024)])
-def test_what_is_kept_free(limit, free):
+def test_reserve_keeps_memory_free(limit, free):
     assert kept_free(limit * MB) == free * MB
 
 
@@ -119,7 +119,7 @@ def test_a_system_that_refuses_raises_the_same_error(memory, monkeypatch, number
         reserve(memory, 0, MB)
 
 
-def test_other_errors_stay_what_they_are():
+def test_reserve_passes_other_errors_on():
     hear, say = os.pipe()
     with pytest.raises(OSError) as caught:
         reserve(say, 0, MB)
@@ -139,7 +139,8 @@ def test_a_system_without_reservations_has_the_file_lengthened(memory, monkeypat
     assert os.pread(memory, 4, 0) == b"kept"
 
 
-def test_a_large_part_is_reserved_by_a_child_that_the_kernel_would_kill_first(script):
+def test_large_reservation_is_made_by_an_expendable_child(script):
+    """A child that the kernel would kill first reserves a large part of the memory."""
     script(
         LYING
         + """
@@ -201,7 +202,7 @@ def test_a_child_that_is_killed_or_stuck_or_fails_is_a_refusal(script, fate):
     )
 
 
-def test_children_that_are_reaped_by_nobody_asked_do_not_disturb(script):
+def test_children_reaped_by_other_code_do_not_disturb(script):
     script(
         LYING
         + """
@@ -232,7 +233,7 @@ def test_a_process_with_threads_does_not_fork(script):
 
 
 @pytest.mark.parametrize("what", ["pipe", "fork"])
-def test_where_there_can_be_no_other_process_it_is_reserved_here(script, what):
+def test_reservation_without_a_child_process_is_made_here(script, what):
     script(
         LYING
         + f"""
@@ -268,7 +269,7 @@ def test_beyond_the_limit_of_a_cgroup_nothing_is_killed(cgroup_of_200_mb: Path, 
     )
 
 
-def test_when_others_took_the_memory_meanwhile_only_the_child_dies(cgroup_of_200_mb: Path, script):
+def test_reservation_that_loses_memory_kills_only_the_child(cgroup_of_200_mb: Path, script):
     script(
         LYING
         + f"""

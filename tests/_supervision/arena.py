@@ -7,7 +7,7 @@ from stoker.errors import MemoryLimitError
 
 
 class Memory:
-    """An arena of so many bytes, beside those for samples. A slot that is put back twice is an error."""
+    """An arena of a given size in bytes. A slot that is put back twice is an error."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

@@ -22,7 +22,7 @@ def idle(restarts: Restarts, now: float) -> float | None:
 def test_none_is_survived_where_none_is_to_be() -> None:
     assert Restarts(0).died(None, None, KILL, 0.0) == Verdict(None)
     restarts = Restarts(0)
-    assert [restarts.died(7, 3, CRASH, 0.0) for _ in range(5)] == [Verdict(None)] * 5  # and nobody is blamed
+    assert [restarts.died(7, 3, CRASH, 0.0) for _ in range(5)] == [Verdict(None)] * 5  # and no sample is blamed
 
 
 def test_a_few_are_and_no_more() -> None:
@@ -37,7 +37,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
     assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE
 
 
-def test_there_is_no_pause_where_units_are_done_in_between() -> None:
+def test_deaths_with_finished_units_between_need_no_pause() -> None:
     restarts = Restarts(100)
     for unit in range(100):
         assert idle(restarts, 0.0) == 0.0
@@ -50,34 +50,34 @@ def test_rare_deaths_are_no_matter() -> None:
 
 
 @pytest.mark.parametrize("code", [CRASH, -signal.SIGABRT, -signal.SIGBUS, 0, 3], ids=str)
-def test_what_a_process_does_to_itself_proves_a_place_guilty_the_second_time(code: int) -> None:
+def test_second_self_inflicted_death_blames_the_place(code: int) -> None:
     restarts = Restarts(10)
     assert [restarts.died(7, 4, code, 0.0).blamed for _ in range(OWN_KILLS)] == [False, True]
 
 
 @pytest.mark.parametrize("code", [KILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGRTMAX, None], ids=str)
-def test_what_comes_from_outside_may_be_chance_twice(code: int | None) -> None:
+def test_kill_from_outside_is_forgiven_twice(code: int | None) -> None:
     restarts = Restarts(10)
     assert [restarts.died(7, 4, code, 0.0).blamed for _ in range(KILLS)] == [False, False, True]
 
 
-def test_both_kinds_together() -> None:
+def test_kills_and_crashes_at_one_place_add_up() -> None:
     restarts = Restarts(10)
     assert [restarts.died(7, 4, code, 0.0).blamed for code in (KILL, CRASH, KILL)] == [False, False, True]
 
 
-def test_another_place_of_the_unit_is_another_matter() -> None:
+def test_deaths_at_different_places_of_a_unit_are_separate() -> None:
     restarts = Restarts(10)
     places = [4, 5, 4, 5]
     assert [restarts.died(7, place, CRASH, 0.0).blamed for place in places] == [False, False, True, False]
 
 
-def test_a_sample_may_be_blamed_again_for_the_one_that_took_its_place() -> None:
+def test_sample_is_blamed_again_after_its_replacement_dies() -> None:
     restarts = Restarts(10)
     assert [restarts.died(7, 4, CRASH, 0.0).blamed for _ in range(4)] == [False, True, False, True]
 
 
-def test_what_is_no_sample_is_blamed_once_and_then_its_deaths_count() -> None:
+def test_place_without_a_sample_is_blamed_once_then_counts() -> None:
     """It cannot be left out: its error is raised, and if that kills as well, nothing helps."""
     restarts = Restarts(3)
     verdicts = [restarts.died(7, -4, CRASH, 0.0) for _ in range(6)]
@@ -85,7 +85,7 @@ def test_what_is_no_sample_is_blamed_once_and_then_its_deaths_count() -> None:
     assert [verdict.pause is None for verdict in verdicts] == [False] * 5 + [True]
 
 
-def test_without_a_place_nobody_is_blamed() -> None:
+def test_death_without_a_place_blames_no_sample() -> None:
     restarts = Restarts(3)
     verdicts = [restarts.died(7, None, CRASH, 0.0) for _ in range(4)]
     assert [verdict.blamed for verdict in verdicts] == [False] * 4
@@ -101,7 +101,7 @@ def test_the_deaths_of_one_that_is_blamed_do_not_count() -> None:
     assert len(restarts.times) == 0
 
 
-def test_too_many_end_the_run_before_anybody_can_be_blamed() -> None:
+def test_too_many_deaths_end_the_run_before_a_sample_is_blamed() -> None:
     restarts = Restarts(1)
     assert [restarts.died(7, 0, KILL, 0.0).pause for _ in range(2)] == [0.0, None]
 
@@ -124,14 +124,14 @@ def test_a_death_that_was_on_trial_counts_from_when_it_was() -> None:
     assert len(restarts.times) == 2
 
 
-def test_a_trial_that_has_lasted_longer_than_deaths_count_counts_no_more() -> None:
+def test_trial_longer_than_the_death_window_does_not_count() -> None:
     restarts = Restarts(1)
     assert restarts.died(7, 0, CRASH, 0.0) == Verdict(0.0)
     assert restarts.died(7, 0, KILL, PERIOD + 1).pause is not None  # its first one is forgotten
     assert len(restarts.times) == 1
 
 
-def test_a_unit_whose_stalls_are_known_costs_nothing_either() -> None:
+def test_known_stalls_of_a_unit_cost_no_restart() -> None:
     restarts = Restarts(2)
     for unit in range(100):
         assert restarts.died(unit, None, KILL, 0.0).pause is not None
@@ -165,7 +165,7 @@ def test_blame_follows_from_the_deaths_at_one_place(most: int, deaths: list[tupl
             here = {at: kills for at, kills in here.items() if at[0] != unit}
 
 
-def test_of_several_units_one_is_proven_guilty_and_the_death_is_forgiven() -> None:
+def test_death_at_a_blamed_unit_is_forgiven() -> None:
     restarts = Restarts(1)
     for _ in range(3):
         assert restarts.died_among([7, 8, 9], 0.0) == Verdict(0.0)
@@ -177,7 +177,7 @@ def test_of_several_units_one_is_proven_guilty_and_the_death_is_forgiven() -> No
         assert len(restarts.times) == 0
 
 
-def test_where_none_of_them_is_guilty_the_death_counts() -> None:
+def test_death_without_a_guilty_unit_counts() -> None:
     restarts = Restarts(1)
     for count in (1, 2):
         assert restarts.died_among([7, 8], 0.0).pause == 0.0
@@ -193,13 +193,13 @@ def test_no_death_among_several_is_survived_where_none_is() -> None:
     assert Restarts(0).died_among([1, 2], 0.0).pause is None
 
 
-def test_deaths_that_somebody_else_has_counted_count() -> None:
+def test_deaths_counted_elsewhere_count() -> None:
     restarts = Restarts(2, before=[10.0, 20.0])
     assert restarts.died(None, None, -9, 30.0).pause is None
     assert Restarts(2, before=[10.0, 20.0]).died(None, None, -9, 11.0 + PERIOD).pause == 0.0  # one is long ago
 
 
-def test_who_counts_in_turns_goes_on_where_the_other_was() -> None:
+def test_restart_counts_are_taken_over_from_another_count() -> None:
     one = Restarts(3)
     one.died(1, None, -9, 1.0)
     other = Restarts(3, before=one.times)

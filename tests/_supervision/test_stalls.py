@@ -1,4 +1,4 @@
-"""Which units take too long: told once, never of who waits for somebody else, and blamed the second time."""
+"""Stalls are reported once, never for waits on another worker, and blamed the second time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def stalls() -> Stalls:
 
 
 @pytest.mark.parametrize("never", [None, 0, 0.0])
-def test_nothing_is_watched_where_nobody_wants_it(never: float | None) -> None:
+def test_stalls_are_not_watched_without_a_limit(never: float | None) -> None:
     stalls = Stalls(never)
     stalls.works_on(0, 1, 0.0)
     assert stalls.due(1e9) == [] and stalls.next_look(1e9) is None
 
 
-def test_a_unit_that_takes_too_long_is_told_once(stalls: Stalls) -> None:
+def test_unit_that_takes_too_long_is_reported_once(stalls: Stalls) -> None:
     stalls.works_on(2, 7, 100.0)
     assert stalls.due(109.9) == []
     assert stalls.due(110.0) == [Stall(2, 7, 10.0)]
@@ -38,7 +38,7 @@ def test_each_worker_has_its_own_time(stalls: Stalls) -> None:
     assert stalls.due(15.0) == [Stall(1, 6, 11.0)]
 
 
-def test_the_same_unit_again_does_not_begin_anew(stalls: Stalls) -> None:
+def test_repeated_announcement_does_not_restart_the_clock(stalls: Stalls) -> None:
     stalls.works_on(0, 5, 0.0)
     stalls.works_on(0, 5, 9.0)
     assert stalls.due(10.0) == [Stall(0, 5, 10.0)]
@@ -53,7 +53,7 @@ def test_a_unit_that_is_done_is_watched_no_more(stalls: Stalls) -> None:
     assert stalls.due(1e9) == [] and stalls.next_look(0.0) is None
 
 
-def test_who_waits_for_somebody_else_begins_anew_behind_it(stalls: Stalls) -> None:
+def test_clock_of_a_stall_restarts_after_a_wait(stalls: Stalls) -> None:
     stalls.works_on(0, 5, 0.0)
     stalls.works_on(0, None, 9.0)
     assert stalls.due(1e6) == []
@@ -85,7 +85,7 @@ def test_a_sample_may_be_guilty_again_and_any_other_place_once() -> None:
     assert [stalls.ended(7, -4) for _ in range(4)] == [False, True, False, False]
 
 
-def test_without_a_place_nobody_is_guilty_and_it_is_told_of_again() -> None:
+def test_stall_without_a_place_blames_none_and_is_repeated() -> None:
     stalls = Stalls(AFTER)
     for number in range(4):
         stalls.works_on(0, 7, 0.0)
@@ -93,11 +93,11 @@ def test_without_a_place_nobody_is_guilty_and_it_is_told_of_again() -> None:
         assert not stalls.ended(7, None)
 
 
-def test_other_places_and_units_are_other_matters(stalls: Stalls) -> None:
+def test_known_stall_is_of_one_unit_and_place(stalls: Stalls) -> None:
     assert [stalls.ended(unit, place) for unit, place in [(7, 4), (7, 5), (8, 4), (8, 5)]] == [False] * 4
 
 
-def test_one_that_was_ended_for_it_is_told_of_again(stalls: Stalls) -> None:
+def test_stalled_unit_is_reported_again_by_its_next_worker(stalls: Stalls) -> None:
     stalls.works_on(0, 7, 0.0)
     assert stalls.due(10.0)
     stalls.ended(7, 4)
@@ -106,7 +106,7 @@ def test_one_that_was_ended_for_it_is_told_of_again(stalls: Stalls) -> None:
     assert stalls.due(21.0) == [Stall(1, 7, 10.0)]
 
 
-def test_one_that_was_done_after_all_is_no_suspect(stalls: Stalls) -> None:
+def test_stalled_unit_that_was_answered_is_no_suspect(stalls: Stalls) -> None:
     stalls.ended(7, 4)
     stalls.answered(7)
     assert not stalls.ended(7, 4)

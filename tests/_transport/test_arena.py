@@ -80,7 +80,7 @@ def test_a_small_batch_does_not_take_a_huge_slot(arena: Arena) -> None:
     assert arena.take(1 << 20) != huge
 
 
-def test_trimming_gives_idle_memory_back_and_the_place_is_used_again(arena: Arena) -> None:
+def test_trimming_returns_idle_memory_and_reuses_the_place(arena: Arena) -> None:
     slot = arena.take(1 << 20)
     arena.put_back(slot.number)
     arena.trim(0)
@@ -122,7 +122,7 @@ def test_a_segment_has_no_name(memfd: bool, monkeypatch: pytest.MonkeyPatch, tmp
         os.close(descriptor)
 
 
-def test_what_lies_idle_for_a_while_is_given_back() -> None:
+def test_idle_slots_are_given_back_after_a_while() -> None:
     now = [0.0]
     descriptor = segments.create()
     arena = Arena(descriptor, clock=lambda: now[0])
@@ -138,7 +138,7 @@ def test_what_lies_idle_for_a_while_is_given_back() -> None:
         os.close(descriptor)
 
 
-def test_what_is_needed_again_soon_stays(arena: Arena) -> None:
+def test_slots_needed_again_soon_are_kept(arena: Arena) -> None:
     """However many came back meanwhile: to reserve a large one anew takes longer than many batches."""
     three = [arena.take(4 << 20) for _ in range(3)]
     for slot in three:
@@ -148,7 +148,7 @@ def test_what_is_needed_again_soon_stays(arena: Arena) -> None:
     assert arena.reserved_bytes == blocks(arena) == 3 * three[0].capacity
 
 
-def test_what_is_given_back_in_between_is_not_given_back_again() -> None:
+def test_freed_slots_are_not_freed_twice() -> None:
     now = [0.0]
     descriptor = segments.create()
     arena = Arena(descriptor, clock=lambda: now[0])
@@ -165,7 +165,7 @@ def test_what_is_given_back_in_between_is_not_given_back_again() -> None:
         os.close(descriptor)
 
 
-def test_what_is_needed_now_and_then_stays() -> None:
+def test_slots_needed_now_and_then_are_kept() -> None:
     now = [0.0]
     descriptor = segments.create()
     arena = Arena(descriptor, clock=lambda: now[0])

@@ -18,7 +18,7 @@ def descriptor() -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_what_one_process_posts_another_collects_once(descriptor: int) -> None:
+def test_posted_slot_is_collected_once(descriptor: int) -> None:
     trainers, zygotes = Board(descriptor), Board(descriptor)
     assert zygotes.collect() == []
     for number in (7, 0, board.SIZE - 1):
@@ -40,12 +40,12 @@ def test_a_fork_posts_nothing(descriptor: int) -> None:
     assert here.collect() == []
 
 
-def test_there_is_no_byte_beyond_its_page(descriptor: int) -> None:
+def test_post_beyond_the_board_is_an_index_error(descriptor: int) -> None:
     with pytest.raises(IndexError):
         Board(descriptor).post(board.SIZE)
 
 
-def test_a_file_that_is_longer_stays_so(descriptor: int) -> None:
+def test_longer_file_keeps_its_length(descriptor: int) -> None:
     os.ftruncate(descriptor, 10 * board.SIZE)
     Board(descriptor)
     assert os.fstat(descriptor).st_size == 10 * board.SIZE

@@ -42,7 +42,7 @@ def as_they_are(samples: list[Any]) -> Any:
 @pytest.mark.parametrize("how", ["fork", "forkserver"])
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("collate_fn", [None, by_stack, as_they_are])
-def test_what_autograd_made_is_refused(how: str, side: int, collate_fn: Callable[..., Any] | None) -> None:
+def test_tensor_with_a_graph_is_refused_in_a_worker(how: str, side: int, collate_fn: Callable[..., Any] | None) -> None:
     """As by torch, in whose loader it is stacked into shared memory or pickled: no gradient would reach the trainer."""
     data = Computed(side)
     with (
@@ -59,7 +59,7 @@ def test_a_leaf_arrives_as_a_leaf(side: int) -> None:
     assert all(leaf.requires_grad and leaf.is_leaf and bool((leaf == 1).all()) for leaf in batch)
 
 
-def test_in_process_the_graph_stays() -> None:
+def test_graph_stays_in_process() -> None:
     data = Computed(1)
     (batch,) = stoker.DataLoader(data, 2)
     batch.sum().backward()

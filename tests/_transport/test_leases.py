@@ -22,7 +22,7 @@ from stoker._transport.board import Board
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import ForkHold, Reader, forking
 from stoker._transport.writer import SlotWriter
-from stoker.collate import memory
+from stoker.collate._leaves import batch_memory
 from stoker.errors import MemoryLimitError
 
 BIG = 1 << 18
@@ -56,7 +56,7 @@ class Line:
         """What the trainer gets of a batch that a worker makes."""
         self.take_back()
         self.begin(self.hint)
-        with memory.lent_by(self.writer.lend):
+        with batch_memory.lent_by(self.writer.lend):
             written = self.writer.finish(make())
         self.writer.let_go()
         if written.slot is None and self.writer.slot is not None:
@@ -119,7 +119,7 @@ def test_a_collator_writes_into_the_slot_itself(line: Line) -> None:
     places = []
 
     def collate() -> Any:
-        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
         places.append(out.ctypes.data)
         out[:] = 3
         return [out, "label"]
@@ -131,11 +131,11 @@ def test_a_collator_writes_into_the_slot_itself(line: Line) -> None:
     assert (batch[0] == 3).all() and batch[1] == "label"
 
 
-def test_what_was_lent_and_is_kept_becomes_the_keepers_own(line: Line) -> None:
+def test_lent_memory_that_is_kept_belongs_to_its_keeper(line: Line) -> None:
     kept: list[Any] = []
 
     def collate(value: float, keep: bool) -> Any:
-        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
         out[:] = value
         if keep:
             kept.append(out)
@@ -177,7 +177,7 @@ def test_a_batch_without_large_leaves_takes_no_slot(line: Line) -> None:
     assert line.slots == 0
 
 
-def test_what_has_no_layout_travels_pickled_in_the_slot(line: Line) -> None:
+def test_batch_without_layout_travels_pickled_in_the_slot(line: Line) -> None:
     words = [f"word {number}" for number in range(20_000)]
     assert line.send(lambda: words) == words
     assert line.slots == 1 and line.collect() == 1
@@ -198,9 +198,7 @@ def test_a_writer_that_is_refused_holds_no_slot() -> None:
     line.close()
 
 
-def test_a_writer_whose_new_slot_cannot_be_mapped_lends_nothing_of_the_old_one(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writer_that_cannot_map_a_new_slot_lends_no_old_memory(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line.begin(BIG)
 
     def full(slot: Any) -> Any:
@@ -216,13 +214,13 @@ def test_a_writer_whose_new_slot_cannot_be_mapped_lends_nothing_of_the_old_one(
     assert line.writer.slot == line.held != given  # it asked once more
 
 
-def test_a_batch_in_a_slot_that_was_given_in_exchange_stays_as_it_was(line: Line) -> None:
+def test_batch_in_an_exchanged_slot_stays_unchanged(line: Line) -> None:
     """Another unit may write there as soon as it is given away."""
     line.hint = BIG
     kept: list[Any] = []
 
     def make() -> Any:
-        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
         out[:] = 3
         kept.append(out)
         return [out, array(5)]
@@ -242,11 +240,11 @@ def test_a_batch_in_a_slot_that_was_given_in_exchange_stays_as_it_was(line: Line
     assert (first == 3).all() and (second == 5).all() and (kept[0] == 3).all()
 
 
-def test_what_was_written_is_taken_along_into_a_larger_slot(line: Line) -> None:
+def test_written_rows_move_to_a_larger_slot(line: Line) -> None:
     line.hint = BIG
 
     def make() -> Any:
-        out = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
         out[:] = 3
         return [out, array(5), array(6)]
 
@@ -262,7 +260,7 @@ def test_beyond_the_budget_batches_are_copied_out() -> None:
     line.close()
 
 
-def test_a_batch_for_whose_copy_there_is_no_memory_stays_in_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_without_memory_for_a_copy_stays_in_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is it copied where there would be too little for what others take meanwhile."""
     left = 3 * BIG
 
@@ -280,9 +278,9 @@ def test_a_batch_for_whose_copy_there_is_no_memory_stays_in_its_slot(monkeypatch
     line.close()
 
 
-def test_the_same_array_twice_stays_shared(line: Line) -> None:
+def test_array_that_a_batch_holds_twice_stays_shared(line: Line) -> None:
     def make() -> Any:
-        once = memory.empty((ELEMENTS,), np.dtype(np.float32))
+        once = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
         return once, once
 
     line.send(make)
@@ -373,7 +371,7 @@ KEEPING: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", KEEPING.values(), ids=KEEPING)
-def test_what_looks_at_the_batch_keeps_it(line: Line, use: Callable[[Any], Any]) -> None:
+def test_view_of_a_batch_keeps_its_slot(line: Line, use: Callable[[Any], Any]) -> None:
     batch = line.send(tensor)
     kept = use(batch)
     del batch
@@ -383,7 +381,7 @@ def test_what_looks_at_the_batch_keeps_it(line: Line, use: Callable[[Any], Any])
 
 
 @pytest.mark.parametrize("use", [copy.deepcopy, lambda t: t.clone(), lambda t: t.data_ptr()])
-def test_what_has_its_own_memory_does_not(line: Line, use: Callable[[Any], Any]) -> None:
+def test_copy_of_a_batch_does_not_keep_its_slot(line: Line, use: Callable[[Any], Any]) -> None:
     batch = line.send(tensor)
     kept = use(batch)
     del batch
@@ -432,7 +430,7 @@ def test_a_storage_that_was_moved_away_keeps_the_slot(line: Line) -> None:
     assert line.slots == 2
 
 
-def test_batches_that_are_shared_one_after_the_other_need_no_more_slots(line: Line) -> None:
+def test_batches_shared_in_sequence_need_no_more_slots(line: Line) -> None:
     for value in range(10):
         batch = line.send(lambda value=value: tensor(value))
         batch.share_memory_()
@@ -441,7 +439,7 @@ def test_batches_that_are_shared_one_after_the_other_need_no_more_slots(line: Li
     assert line.slots <= 2
 
 
-def test_a_view_of_what_was_moved_away_outlives_the_other_leaves(line: Line) -> None:
+def test_view_of_a_moved_leaf_outlives_the_other_leaves(line: Line) -> None:
     one, other = line.send(lambda: [tensor(1), tensor(2)])
     view = one.numpy()
     one.share_memory_()
@@ -470,7 +468,7 @@ def test_a_view_outlives_a_move_and_the_loader() -> None:
 
 
 class Storage:
-    """One that was moved away and is gone; whoever asks waits until it may know."""
+    """Returns a weak reference to moved memory after its end."""
 
     freed: list[Any] = []  # noqa: RUF012
     asked = threading.Event()
@@ -579,7 +577,7 @@ def test_layouts_of_tensors_are_kept(line: Line) -> None:
             assert got.stride() == sent.stride()
 
 
-def test_a_tensor_that_was_expanded_takes_the_memory_that_it_had(line: Line) -> None:
+def test_expanded_tensor_takes_only_its_own_memory(line: Line) -> None:
     rows = torch.arange(3 * 50).float().reshape(3, 1, 50)
     for sent in (
         rows.expand(3, ELEMENTS // 100, 50),
@@ -663,7 +661,7 @@ def test_the_end_gives_back_all_but_what_is_leased() -> None:
 # The board
 
 
-def test_who_lets_go_of_a_batch_posts_its_slot(line: Line) -> None:
+def test_dropped_batch_posts_its_slot(line: Line) -> None:
     batch = line.send(array)
     assert line.board.collect() == []
     del batch
@@ -672,7 +670,7 @@ def test_who_lets_go_of_a_batch_posts_its_slot(line: Line) -> None:
     line.arena.put_back(0)
 
 
-def test_a_slot_that_was_posted_may_be_read_again_before_anybody_asked(line: Line) -> None:
+def test_posted_slot_may_be_read_before_it_is_collected(line: Line) -> None:
     batch = line.send(array)
     del batch
     line.arena.put_back(*line.board.collect())
@@ -683,7 +681,7 @@ def test_a_slot_that_was_posted_may_be_read_again_before_anybody_asked(line: Lin
     assert line.reader.leased_bytes == 0
 
 
-def test_a_slot_without_a_place_on_the_board_is_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_beyond_the_board_is_returned_by_message(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "SIZE", 1)
     first, second = line.send(array), line.send(array)
     del first, second
@@ -716,7 +714,7 @@ def test_a_fork_that_lets_go_of_a_batch_posts_nothing(line: Line) -> None:
     assert line.board.collect() == [] and line.collect() == 0  # the child may have kept it
 
 
-def test_a_slot_that_a_zygote_of_ours_can_see_is_told_when_it_has_ended(line: Line) -> None:
+def test_slot_visible_to_a_zygote_is_reported_when_it_has_ended(line: Line) -> None:
     batch, hold = line.send(array), ForkHold()
     with forking(hold):
         pid = os.fork()
@@ -735,7 +733,7 @@ def the_lease_of(line: Line) -> reader.Lease:
 
 
 @pytest.mark.parametrize("mark", ["retired", "holds"])
-def test_a_slot_that_was_posted_is_free_whoever_forks_afterwards(line: Line, mark: str) -> None:
+def test_posted_slot_stays_free_after_a_later_fork(line: Line, mark: str) -> None:
     batch = line.send(array)
     lease = the_lease_of(line)
     del batch
@@ -745,7 +743,7 @@ def test_a_slot_that_was_posted_is_free_whoever_forks_afterwards(line: Line, mar
     assert line.slots == 1
 
 
-def test_a_lease_that_is_just_ending_is_not_told_and_posted(line: Line) -> None:
+def test_ending_lease_is_posted_only_once(line: Line) -> None:
     batch = line.send(array)
     lease = the_lease_of(line)
     lease.holds = 1
@@ -757,7 +755,7 @@ def test_a_lease_that_is_just_ending_is_not_told_and_posted(line: Line) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.parametrize("ours", [True, False])
-def test_what_ends_while_a_fork_is_under_way_the_child_may_see(line: Line, ours: bool) -> None:
+def test_lease_that_ends_during_a_fork_waits_for_the_child(line: Line, ours: bool) -> None:
     before, hold = line.send(array), ForkHold()
     with forking(hold) if ours else contextlib.nullcontext():
         reader._before_fork()

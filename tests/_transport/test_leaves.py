@@ -105,7 +105,7 @@ def test_a_tensor_that_a_batch_holds_twice_arrives_as_one() -> None:
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_an_array_that_was_read_only_belongs_to_who_gets_it(order: Any) -> None:
+def test_read_only_array_arrives_writable(order: Any) -> None:
     sent = np.arange(6).reshape(2, 3).copy(order)
     sent.flags.writeable = False
     got = travelled([sent, sent])
@@ -150,7 +150,7 @@ def test_batches_arrive_as_they_were(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
-def test_of_flat_batches_nothing_but_the_frame_travels(make: Any) -> None:
+def test_flat_batch_travels_as_its_frame_only(make: Any) -> None:
     numbers = itertools.count()
     data = leaves.dumps(make(np.arange(3), np.arange(4)), lambda leaf: next(numbers))
     assert not data.startswith(b"\x80") and len(data) < 40
@@ -194,7 +194,7 @@ def test_a_unit_travels_as_a_tuple() -> None:
     assert pickle.loads(leaves.dumps_unit(7)) == 7
 
 
-def test_a_unit_with_a_class_that_no_module_has_travels_by_value() -> None:
+def test_unit_with_a_class_of_no_module_travels_by_value() -> None:
     class Index(str):
         pass
 
@@ -203,7 +203,7 @@ def test_a_unit_with_a_class_that_no_module_has_travels_by_value() -> None:
     assert type(indices[0]).__name__ == "Index"
 
 
-def test_a_tensor_in_a_unit_travels_without_what_it_is_a_view_of() -> None:
+def test_tensor_in_a_unit_travels_without_its_base() -> None:
     torch = pytest.importorskip("torch")
     indices = list(torch.randperm(100_000)[:8])
     sent = leaves.dumps_unit(Unit(3, indices))

@@ -1,4 +1,4 @@
-"""What is copied out for a tensor stays as long as anybody may look at it, wherever its storage is moved."""
+"""Memory copied out for a tensor stays as long as a view of it exists, wherever its storage is moved."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_view_keeps_what_its_tensor_was_moved_away_from(
     assert buffer() is None
 
 
-def test_those_that_are_kept_are_looked_at_in_turns() -> None:
+def test_kept_tensors_are_checked_in_turns() -> None:
     kept = [memory(1, 64) for _ in range(3 * AT_ONCE)]
     views = [tensor.numpy() for tensor, _ in kept]
     for tensor, _ in kept:
@@ -100,7 +100,7 @@ def test_those_that_are_kept_are_looked_at_in_turns() -> None:
     ],
     ids=["plain", "bfloat16", "transposed", "followed", "no dimension"],
 )
-def test_what_travels_in_a_message(tensor: Any) -> None:
+def test_tensor_that_travels_in_a_message_stays_valid(tensor: Any) -> None:
     arrived = loads(dumps([{"a": tensor}], lambda leaf: None), ())[0]["a"]
     as_numbers = arrived.detach() if arrived.dtype != torch.bfloat16 else arrived.view(torch.int16)
     view, expected = as_numbers.numpy(), as_numbers.numpy().copy()

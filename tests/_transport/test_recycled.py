@@ -1,4 +1,4 @@
-"""Memory for large batches of this process: nobody's again when the last view is gone, and never before."""
+"""Memory for large batches of this process is free again after the last view is gone, and never before."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def address(of: np.ndarray[Any, Any]) -> int:
     return int(of.ctypes.data)
 
 
-def test_what_is_smaller_is_left_to_the_allocator() -> None:
+def test_small_memory_is_left_to_the_allocator() -> None:
     memory = Recycled()
     assert memory.lend(LEAST - 1) is None
     assert memory.lend(LEAST).nbytes == LEAST
@@ -53,7 +53,7 @@ def test_memory_is_lent_again_when_the_last_view_is_gone() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_what_is_kept_is_never_written() -> None:
+def test_kept_memory_is_never_written() -> None:
     memory, kept = Recycled(), []
     for number in range(3 * REQUESTS):
         kept.append(array(memory))

@@ -17,9 +17,9 @@ from stoker._transport import segments
 from stoker._transport.arena import Arena
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import Reader
-from stoker._transport.rows import HEAVY, Layout, MisfitError, RowWriter, Run
+from stoker._transport.rows import HEAVY, Layout, MisfitError, RowWriter, WrittenRows
 from stoker._transport.writer import SlotWriter
-from stoker.collate import memory
+from stoker.collate._leaves import batch_memory
 
 
 class Hall:
@@ -39,11 +39,11 @@ class Hall:
         assert size <= self.slot.capacity
         return self.mappings.map(self.slot)
 
-    def write(self, samples: Sequence[Any], first: int, last: int, layout: Layout | None) -> Run:
+    def write(self, samples: Sequence[Any], first: int, last: int, layout: Layout | None) -> WrittenRows:
         writer = RowWriter(first, last, len(samples), layout, self.ask)
         collated = collate.compiling(collate.numpy_collate)
         assert isinstance(collated, collate.Compiled)
-        with memory.lent_by(writer.lend):
+        with batch_memory.lent_by(writer.lend):
             batch = collated.rows(samples[first:last])
         if batch is None:
             raise MisfitError("no rows")
@@ -51,7 +51,7 @@ class Hall:
 
     def made(self, samples: Sequence[Any], cuts: Sequence[int], known: Layout | None = None) -> Any:
         """The batch of parts that begin at these rows; the first worker knows no layout unless it is given."""
-        runs: list[Run] = []
+        runs: list[WrittenRows] = []
         for first, last in zip([0, *cuts], [*cuts, len(samples)], strict=True):
             runs.append(self.write(samples, first, last, known))
             known = known if len(runs) % 2 else runs[0].layout
@@ -86,7 +86,7 @@ def test_memory_is_lent_in_any_order(hall: Hall) -> None:
     assert writer.lend(2 * 8) is None
 
 
-def test_rows_of_a_heavy_batch_are_not_held_a_second_time_where_others_are_known(hall: Hall) -> None:
+def test_heavy_batch_rows_are_not_held_twice_if_rows_are_known(hall: Hall) -> None:
     layout = hall.write([np.full(SMALL, number) for number in range(4)], 0, 2, None).layout
     writer = RowWriter(2, 4, 4, layout, hall.ask)
     assert writer.lend(HEAVY // 2 - 2) is None
@@ -94,7 +94,7 @@ def test_rows_of_a_heavy_batch_are_not_held_a_second_time_where_others_are_known
         writer.lend(HEAVY // 2)
 
 
-def test_nor_where_none_are_known_and_memory_is_short(hall: Hall) -> None:
+def test_unknown_rows_are_not_held_when_memory_is_short(hall: Hall) -> None:
     """All who make some of the rows may hold theirs, and the batch has to have its place beside them."""
     asked: list[int] = []
     writer = RowWriter(2, 4, 8, None, hall.ask, asked.append)
@@ -201,7 +201,7 @@ def test_a_known_layout_is_written_where_it_lies(hall: Hall, monkeypatch: pytest
     assert same(hall.reader.read(hall.slot, written), collate.numpy_collate(samples))
 
 
-def test_memory_that_is_lent_in_another_order_than_the_leaves_are_pickled_in(hall: Hall) -> None:
+def test_memory_may_be_lent_in_another_order_than_pickling(hall: Hall) -> None:
     samples = [Derived(np.full(3, i), np.full(3, 10 * i)) for i in range(6)]
     made, wanted = hall.made(samples, [2, 4]), collate.numpy_collate(samples)
     assert same(vars(made), vars(wanted))
@@ -222,19 +222,19 @@ def test_labels_that_are_kept_keep_no_images(hall: Hall) -> None:
     [["a", "a"], [{"x": 1, "s": "a" * 20_000}] * 2, [np.zeros(0)] * 2, [(1, None)] * 2, [np.array("a", object)] * 2],
     ids=["texts alone", "long texts", "nothing", "None", "objects"],
 )
-def test_what_has_no_rows_is_a_misfit(hall: Hall, samples: list[Any]) -> None:
+def test_batch_without_rows_is_a_misfit(hall: Hall, samples: list[Any]) -> None:
     with pytest.raises((MisfitError, TypeError)):
         hall.made(samples, [1])
 
 
-def test_other_rows_than_those_that_are_known_are_a_misfit(hall: Hall) -> None:
+def test_rows_of_an_unknown_layout_are_a_misfit(hall: Hall) -> None:
     layout = hall.write([np.zeros(4), np.ones(4)], 0, 1, None).layout
     for other in (np.zeros(5), np.zeros(4, np.float32), 1.0, (np.zeros(4),)):
         with pytest.raises(MisfitError, match="other leaves"):
             hall.write([other, other], 1, 2, layout)
 
 
-def test_tensors_too(hall: Hall) -> None:
+def test_parts_of_tensors_make_one_batch(hall: Hall) -> None:
     torch = pytest.importorskip("torch")
     samples = [(torch.full((3,), i), i) for i in range(6)]
     writer = [RowWriter(first, first + 3, 6, None, hall.ask) for first in (0, 3)]

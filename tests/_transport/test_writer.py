@@ -23,6 +23,6 @@ def test_a_tensor_on_an_accelerator_is_refused_with_advice() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_real_one_too() -> None:
+def test_real_cuda_tensor_is_refused() -> None:
     with pytest.raises(DeviceInWorkerError, match="cuda:0"):
         writer.describe(torch.zeros(1 << 18, device="cuda"))

@@ -54,7 +54,8 @@ def test_importing_does_nothing() -> None:
 
 def test_importing_loads_no_other_package_and_no_module_below() -> None:
     modules = printed_by(MODULES.format(statement="import stoker"))
-    assert {name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names} == {"stoker"}
+    ours = {name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert ours == {"stoker", "stoker._first_use"}
     assert not modules & {"multiprocessing", "concurrent.futures", "asyncio", "ctypes", "subprocess", "tempfile"}
 
 

@@ -25,11 +25,11 @@ def names_in(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def test_the_wheel_holds_the_package_its_type_marker_and_its_licence(tmp_path: Path) -> None:
+def test_wheel_holds_package_type_marker_and_licence(tmp_path: Path) -> None:
     assert built(tmp_path, STOKER_NATIVE="0").returncode == 0
     (wheel,) = tmp_path.glob("stoker-*-py3-none-any.whl")
     names = names_in(wheel)
-    assert "stoker/py.typed" in names
+    assert {"stoker/py.typed", "stoker/__init__.pyi"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     sources = {f"stoker/{path.relative_to(ROOT / 'src/stoker')}" for path in (ROOT / "src/stoker").rglob("*.py")}
     assert sources <= names
@@ -38,14 +38,14 @@ def test_the_wheel_holds_the_package_its_type_marker_and_its_licence(tmp_path: P
 
 
 @pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
-def test_one_wheel_with_the_compiled_part_serves_every_python_of_its_platform(tmp_path: Path) -> None:
+def test_compiled_wheel_serves_each_python_of_its_platform(tmp_path: Path) -> None:
     assert built(tmp_path, STOKER_NATIVE="1").returncode == 0
     (wheel,) = tmp_path.glob("stoker-*-py3-none-*.whl")
     assert not wheel.stem.endswith("any")
     assert "stoker/_native/native.bin" in names_in(wheel)
 
 
-def test_without_a_compiler_it_is_a_wheel_for_every_platform_unless_it_must_not_be(tmp_path: Path) -> None:
+def test_wheel_without_a_compiler_is_for_all_platforms(tmp_path: Path) -> None:
     """In a copy: what is built is put beside its source."""
     copy = tmp_path / "copy"
     native = copy / "src/stoker/_native"

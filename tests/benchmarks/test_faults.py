@@ -46,6 +46,6 @@ def test_recovery(tmp_path: Path) -> None:
     assert found["ms from the death to the error"]["torch"] > 0
 
 
-def test_the_engine_without_supervision_is_the_products_but_for_some_words(tmp_path: Path) -> None:
+def test_unsupervised_engine_matches_the_product(tmp_path: Path) -> None:
     """Fails when the product's methods have changed, and what the benchmark takes out of them must follow."""
     assert figures("supervision", "64 samples", tmp_path / "results.json")["pairs"] == {"supervised / not": 8}

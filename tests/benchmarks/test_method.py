@@ -92,6 +92,19 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
     assert results["environment"]["kernel"] == os.uname().release
 
 
+def test_an_image_folder_beside_torchvisions(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("the rival is not installed")
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    image.new("RGB", (80, 60), (200, 100, 50)).save(tmp_path / "photos" / "a" / "1.jpg")
+    options = ("--data", tmp_path / "photos", "--files", 300, "--case", "cached listing")
+    (case,) = run("image_folder", *options, results=tmp_path / "results.json")["cases"]
+    assert case["rivals"] == ["stoker, cached listing", "torchvision and torch"]
+    assert all(by_rival[rival] is not None for by_rival in case["figures"].values() for rival in case["rivals"])
+    assert not list(tmp_path.glob("image_folder.*"))
+
+
 def test_a_job_with_too_little_memory(tmp_path: Path) -> None:
     (case,) = run("small_memory", "--case", "800 MB", results=tmp_path / "results.json")["cases"]
     assert case["figures"]["kills"]["stoker"]["median"] == 0 < case["figures"]["kills"]["torch"]["median"]
@@ -170,7 +183,7 @@ def test_a_rival_that_was_given_up_is_left_out_of_its_round(method: ModuleType) 
     assert found["ratios"]["rate"]["theirs"]["all"] == [4]
 
 
-def test_a_goal_is_missed_where_a_figure_is_worse_or_not_there(method: ModuleType) -> None:
+def test_goal_is_missed_by_a_worse_or_absent_figure(method: ModuleType) -> None:
     goals = [method.Goal("seconds", at_most=1), method.Goal("rate", "theirs", at_least=2)]
     found = method.summary(
         method.Case("c", {"ours": {}, "theirs": {}}, goals),
@@ -180,7 +193,7 @@ def test_a_goal_is_missed_where_a_figure_is_worse_or_not_there(method: ModuleTyp
     assert found["figures"]["end"] == {"ours": None, "theirs": {"median": "SIGBUS", "all": ["SIGBUS"]}}
 
 
-def test_a_goal_against_a_rival_that_was_not_measured_is_neither(method: ModuleType, table: ModuleType) -> None:
+def test_goal_against_an_unmeasured_rival_is_neither(method: ModuleType, table: ModuleType) -> None:
     goals = [method.Goal("rate", "theirs", at_least=2)]
     found = method.summary(
         method.Case("c", {"ours": {}, "theirs": {}}, goals),
@@ -190,7 +203,7 @@ def test_a_goal_against_a_rival_that_was_not_measured_is_neither(method: ModuleT
     assert table.goal_text(found["goals"][0], found, 1) == ">= 2: not measured"
 
 
-def test_what_some_rounds_met_and_some_did_not_lies_within_the_spread(method: ModuleType, table: ModuleType) -> None:
+def test_goal_met_in_some_rounds_lies_within_the_spread(method: ModuleType, table: ModuleType) -> None:
     goals = [method.Goal("rate", "theirs", at_least=2), method.Goal("rate", at_least=3)]
     rounds = [{"ours": {"rate": ours}, "theirs": {"rate": 2}} for ours in (3.5, 4.5, 5)]
     found = method.summary(method.Case("c", {"ours": {}, "theirs": {}}, goals), rounds)
@@ -239,7 +252,7 @@ def test_a_rival_that_fails_is_begun_again_and_ours_is_not(
                 method._measurement({"rival": rival})
 
 
-def test_a_rival_that_dies_when_it_has_its_figures_is_measured_all_the_same(
+def test_rival_that_dies_after_its_figures_is_measured(
     method: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(method, "_run", lambda *_: (-6, 'a word\n{"rate": 1}\n', "terminated"))
@@ -252,7 +265,7 @@ def test_a_rival_that_dies_when_it_has_its_figures_is_measured_all_the_same(
         method._measurement({"rival": "nodes, threads"})
 
 
-def test_processor_time_is_told_of_processes_that_live(method: ModuleType) -> None:
+def test_cpu_seconds_of_living_processes_are_measured(method: ModuleType) -> None:
     burns = "import sys\nfor _ in range(10**7): pass\nprint(flush=True)\nsys.stdin.read()"
     before = method.cpu_seconds()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -285,7 +298,7 @@ def test_the_pages_are_what_the_results_give() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_cases_that_are_measured_again_say_when_and_take_their_places(method: ModuleType) -> None:
+def test_remeasured_cases_are_dated_and_replace_the_old(method: ModuleType) -> None:
     def results(rounds: int, *names: str) -> dict[str, Any]:
         told = {"quick": False, "rounds": rounds, "seconds": 1, "environment": {"CPUs": f"{rounds} x some"}}
         return {
@@ -302,7 +315,7 @@ def test_cases_that_are_measured_again_say_when_and_take_their_places(method: Mo
 
 
 @pytest.mark.parametrize("there", ["{", "[]", '{"cases": []}', '{"name": "tokens", "cases": []}'])
-def test_other_files_are_refused_before_anything_is_measured(tmp_path: Path, there: str) -> None:
+def test_unknown_files_are_refused_before_measuring(tmp_path: Path, there: str) -> None:
     path = tmp_path / "results.json"
     path.write_text(there)
     command = [sys.executable, str(BENCHMARKS / "rows.py"), "--case", "rows", "--json", str(path)]

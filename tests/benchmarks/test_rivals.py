@@ -59,7 +59,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_the_limit_makes_every_sample_of_each_batch(modules: Any, processes: bool) -> None:
     bare = modules("bare")
     seen = [batch[:, 0].tolist() for batch in bare.batches(Numbered(), 16, 5, 2, processes)]
-    # Nobody waits for the reader: a row may be of a later batch already
+    # Writers do not wait for the reader: a row may be of a later batch already
     assert [len(batch) for batch in seen] == [16] * 5
     assert set().union(*seen) <= set(range(20))
 

@@ -172,7 +172,7 @@ def test_an_open_hdf5_file(run: Any, birth: str) -> None:
         assert seen.startswith("CannotSendError dataset.file: an open h5py.File cannot be sent")
 
 
-def test_what_cannot_be_sent_is_named_by_its_path(run: Any) -> None:
+def test_unpicklable_part_is_named_by_its_path(run: Any) -> None:
     pytest.importorskip("h5py")
     seen = run(
         "forkserver",
@@ -206,7 +206,7 @@ def test_what_cannot_be_sent_is_named_by_its_path(run: Any) -> None:
 
 
 @pytest.mark.slow
-def test_tensors_of_many_batches_held_with_a_hundred_descriptors(run: Any, birth: str) -> None:
+def test_tensors_of_many_batches_fit_in_a_hundred_descriptors(run: Any, birth: str) -> None:
     """Where torch shares by descriptors, each tensor that arrives takes one."""
     seen = run(
         birth,

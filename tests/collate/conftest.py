@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.collate import memory
+from stoker.collate._leaves import batch_memory
 
 
 class Slot:
@@ -70,7 +70,7 @@ def assert_same() -> Callable[..., None]:
 @pytest.fixture
 def slot() -> Iterator[Slot]:
     lent = Slot()
-    with memory.lent_by(lent):
+    with batch_memory.lent_by(lent):
         yield lent
 
 

@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stoker import collate
-from stoker.collate import default, memory, registry
+from stoker.collate import default, registry
+from stoker.collate._leaves import batch_memory
 from stoker.errors import BatchError
 
 torch = pytest.importorskip("torch")
@@ -159,7 +160,7 @@ def deferred(batch: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays")
 def test_collates_as_torch_does(lent: bool, batch: list[Any], assert_same: Any, new_slot: Any) -> None:
     expected = outcome(torchs_collate, batch)
-    with memory.lent_by(new_slot() if lent else lambda size: None):
+    with batch_memory.lent_by(new_slot() if lent else lambda size: None):
         got = outcome(collate.default_collate, batch)
     if isinstance(expected, Exception):
         assert isinstance(got, type(expected)), repr(got)
@@ -195,9 +196,9 @@ def test_compiled_it_is_the_same(output: Any, several: list[list[Any]], assert_s
     assert compiled is not output
     for batch in several:
         slots = new_slot(), new_slot()
-        with memory.lent_by(slots[0]):
+        with batch_memory.lent_by(slots[0]):
             expected = outcome(output, batch)
-        with memory.lent_by(slots[1]):
+        with batch_memory.lent_by(slots[1]):
             got = outcome(compiled, batch)
         assert type(got) is type(expected), (got, expected)
         if isinstance(expected, Exception):
@@ -298,7 +299,7 @@ REFUSED: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("batch", REFUSED)
-def test_what_torch_refuses_is_refused_with_an_error_of_the_same_class(batch: list[Any]) -> None:
+def test_batch_refused_by_torch_raises_the_same_error_class(batch: list[Any]) -> None:
     expected = outcome(torchs_collate, batch)
     assert isinstance(expected, Exception)
     got = outcome(collate.default_collate, batch)
@@ -333,7 +334,7 @@ def test_conjugate_views_are_resolved(slot: Any) -> None:
     assert collate.default_collate(batch).tolist() == [[1 - 2j]] and slot.given == [8]
 
 
-def test_one_followed_tensor_among_plain_ones_keeps_its_gradient(slot: Any) -> None:
+def test_one_tensor_with_grad_among_plain_ones_keeps_its_graph(slot: Any) -> None:
     followed = torch.ones(2, requires_grad=True)
     collate.default_collate([torch.zeros(2), followed]).sum().backward()
     assert followed.grad.tolist() == [1, 1]
@@ -345,7 +346,7 @@ def test_nested_tensors_are_refused_in_torchs_words() -> None:
         collate.default_collate([nested_tensor])
 
 
-def test_reversed_and_foreign_arrays_work_though_torch_refuses_them() -> None:
+def test_reversed_and_big_endian_arrays_collate_unlike_torch() -> None:
     batch = [np.arange(3, dtype=">i4")[::-1], np.arange(3, dtype=">i4")]
     collated = collate.default_collate(batch)
     assert collated.dtype == torch.int32 and collated.tolist() == [[2, 1, 0], [0, 1, 2]]
@@ -358,7 +359,7 @@ def test_read_only_arrays_make_no_warning() -> None:
     assert collate.default_collate([array, array]).tolist() == [[1, 1], [1, 1]]
 
 
-def test_arrays_become_tensors_where_the_user_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_of_the_user_become_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Seen(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         calls = 0
 

@@ -21,7 +21,7 @@ class Item:
     image: Any
 
 
-def test_arrays_are_converted_wherever_they_are_and_nothing_else_is() -> None:
+def test_arrays_at_any_depth_are_converted_and_nothing_else() -> None:
     item, sample = Item(np.ones(1)), np.arange(3)
     data = {"a": sample, "p": Point(np.float32(2), None), "t": (1, "s", b"b"), "i": item, "r": range(2)}
     for convert in (collate.default_convert, collate.numpy_convert, collate.deferred_convert):
@@ -58,7 +58,7 @@ def test_the_kinds_of_leaves(torch_not_loaded: None) -> None:
     }
 
 
-def test_what_is_no_tensor_is_refused_with_its_path(torch_not_loaded: None) -> None:
+def test_array_without_tensor_dtype_is_refused_with_its_path(torch_not_loaded: None) -> None:
     days = {"when": [np.ones(2, "M8[D]")]}
     with pytest.raises(
         LeafTypeError, match=r'^sample\["when"\]\[0\]: can\'t convert np.ndarray of type numpy.datetime64'

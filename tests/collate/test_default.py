@@ -157,7 +157,7 @@ def test_deferred_leaves_are_refused_where_they_are_no_tensors(torch_not_loaded:
 
 
 @pytest.mark.parametrize("large", [[2**63], [1, -(2**70)], [True, 2**64]])
-def test_an_integer_of_more_than_64_bits_is_refused_as_torch_refuses_it(large: list[int]) -> None:
+def test_integer_of_more_than_64_bits_is_refused_as_by_torch(large: list[int]) -> None:
     theirs = pytest.importorskip("torch").utils.data.default_collate
     for collated in (theirs, collate.default_collate):
         with pytest.raises(ValueError, match="Overflow when unpacking long"):
@@ -181,7 +181,7 @@ def run(program: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_who_collates_deferred_or_asks_for_numpy_does_not_load_torch() -> None:
+def test_deferred_or_numpy_collation_does_not_load_torch() -> None:
     program = """
 import sys
 import numpy as np
@@ -199,7 +199,7 @@ def test_a_program_can_say_that_it_wants_no_tensors() -> None:
     assert run(program, STOKER_TORCH="0") == "ndarray"
 
 
-def test_users_code_in_a_clean_worker_gets_the_tensors_that_it_would_get_in_the_trainer() -> None:
+def test_user_code_in_a_clean_worker_gets_tensors() -> None:
     pytest.importorskip("torch")
     program = """
 from stoker import _nominal, collate
@@ -209,7 +209,7 @@ print(type(collate.default_collate([1])).__name__)
     assert run(program) == "Tensor"
 
 
-def test_it_is_known_which_samples_differ_from_most() -> None:
+def test_samples_that_differ_from_most_are_named() -> None:
     usual = {"x": np.ones(3), "y": 1}
     for odd in ({"x": np.ones(4), "y": 1}, {"x": np.ones(3), "y": None}, {"y": 1}, None, {"x": np.ones(3), "y": 2**70}):
         for places in ([2], [0, 3]):

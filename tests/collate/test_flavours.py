@@ -39,7 +39,7 @@ def test_a_padding_collator_differs_in_its_output_alone() -> None:
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_what_is_answered_can_be_sent(output: Any) -> None:
+def test_collators_can_be_pickled(output: Any) -> None:
     for fn in (collate.default_collate, collate.default_convert, collate.PadCollator()):
         answer = collate.for_output(fn, output)
         assert pickle.loads(pickle.dumps(answer)) == answer

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from stoker import collate
-from stoker.collate import memory, registry
+from stoker.collate import registry
+from stoker.collate._leaves import batch_memory
 from stoker.errors import BatchError, MemoryLimitError
 
 KEPT: list[Any] = []
@@ -19,6 +20,8 @@ KEPT: list[Any] = []
 
 class Rows:
     """Sample i is `{"x": three floats, "y": i}`; `how` gathers a batch of them."""
+
+    stoker_protocol = True
 
     def __init__(self, how: Callable[[Rows, Any, Any], Any] | None = None, layout: Any = None) -> None:
         self.x = np.arange(300, dtype=np.float32).reshape(100, 3)
@@ -57,7 +60,7 @@ def test_batches_equal_those_of_samples(assert_same: Any) -> None:
         assert_same(gathered(indices), collate.numpy_collate([rows[index] for index in indices]))
 
 
-def test_few_samples_are_read_for_the_first_batch_and_fewer_for_later_ones() -> None:
+def test_later_batches_probe_fewer_samples_than_the_first() -> None:
     rows = Rows()
     gathered = gathering(rows)
     read = []
@@ -95,7 +98,7 @@ def test_rows_that_are_wrong_later_are_found_soon() -> None:
             gathered(list(range(20)))
 
 
-def test_it_is_written_in_lent_memory(slot: Any) -> None:
+def test_gathered_batch_is_written_into_lent_memory(slot: Any) -> None:
     batch = gathering(Rows())([3, 1, 2])
     assert slot.given[:2] == [36, 24] and slot.holds(batch["x"]) and slot.holds(batch["y"])
 
@@ -162,8 +165,8 @@ def kept() -> Any:
     [
         (wrong_rows, r"Rows.gather\(\) wrote other values in dict\['x'\]  into row 0 of the batch than sample 5 has"),
         (too_few, r"into row 4 of the batch than sample 2 has"),
-        (replaces, "put something else in the place of a leaf of `out`"),
-        (reshapes, "put something else in the place of a leaf of `out`"),
+        (replaces, "replaced a leaf of `out`"),
+        (reshapes, "replaced a leaf of `out`"),
         (returns, r"returned a dict: it has to write into `out`"),
         (keeps, "keeps `out`, or a part of it"),
         (keeps_all, "keeps `out`, or a part of it"),
@@ -173,12 +176,14 @@ def kept() -> Any:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_bad_gather_is_refused(how: Any, said: str, lent: bool, new_slot: Any) -> None:
-    with memory.lent_by(new_slot() if lent else lambda size: None), pytest.raises(BatchError, match=said):
+    with batch_memory.lent_by(new_slot() if lent else lambda size: None), pytest.raises(BatchError, match=said):
         gathering(Rows(how))([5, 6, 9, 3, 2])
 
 
 class Bytes:
     """May have any values, also those by which it is seen what was not written."""
+
+    stoker_protocol = True
 
     def __init__(self, writes: int, tensors: bool) -> None:
         self.values = np.resize(np.array([0xA5, 0x5A, 0], np.uint8), (20, 5))
@@ -226,7 +231,7 @@ def test_bytes_of_any_value_count_as_written(tensors: bool) -> None:
     ],
     ids=["tuple", "dict", "nested"],
 )
-def test_a_leaf_that_is_replaced_later_is_refused_too(layout: Any) -> None:
+def test_leaf_replaced_in_a_later_batch_is_refused(layout: Any) -> None:
     class Tables(Rows):
         def __getitem__(self, index: int) -> Any:
             if isinstance(layout, tuple):
@@ -245,7 +250,7 @@ def test_a_leaf_that_is_replaced_later_is_refused_too(layout: Any) -> None:
     gathered = gathering(Tables(replaces_the_last, layout))
     for start in (0, 4):
         gathered(list(range(start, start + 4)))
-    with pytest.raises(BatchError, match=r"Tables.gather\(\) put something else in the place of a leaf of `out`"):
+    with pytest.raises(BatchError, match=r"Tables.gather\(\) replaced a leaf of `out`"):
         gathered([8, 9])
 
 
@@ -277,7 +282,7 @@ def test_a_cycle_that_holds_out_is_no_keeping() -> None:
     assert gathering(Rows(in_a_cycle))([1, 2])["y"].tolist() == [1, 2]
 
 
-def test_where_the_dataset_raises_samples_are_asked_for() -> None:
+def test_gather_that_raises_falls_back_to_samples() -> None:
     gathered = gathering(Rows())
     assert gathered([1, 100]) is collate.NOT_GATHERED
     assert isinstance(gathered.trouble, IndexError)
@@ -288,12 +293,12 @@ def test_memory_that_is_refused_is_refused() -> None:
     def refuses(size: int) -> None:
         raise MemoryLimitError("none left")
 
-    with memory.lent_by(refuses), pytest.raises(MemoryLimitError):
+    with batch_memory.lent_by(refuses), pytest.raises(MemoryLimitError):
         gathering(Rows())([1, 2])
 
 
 @pytest.mark.parametrize("indices", [[], ["a"], [1.5], [None], [(1, 2)], [[1, 2]], [True, False], [2**70], [1, 2.0]])
-def test_what_are_no_integers_is_not_gathered(indices: list[Any]) -> None:
+def test_indices_that_are_no_integers_are_not_gathered(indices: list[Any]) -> None:
     assert gathering(Rows())(indices) is collate.NOT_GATHERED
 
 
@@ -304,7 +309,7 @@ def test_layouts_of_other_things_are_not_gathered(layout: Any) -> None:
     assert gathering(rows)([1, 2]) is collate.NOT_GATHERED
 
 
-def test_one_that_always_declines_is_not_asked_for_ever() -> None:
+def test_gather_that_always_declines_is_given_up() -> None:
     asked: list[int] = []
     gathered = gathering(Rows(lambda rows, indices, out: asked.append(1) or NotImplemented))
     for _ in range(50):
@@ -312,7 +317,7 @@ def test_one_that_always_declines_is_not_asked_for_ever() -> None:
     assert len(asked) < 10
 
 
-def test_one_that_declines_now_and_then_is_asked_on() -> None:
+def test_gather_that_declines_now_and_then_is_kept() -> None:
     def odd(rows: Rows, indices: Any, out: Any) -> Any:
         return write(rows, indices, out) if len(indices) % 2 else NotImplemented
 
@@ -353,7 +358,7 @@ def test_functions_registered_with_torch_are_obeyed(monkeypatch: pytest.MonkeyPa
     assert gathering(Rows(), collate.numpy_collate)([1, 2]) is collate.NOT_GATHERED
 
 
-def test_what_torch_copies_is_copied_when_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_made_by_torch_is_written_as_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a default device, `torch.as_tensor` copies."""
     torch = pytest.importorskip("torch")
     from stoker.datasets import TensorDataset
@@ -371,7 +376,7 @@ def test_what_torch_copies_is_copied_when_it_is_written(monkeypatch: pytest.Monk
         assert gathered([3, 4])[0].tolist() == [3, 4]
 
 
-def test_one_that_declines_the_second_time_is_not_accused() -> None:
+def test_gather_that_declines_the_second_time_is_no_error() -> None:
     class Once(Bytes):
         asked = 0
 

@@ -37,7 +37,7 @@ def test_lists_are_padded_beside_their_masks() -> None:
     }
 
 
-def test_options() -> None:
+def test_pad_collator_follows_its_options() -> None:
     assert as_lists(PadCollator(-1, side="left", multiple_of=4)(TOKENS)) == {
         "ids": [[-1, 1, 2, 3], [-1, -1, -1, 4]],
         "ids_mask": [[False, True, True, True], [False, False, False, True]],
@@ -128,7 +128,7 @@ def test_other_fields_follow_the_default_rules() -> None:
         PadCollator()([{"x": ["a"]}, {"x": ["a", "b"]}])
 
 
-def test_dtypes() -> None:
+def test_pad_collator_chooses_the_common_dtype() -> None:
     def dtype(*samples: Any, value: float = 0) -> str:
         return str(PadCollator(value, output="numpy")(list(samples)).values.dtype)
 
@@ -153,7 +153,7 @@ def test_all_is_written_into_lent_memory(slot: Any) -> None:
     assert all(slot.holds(batch[key]) for key in ("ids", "ids_mask", "n")) and slot.given == [48, 6, 16]
 
 
-def test_outputs(torch_not_loaded: None) -> None:
+def test_pad_collator_makes_every_output(torch_not_loaded: None) -> None:
     for output, kind in (("numpy", np.ndarray), ("deferred", TensorLeaf), (None, np.ndarray)):
         batch = PadCollator(output=output)(TOKENS)  # type: ignore[arg-type]
         assert {type(leaf) for leaf in batch.values()} == {kind}
@@ -161,7 +161,7 @@ def test_outputs(torch_not_loaded: None) -> None:
         PadCollator(output="deferred")([np.ones(2, np.longdouble)])
 
 
-def test_tensors(slot: Any) -> None:
+def test_pad_collator_pads_tensors(slot: Any) -> None:
     torch = pytest.importorskip("torch")
     for dtype in (torch.float32, torch.bfloat16, torch.int16):
         batch = PadCollator()([torch.ones(2, dtype=dtype), torch.ones(3, dtype=dtype)])
@@ -178,7 +178,7 @@ def test_tensors(slot: Any) -> None:
             PadCollator(0.5 if dtype is torch.int64 else 1e9)(rows)
 
 
-def test_tensors_on_a_device_stay_there(slot: Any) -> None:
+def test_padded_tensors_stay_on_their_device(slot: Any) -> None:
     torch = pytest.importorskip("torch")
     values, mask = PadCollator()([torch.ones(2, device="meta"), torch.ones(3, device="meta")])
     assert values.device.type == mask.device.type == "meta" and values.shape == mask.shape == (2, 3)
@@ -201,13 +201,13 @@ def test_gradients_flow_through_padding() -> None:
         (PadCollator(dims=(0, 1)), [np.ones((2, 1)), np.ones(2)], "number of dimensions"),
         (PadCollator({"x": 0}), [{"x": 1}], r'sample\["x"\]: there is no dimension 0 to pad in shape \(\)'),
         (PadCollator({"x": 0}), [{"x": "a"}], r'sample\["x"\]: .*found <class \'str\'>'),
-        (PadCollator({"x": 0, "y": 0}), [{"x": [1]}], r"is to pad \['y'\], which the samples do not have"),
+        (PadCollator({"x": 0, "y": 0}), [{"x": [1]}], r"names \['y'\], but the samples have no such fields"),
         (PadCollator(), [{"x": [1], "x_mask": 1}], 'the mask of "x" would replace the field "x_mask"'),
         (PadCollator({"x": 0}), [{"x": [[1], [1, 2]]}], r'sample\["x"\]: a list that is no array'),
         (PadCollator(), [[1], None], "found <class 'list'> in sample 0 and <class 'NoneType'> in sample 1"),
     ],
 )
-def test_what_cannot_be_padded_is_refused(collator: PadCollator, batch: list[Any], said: str) -> None:
+def test_field_that_cannot_be_padded_is_refused(collator: PadCollator, batch: list[Any], said: str) -> None:
     with pytest.raises(BatchError, match=said):
         collator(batch)
 

@@ -86,7 +86,7 @@ def test_a_type_registered_with_torch_is_obeyed(torchs: Any) -> None:
     assert batch["g"][1].tolist() == [1, 2] and batch["n"] is None
 
 
-def test_functions_that_go_on_with_torchs_collate_stay_in_the_same_output(torchs: Any, slot: Any) -> None:
+def test_registered_function_that_calls_torchs_collate_works(torchs: Any, slot: Any) -> None:
     from torch.utils.data._utils.collate import collate as torchs_collate
 
     def graphs(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -98,7 +98,7 @@ def test_functions_that_go_on_with_torchs_collate_stay_in_the_same_output(torchs
 
 
 @pytest.mark.parametrize("disguised", [False, True])
-def test_a_replaced_entry_of_torchs_is_obeyed_for_arrays_too(torchs: Any, disguised: bool) -> None:
+def test_replaced_entry_of_torchs_registry_applies_to_arrays(torchs: Any, disguised: bool) -> None:
     import torch
 
     def negated(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -109,7 +109,7 @@ def test_a_replaced_entry_of_torchs_is_obeyed_for_arrays_too(torchs: Any, disgui
     assert [leaf.tolist() for leaf in batch] == [[[-1], [-1]], [[-1], [-1]]]
 
 
-def test_torchs_own_functions_are_answered_by_ours_under_any_key(torchs: Any, slot: Any) -> None:
+def test_torchs_own_collate_functions_map_to_stokers(torchs: Any, slot: Any) -> None:
     class Signal(np.ndarray[Any, Any]):
         pass
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from stoker._supervision import cut
-from stoker.testing.backends import SAMPLES, BackendSuite, Stream
+from stoker._supervision import split_policy
+from stoker.testing.backends import SAMPLES, BackendSuite, ShardedStream
 
 FORK = "fork" in multiprocessing.get_all_start_methods()
 
@@ -37,17 +37,19 @@ class TestForkedProcesses(BackendSuite):
     settings: ClassVar = {"multiprocessing_context": "fork"}
 
 
-@pytest.mark.skipif(not FORK, reason="this platform does not fork")
-@pytest.mark.parametrize("workers", [2, 5])
-class TestSharedBatches(BackendSuite):
+class SharedBatches(BackendSuite):
     """Every batch is made by several workers, whatever it costs."""
-
-    settings: ClassVar = {"multiprocessing_context": "fork"}
 
     @pytest.fixture(autouse=True)
     def one_row_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {"WORTH": 0.0, "SHORTEST": 0.0, "LONGEST": 1e-9, "LARGE": 2, "AT_FIRST": 1}.items():
-            monkeypatch.setattr(cut, name, value)
+            monkeypatch.setattr(split_policy, name, value)
+
+
+@pytest.mark.skipif(not FORK, reason="this platform does not fork")
+@pytest.mark.parametrize("workers", [2, 5])
+class TestSharedBatches(SharedBatches):
+    settings: ClassVar = {"multiprocessing_context": "fork"}
 
 
 @pytest.mark.skipif(not FORK, reason="this platform does not fork")
@@ -58,7 +60,7 @@ class TestThreadsInProcesses(BackendSuite):
 
     def test_streams_lose_and_double_nothing(self, workers: int) -> None:
         with pytest.raises(ValueError, match="threads_per_worker=4 needs a dataset with indices"):
-            self.epoch(Stream(), workers)
+            self.epoch(ShardedStream(), workers)
 
 
 @pytest.mark.parametrize("workers", [2])
@@ -70,6 +72,13 @@ class TestCleanProcesses(BackendSuite):
 class TestSpawnedProcesses(BackendSuite):
     """What platforms without fork have; tried on all."""
 
+    @pytest.fixture(autouse=True)
+    def no_fork(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(os, "fork", raising=False)
+
+
+@pytest.mark.parametrize("workers", [2])
+class TestSpawnedSharedBatches(SharedBatches):
     @pytest.fixture(autouse=True)
     def no_fork(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "fork", raising=False)

@@ -39,6 +39,8 @@ class Record:
 class Own(Dataset[Any]):
     """A user's dataset, of nested samples."""
 
+    stoker_protocol = True
+
     def __init__(self) -> None:
         self.images = RNG.integers(0, 255, (23, 2, 3), np.uint8)
 

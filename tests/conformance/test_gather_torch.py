@@ -47,7 +47,7 @@ class TestDatasets(GatherSuite):
 class TestWhatNumPyLacks(GatherSuite):
     """Gathered for torch; for NumPy the general path refuses it, and says so."""
 
-    def test_it_gives_the_collated_samples(self, dataset: TensorDataset) -> None:
+    def test_gather_of_torch_dtypes_gives_the_collated_samples(self, dataset: TensorDataset) -> None:
         from stoker import collate
 
         found = self.gathers(dataset)

@@ -30,7 +30,7 @@ class Counter(IterableDataset[int]):
         return iter(range(self.n))
 
 
-def test_a_dataset_that_is_not_written_says_so() -> None:
+def test_abstract_dataset_names_the_missing_method() -> None:
     with pytest.raises(NotImplementedError, match=r"Subclasses of Dataset should implement __getitem__\."):
         Dataset()[0]
     with pytest.raises(TypeError):
@@ -52,7 +52,7 @@ def test_plus_concatenates() -> None:
     assert list(streams) == [0, 1, 0]
 
 
-def test_streams_are_told_from_datasets() -> None:
+def test_streams_and_map_datasets_are_distinguished() -> None:
     assert is_stream(Counter(1))
     assert not is_stream(Squares(1))
     assert not is_stream([1])

@@ -106,7 +106,7 @@ def test_a_folder_outlives_the_program_and_memory_does_not(log: Path) -> None:
     assert made(log) == 20
 
 
-def test_another_key_or_length_is_another_cache(log: Path) -> None:
+def test_key_and_length_are_part_of_the_cache(log: Path) -> None:
     all_of(kept(log, "folder"))
     made(log)
     folder = log.parent / "cache"
@@ -119,7 +119,7 @@ def test_another_key_or_length_is_another_cache(log: Path) -> None:
     assert len(list(folder.iterdir())) == 3
 
 
-def test_what_does_not_fit_is_made_each_time(log: Path) -> None:
+def test_sample_that_does_not_fit_is_made_each_time(log: Path) -> None:
     for arguments in ({"memory": 1500}, {"folder": log.parent / "cache", "key": "v1", "disk": 1500}):
         dataset = CacheDataset(Logged(log), **arguments)
         expected = all_of(dataset)
@@ -151,7 +151,7 @@ class Named(Dataset[str]):
         return str(index).upper()
 
 
-def test_a_source_that_fetches_many_at_once_is_asked_for_the_missing_ones(log: Path) -> None:
+def test_batched_source_is_asked_for_missing_samples_only(log: Path) -> None:
     class Gathers(Logged):
         asked: list[Any] = []  # noqa: RUF012
 
@@ -170,7 +170,7 @@ def test_a_source_that_fetches_many_at_once_is_asked_for_the_missing_ones(log: P
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_all_workers_of_all_epochs_share_it(log: Path, method: str) -> None:
+def test_cache_is_shared_by_workers_of_all_epochs(log: Path, method: str) -> None:
     program = log.parent / "program.py"
     program.write_text(SHARING)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "STOKER_TORCH": "0"}
@@ -238,7 +238,7 @@ def test_a_worker_may_be_killed(log: Path, kind: str) -> None:
 def test_a_sample_that_cannot_be_kept_is_named(log: Path) -> None:
     dataset = CacheDataset([1, lambda: 2], memory=MEMORY)
     assert dataset[0] == 1
-    with pytest.raises(TypeError, match=r"sample 1 \(function\) cannot be kept, because it cannot be .*lambda"):
+    with pytest.raises(TypeError, match=r"sample 1 \(function\) cannot be cached, because it cannot be .*lambda"):
         dataset[1]
 
 
@@ -246,13 +246,13 @@ def test_a_sample_whose_class_has_changed_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(cache, "Gone", type("Gone", (), {"__module__": cache.__name__}), raising=False)
     CacheDataset([cache.Gone()], folder=tmp_path, key="v1")[0]
     monkeypatch.delattr(cache, "Gone")
-    with pytest.raises(RuntimeError, match=r"sample 0 was kept, but cannot be made .*Gone.* change key="):
+    with pytest.raises(RuntimeError, match=r"sample 0 was cached, but cannot be unpickled: .*Gone.* change key="):
         CacheDataset([None], folder=tmp_path, key="v1")[0]
 
 
 def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
     samples = [1, 2]
-    with pytest.raises(TypeError, match="CacheDataset was given a int, which is no dataset"):
+    with pytest.raises(TypeError, match="CacheDataset was given a int, which is not a dataset"):
         CacheDataset(3, memory=MEMORY)
     with pytest.raises(ValueError, match="needs memory= "):
         CacheDataset(samples)
@@ -260,7 +260,7 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
         CacheDataset(samples, folder=tmp_path)
     with pytest.raises(TypeError, match="key is 3, expected a text"):
         CacheDataset(samples, folder=tmp_path, key=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="disk= limits what is kept in a folder"):
+    with pytest.raises(ValueError, match="disk= limits the size of a file in a folder"):
         CacheDataset(samples, memory=MEMORY, disk=5)
     with pytest.raises(TypeError, match="memory is '1 GB', expected an integer"):
         CacheDataset(samples, memory="1 GB")  # type: ignore[arg-type]
@@ -404,7 +404,7 @@ def test_a_state_fits_chunks_that_were_cut_otherwise(tmp_path: Path, monkeypatch
             assert list(other) == list(range(number + 1, 20))
 
 
-def test_what_does_not_fit_on_disk_is_read_again(tmp_path: Path) -> None:
+def test_sample_that_does_not_fit_on_disk_is_read_again(tmp_path: Path) -> None:
     disk = 16 + 16 * cache._CHUNKS + 250
     assert list(stream(tmp_path, disk=disk)) == list(range(20))
     assert reads() == 20
@@ -455,7 +455,7 @@ def test_a_source_that_failed_is_asked_again(tmp_path: Path, broken: int, monkey
         assert list(stream(tmp_path)) == list(range(20))
 
 
-def test_behind_an_error_nothing_that_was_kept_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_stream_repeats_no_sample_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(stream(tmp_path)) == list(range(20))
     (path,) = tmp_path.iterdir()
     with open(path, "r+b") as file:  # the second chunk is lost: 5 to 9
@@ -469,7 +469,7 @@ def test_a_sample_of_a_stream_that_cannot_be_kept_is_named(tmp_path: Path) -> No
     odd = MapDataset(Numbers(4), lambda number: (lambda: 1) if number == 2 else number)
     samples = iter(CacheDataset(odd, folder=tmp_path, key="v1"))
     assert [next(samples), next(samples)] == [0, 1]
-    with pytest.raises(TypeError, match=r"sample 2 \(function\) cannot be kept"):
+    with pytest.raises(TypeError, match=r"sample 2 \(function\) cannot be cached"):
         next(samples)
     assert list(samples) == [3]
 
@@ -511,7 +511,7 @@ def test_copies_share_the_memory_and_pickles_do_not(log: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor"])
-def test_what_an_array_takes_for_more_than_a_number_is_not_kept_as_one(kind: str) -> None:
+def test_index_that_is_no_plain_number_is_not_cached(kind: str) -> None:
     rows: Any = np.arange(12).reshape(4, 3)
     indices: list[Any] = [True, np.True_, np.array([2]), np.array([1, 2]), np.array(True), slice(1, 2), ..., None]
     numbers: list[Any] = [np.int64(2), np.array(2), np.uint8(3)]
@@ -531,7 +531,7 @@ def test_what_an_array_takes_for_more_than_a_number_is_not_kept_as_one(kind: str
 
 
 @pytest.mark.parametrize("given", [1, 3])
-def test_a_source_that_gives_too_many_or_too_few_is_not_believed(given: int) -> None:
+def test_source_that_gives_a_wrong_count_is_refused(given: int) -> None:
     class Wrong(Named):
         def __getitems__(self, indices: list[int]) -> list[str]:
             return [self[index] for index in range(given)]

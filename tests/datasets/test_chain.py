@@ -52,7 +52,7 @@ def test_torchs_streams_are_streams() -> None:
     assert (list(chain), len(chain)) == ([7, 8], 2)
 
 
-def test_what_is_no_stream_is_found_when_its_turn_comes() -> None:
+def test_chain_refuses_a_non_stream_when_its_turn_comes() -> None:
     chain: ChainDataset[Any] = ChainDataset([Sized(1), [2]])
     samples = iter(chain)
     assert next(samples) == 1
@@ -62,7 +62,7 @@ def test_what_is_no_stream_is_found_when_its_turn_comes() -> None:
         len(chain)
 
 
-def test_a_stream_without_length_makes_the_chain_one() -> None:
+def test_chain_has_no_length_with_a_stream_without_length() -> None:
     with pytest.raises(TypeError):
         len(ChainDataset([Stream(1)]))
 
@@ -88,7 +88,7 @@ def test_the_streams_before_the_state_are_not_opened_again() -> None:
     assert not first.opened
 
 
-def test_streams_that_come_one_by_one_are_resumed_too() -> None:
+def test_chain_of_an_iterator_of_streams_is_resumed() -> None:
     """`datasets` may be an iterator, of streams that are made when their turn comes."""
 
     def chain() -> ChainDataset[int]:
@@ -134,7 +134,7 @@ def test_shards_and_epochs_are_those_of_the_streams() -> None:
     assert ChainDataset([*parts, Sized(1)]).num_shards == 1
 
 
-def test_a_stream_that_cannot_be_opened_is_passed_over_and_not_tried_again() -> None:
+def test_chain_passes_over_a_stream_that_cannot_be_opened() -> None:
     def chain(there: bool) -> ChainDataset[int]:
         away = from_iterable(range, 10, 13) if there else from_iterable(open, "/nowhere/at/all")
         return ChainDataset([from_iterable(range, 3), away, from_iterable(range, 20, 23)])

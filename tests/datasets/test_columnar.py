@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.datasets import Columns, columns
-from stoker.datasets.columnar import _BLOCK, _CHUNK
+from stoker.datasets.columnar import _BLOCK, _CHUNK, Columns, columns
 
 
 class Sample(NamedTuple):
@@ -69,7 +68,7 @@ values = st.one_of(
 
 
 @given(rows=values, index=st.integers(-8, 8), cut=st.slices(8))
-def test_it_behaves_as_the_list(rows: list[Any], index: int, cut: slice) -> None:
+def test_columns_behave_as_a_list(rows: list[Any], index: int, cut: slice) -> None:
     kept = columns(rows)
     assert kept == rows
     assert kept[cut] == rows[cut]
@@ -97,7 +96,7 @@ def test_many_rows_cross_chunks_and_blocks() -> None:
     assert part.__getitems__([0, -1, 2]) == [rows[-1], list(part)[-1], rows[-5]]
 
 
-def test_it_is_a_sequence() -> None:
+def test_columns_are_a_sequence() -> None:
     kept = columns("abca")
     assert kept.index("c") == 2
     assert kept.count("a") == 2
@@ -123,7 +122,7 @@ def test_equality_is_by_rows() -> None:
         hash(kept)
 
 
-def test_many_at_once() -> None:
+def test_columns_fetch_many_rows_at_once() -> None:
     kept = columns([(str(i), i) for i in range(100)])
     expected = [("5", 5), ("99", 99), ("5", 5)]
     assert kept.__getitems__([5, -1, 5]) == expected
@@ -164,11 +163,11 @@ def test_arrays_that_are_given_out_may_be_changed() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("a", 1), ("b", 2.0)], r"row 1, column 1: found float 2\.0, expected int64 as the rows began"),
+        ([("a", 1), ("b", 2.0)], r"row 1, column 1: found float 2\.0, expected int64 as in earlier rows"),
         ([("a", 1), ("b", True)], r"row 1, column 1: found bool True, expected int64"),
         ([("a", 1), (None, 1), (b"b", 2)], r"row 2, column 0: found bytes b'b', expected str"),
-        ([("a", 1), ("b", 2**63)], r"row 1, column 1: 9223372036854775808 is no 64 bit integer"),
-        ([2**64], r"row 0, the only column: 18446744073709551616 is no 64 bit integer"),
+        ([("a", 1), ("b", 2**63)], r"row 1, column 1: 9223372036854775808 is not a 64-bit integer"),
+        ([2**64], r"row 0, the only column: 18446744073709551616 is not a 64-bit integer"),
         (
             [Sample("a", 1), Sample("b", None), Sample("c", "x")],
             r"row 2, column 'label': found str 'x', expected int64",
@@ -210,18 +209,18 @@ class Number(int):
 
 
 @pytest.mark.parametrize("value", [Path("a"), [1], {1}, Number(1), np.str_("a"), np.array(["a"]), np.array([None])])
-def test_what_cannot_be_kept_in_arrays_is_a_type_error(value: Any) -> None:
+def test_rows_that_arrays_cannot_hold_are_a_type_error(value: Any) -> None:
     with pytest.raises(TypeError, match=r"row 1, column 1: .* cannot be kept in an array"):
         columns([("a", None), ("b", value)])
 
 
 @pytest.mark.parametrize("row", [["a", 1], OrderedDict(a=1)])
-def test_other_kinds_of_rows_are_a_type_error(row: Any) -> None:
+def test_mixed_kinds_of_rows_are_a_type_error(row: Any) -> None:
     with pytest.raises(TypeError, match=r"row 0, the only column: .* cannot be kept in an array"):
         columns([row])
 
 
-def test_named_tuples_of_a_local_class_keep_it() -> None:
+def test_named_tuples_of_a_local_class_keep_their_class() -> None:
     Point = namedtuple("Point", "x y")
     assert type(columns([Point(1, 2)])[0]) is Point
 
@@ -240,7 +239,7 @@ def test_pickled_arrays_travel_out_of_band(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_of_a_slice_only_its_rows_are_pickled(name: str) -> None:
+def test_slice_is_pickled_with_its_own_rows_only(name: str) -> None:
     rows = [*KINDS[name]] * 100
     for cut in (slice(0, 10), slice(120, 140), slice(-7, None), slice(5, 5), slice(3, 90, 4), slice(None, None, -1)):
         part = columns(rows)[cut]
@@ -287,7 +286,7 @@ def test_large_rows_are_not_held_beside_what_is_built() -> None:
     assert most < 10
 
 
-def test_arrays_without_numbers_are_rows_too() -> None:
+def test_arrays_without_numbers_are_rows() -> None:
     kept = columns([(np.zeros((0, 3), np.float32), 7), (np.zeros((0, 3), np.float32), 8), (None, 9)])
     assert [(array if array is None else (array.shape, array.dtype), label) for array, label in kept] == [
         (((0, 3), np.float32), 7),

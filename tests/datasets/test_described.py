@@ -14,6 +14,8 @@ from stoker.datasets.described import describe
 class Photos:
     """Says of each sample which it is."""
 
+    stoker_protocol = True
+
     def __init__(self, name: str, length: int) -> None:
         self._name = name
         self._length = length
@@ -28,7 +30,7 @@ class Photos:
         return f"{self._name}/{index}"
 
 
-def test_itself() -> None:
+def test_dataset_describes_its_own_samples() -> None:
     assert describe(Photos("a", 3), 2) == "a/2"
     assert describe([1, 2], 0) is None
 
@@ -38,12 +40,12 @@ def wrappers(data: Any) -> list[Any]:
     return [*ours, ConcatDataset([Subset(data, [4]), [7], Subset(data, [2, 0])])]
 
 
-def test_the_sample_of_a_subset_has_another_index_there() -> None:
+def test_subset_describes_a_sample_by_its_source_index() -> None:
     for data in wrappers(Photos("a", 5))[:2]:
         assert [describe(data, index) for index in (0, 1, -1)] == ["a/4", "a/2", "a/0"]
 
 
-def test_who_changes_or_keeps_samples_says_what_the_source_says() -> None:
+def test_wrapping_datasets_pass_on_the_description() -> None:
     data = Photos("a", 5)
     for around in (MapDataset(data, str), CacheDataset(data, memory=1 << 16), MapDataset(Subset(data, [3, 4]), str)):
         place = 1 if len(around) == 2 else 4
@@ -56,13 +58,13 @@ def test_each_of_several_has_its_own() -> None:
     assert [describe(data, index) for index in range(-1, 7)] == ["b/1", "a/0", "a/1", None, None, None, "b/0", "b/1"]
 
 
-def test_of_what_is_not_there_nothing_is_said() -> None:
+def test_missing_sample_has_no_description() -> None:
     """It raises when it is asked for, and that is told; a second complaint would only hide it."""
     for data in wrappers(Photos("a", 5)):
         assert describe(data, 99) is None and describe(data, -99) is None
 
 
-def test_what_the_dataset_raises_passes() -> None:
+def test_error_in_a_description_passes_through() -> None:
     class Broken(Photos):
         def describe(self, index: int) -> str:
             raise IndexError("no such file")
@@ -72,7 +74,7 @@ def test_what_the_dataset_raises_passes() -> None:
             describe(data, 0)
 
 
-def test_torchs_own() -> None:
+def test_torchs_datasets_pass_on_the_description() -> None:
     torch_data = pytest.importorskip("torch.utils.data")
     inner = torch_data.ConcatDataset([Photos("a", 2), torch_data.Subset(Photos("b", 9), [8, 7])])
     assert [describe(inner, index) for index in range(4)] == ["a/0", "a/1", "b/8", "b/7"]

@@ -24,7 +24,7 @@ class TestFilters(StreamSuite):
     pass
 
 
-def test_what_is_not_kept_is_left_out() -> None:
+def test_filter_leaves_out_rejected_samples() -> None:
     dataset: FilterDataset[int] = FilterDataset(Numbers(7, num_shards=2), is_even)
     assert list(dataset) == [0, 2, 4, 6]
     assert list(dataset.shard(num_shards=2, index=0)) == [0, 2, 4, 6]
@@ -32,7 +32,7 @@ def test_what_is_not_kept_is_left_out() -> None:
     assert dataset.num_shards == 2
 
 
-def test_what_was_left_out_is_not_asked_again_on_resume() -> None:
+def test_resumed_filter_skips_rejected_samples() -> None:
     asked = []
 
     def keep(number: int) -> bool:
@@ -63,11 +63,11 @@ def test_bad_input_is_refused() -> None:
         FilterDataset([1, 2], is_even)
     with pytest.raises(TypeError, match="keep is a list, which cannot be called"):
         FilterDataset(Numbers(3), [True])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a generator, which is no dataset"):
+    with pytest.raises(TypeError, match="a generator, which is not a dataset"):
         FilterDataset((i for i in range(3)), is_even)
 
 
-def test_a_function_that_raises_stopiteration_does_not_end_the_stream() -> None:
+def test_filter_that_raises_stopiteration_ends_no_stream() -> None:
     samples = iter(FilterDataset(Numbers(3), lambda number: next(iter([1][number % 2 :]))))
     assert next(samples) == 0
     with pytest.raises(RuntimeError, match="keep of a FilterDataset raised StopIteration, which would end the stream"):

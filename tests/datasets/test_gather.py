@@ -1,4 +1,4 @@
-"""Who gathers for whom: what a subclass overrides is obeyed, and combinations of datasets hand on."""
+"""Gather: overridden methods of subclasses are used, and combinations of datasets pass it on."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class Fetching(TensorDataset):
 
 
 class Both(TensorDataset):
+    stoker_protocol = True
+
     def __getitem__(self, index: Any) -> Any:
         return (-self.tensors[0][index],)
 
@@ -64,7 +66,7 @@ def test_a_subclass_that_fetches_otherwise_is_never_bypassed(kind: Any) -> None:
         assert layout_of(around) is None
 
 
-def test_one_that_has_its_own_gather_or_changes_nothing_is_asked() -> None:
+def test_subclass_with_its_own_gather_is_its_own_gatherer() -> None:
     for own in (Both(ROWS), Named(ROWS)):
         assert gatherer(own) is own
     out = out_for(Both(ROWS), 2)
@@ -78,7 +80,7 @@ def test_an_object_with_a_fetch_of_its_own_is_obeyed() -> None:
     assert gatherer(data) is None
 
 
-def test_what_has_none_has_none() -> None:
+def test_datasets_without_rows_have_no_gatherer() -> None:
     for data in ([1, 2], range(3), "abc", object(), Dataset(), MapDataset(ROWS, abs)):
         assert gatherer(data) is None
         assert layout_of(data) is None
@@ -104,13 +106,15 @@ def test_what_has_none_has_none() -> None:
         columns([(1, "a"), (2, "b")]),
     ],
 )
-def test_what_cannot_be_gathered_says_so(data: Any) -> None:
+def test_gather_names_fields_that_it_cannot_gather(data: Any) -> None:
     assert layout_of(data) is None
     assert foreseen(data) is None
 
 
 class NotYetOpen(Dataset[Any]):
     """Its data are there in the workers only."""
+
+    stoker_protocol = True
 
     def __len__(self) -> int:
         return 20
@@ -125,7 +129,7 @@ class NotYetOpen(Dataset[Any]):
         raise AssertionError("asked too early")
 
 
-def test_what_is_foreseen_asks_no_class_of_the_users() -> None:
+def test_layout_is_known_without_calling_user_code() -> None:
     theirs = NotYetOpen()
     for data in (theirs, Subset(theirs, [0]), StackDataset(ROWS, theirs), ConcatDataset([theirs, ROWS])):
         assert foreseen(data) is UNKNOWN
@@ -146,7 +150,7 @@ def test_tensors_that_are_more_than_numbers_are_not_gathered() -> None:
     assert layout_of(ConcatDataset([ROWS, torch.from_numpy(ROWS)])) is None
 
 
-def test_torchs_own_classes_are_gathered_and_their_subclasses_obeyed() -> None:
+def test_torchs_classes_are_gathered_and_subclasses_are_called() -> None:
     torch = pytest.importorskip("torch")
     from torch.utils.data import TensorDataset as Theirs
 
@@ -159,7 +163,7 @@ def test_torchs_own_classes_are_gathered_and_their_subclasses_obeyed() -> None:
     assert gatherer(Own(tensor)) is None
 
 
-def test_a_tensor_exchanged_for_another_shape_is_an_error_and_no_other_memory() -> None:
+def test_tensor_replaced_by_another_shape_is_an_error() -> None:
     torch = pytest.importorskip("torch")
     data = TensorDataset(torch.ones(5, 3))
     out = out_for(data, 2)
@@ -224,6 +228,8 @@ def test_concat_asks_each_dataset_once() -> None:
     asked: list[list[int]] = []
 
     class Noted(TensorDataset):
+        stoker_protocol = True
+
         def gather(self, indices: Any, out: Any) -> None:
             asked.append(indices.tolist())
             super().gather(indices, out)
@@ -271,7 +277,7 @@ def trees(draw: st.DrawFn, depth: int = 3) -> Any:
 
 @settings(max_examples=200)
 @given(data=trees(), draws=st.data())
-def test_a_gathered_batch_is_the_collated_one(data: Any, draws: Any) -> None:
+def test_gathered_batch_equals_the_collated_batch(data: Any, draws: Any) -> None:
     """For whatever is made of arrays, batch after batch, in both outputs."""
     source = gatherer(data)
     assert source is not None
@@ -289,6 +295,8 @@ def test_a_gathered_batch_is_the_collated_one(data: Any, draws: Any) -> None:
 class Careless(TensorDataset):
     """Gathers full batches as it should; of smaller ones it returns rows, or puts them in the place of a leaf."""
 
+    stoker_protocol = True
+
     def __init__(self, returns: bool) -> None:
         super().__init__(ROWS)
         self.returns = returns
@@ -305,7 +313,7 @@ class Careless(TensorDataset):
 
 @pytest.mark.parametrize("returns", [True, False])
 @pytest.mark.parametrize("combine", [StackDataset, ZipDataset, lambda *both: ConcatDataset(both)])
-def test_what_is_not_written_below_is_never_a_batch(combine: Any, returns: bool) -> None:
+def test_rows_left_unwritten_by_a_source_are_no_batch(combine: Any, returns: bool) -> None:
     data = combine(Careless(returns), Careless(returns))
     gathered = collate.gathering(collate.numpy_collate, data, gatherer(data))
     assert gathered is not None
@@ -335,9 +343,7 @@ def test_indices_beyond_64_bits_do_not_come_from_the_end() -> None:
     indices=st.lists(st.integers(-20, 19), max_size=12),
     width=st.integers(0, 40),
 )
-def test_large_rows_are_copied_past_the_caches_where_that_is_all_there_is_to_do(
-    dtype: str, indices: list[int], width: int
-) -> None:
+def test_large_plain_rows_are_copied_past_the_caches(dtype: str, indices: list[int], width: int) -> None:
     """Objects are counted, and strange layouts converted: these are left to NumPy."""
     rows = np.random.default_rng(width).integers(0, 100, (20, width)).astype(dtype)
     with pytest.MonkeyPatch.context() as patch:
@@ -350,7 +356,7 @@ def test_large_rows_are_copied_past_the_caches_where_that_is_all_there_is_to_do(
 
 
 @pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
-def test_an_index_that_is_outside_is_found_before_anything_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_out_of_range_is_found_before_copying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "LARGE_HERE", 1)
     monkeypatch.setattr(module, "LARGE_ROW", 1)
     with pytest.raises(IndexError, match="out of bounds for a dataset of 20 samples"):

@@ -167,7 +167,7 @@ def test_shares_may_change_again_before_all_have_begun() -> None:
         assert sorted(given) == sorted(itertools.chain.from_iterable(TENS)), f"steps {first}, {second}, {third}"
 
 
-def test_streams_that_others_began_are_opened_first_and_states_among_them_resume() -> None:
+def test_streams_begun_by_other_workers_are_opened_first() -> None:
     shares = {}
     for index in reversed(range(3)):
         share = skipping(tens(), 2).shard(3, index)
@@ -212,7 +212,7 @@ def test_an_error_of_a_stream_passes_through_and_it_goes_on() -> None:
     assert list(samples) == [2, "b", "c"]
 
 
-def test_a_stream_that_cannot_be_opened_is_an_error_and_the_next_follows() -> None:
+def test_unopenable_stream_is_an_error_and_the_next_follows() -> None:
     def fails() -> Any:
         raise OSError("gone")
 
@@ -237,7 +237,7 @@ def test_states_of_another_order_are_refused() -> None:
             iter(other)
     dataset = skipping(tens()[:-1], 2, seed=1)
     dataset.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match="the state is of 6 shards, and there are 5 now"):
+    with pytest.raises(StateMismatchError, match="the state is of 6 shards, but there are 5 now"):
         iter(dataset)
     entry = state["shards"]["0/1"]
     for broken in ({"turn": 2}, {"given": 1}, {"epoch": "x"}, {"done": "x"}, {"begun": [[1]]}):
@@ -253,7 +253,7 @@ def test_states_of_another_order_are_refused() -> None:
 def test_bad_arguments_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="needs at least one stream"):
         InterleaveDataset([], 3)
-    with pytest.raises(TypeError, match=r"InterleaveDataset \(streams\[1\]\) was given a int, which is no dataset"):
+    with pytest.raises(TypeError, match=r"InterleaveDataset \(streams\[1\]\) was given a int, which is not a dataset"):
         InterleaveDataset([[1], 3], 3)
     with pytest.raises(ValueError, match="open_at_once is 0, expected at least 1"):
         InterleaveDataset([[1]], 0)
@@ -282,7 +282,7 @@ def test_a_stream_without_samples_is_named() -> None:
         InterleaveDataset([[1]], 1, empty="never")  # type: ignore[arg-type]
 
 
-def test_a_stream_that_was_read_to_its_end_is_not_without_samples() -> None:
+def test_finished_stream_does_not_count_as_empty() -> None:
     dataset = InterleaveDataset([Numbers(2), Numbers(5, 8)], 1)
     samples = iter(dataset)
     assert [next(samples), next(samples)] == [0, 1]
@@ -292,7 +292,7 @@ def test_a_stream_that_was_read_to_its_end_is_not_without_samples() -> None:
 
 
 class Away:
-    """A disk that may be away: streams on it cannot be opened, and say how often somebody tried."""
+    """A disk that may be away: streams on it cannot be opened, and count the attempts."""
 
     def __init__(self) -> None:
         self.is_away = True
@@ -324,7 +324,7 @@ def logged(dataset: InterleaveDataset[int]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_an_epoch_goes_on_without_a_stream_that_cannot_be_opened(lost: int) -> None:
+def test_epoch_continues_without_an_unopenable_stream(lost: int) -> None:
     disk = Away()
     dataset, states = disk.made(lost), []
     given = [(sample, states.append(through_json(dataset.state_dict())))[0] for sample in logged(dataset)]
@@ -337,7 +337,7 @@ def test_an_epoch_goes_on_without_a_stream_that_cannot_be_opened(lost: int) -> N
         assert list(logged(again)) == given[step + 1 :]
 
 
-def test_a_stream_that_was_begun_and_is_away_on_resume_is_in_the_state_until_it_is_told() -> None:
+def test_state_keeps_a_missing_stream_until_its_error_is_raised() -> None:
     disk = Away()
     disk.is_away = False
     samples = iter(dataset := disk.made(1))
@@ -358,7 +358,7 @@ def test_a_stream_that_was_begun_and_is_away_on_resume_is_in_the_state_until_it_
         assert sorted(again) == expected
 
 
-def test_a_function_that_raises_stopiteration_does_not_end_the_stream() -> None:
+def test_function_that_raises_stopiteration_ends_no_interleave() -> None:
     samples = iter(InterleaveDataset([lambda: next(iter([])), [1]], 1))
     with pytest.raises(RuntimeError, match=r"streams\[0\] raised StopIteration"):
         next(samples)

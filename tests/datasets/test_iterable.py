@@ -47,7 +47,7 @@ class TestFromIterable(StreamSuite):
     pass
 
 
-def test_what_it_was_made_of_can_be_read() -> None:
+def test_factory_and_arguments_can_be_read_back() -> None:
     dataset: Any = from_iterable(countdown, 9, step=2)
     assert is_stream(dataset)
     assert (dataset.factory, dataset.args, dataset.kwargs) == (countdown, (9,), {"step": 2})
@@ -59,7 +59,7 @@ def test_what_it_was_made_of_can_be_read() -> None:
     [({7: "a", 8: "b"}, [7, 8]), (deque([1, 2]), [1, 2]), ({1}, [1]), ("ab", ["a", "b"]), (np.arange(2), [0, 1])],
     ids=["dict", "deque", "set", "string", "array"],
 )
-def test_what_is_given_is_what_a_for_loop_gets(made: Any, samples: list[Any]) -> None:
+def test_stream_gives_the_samples_of_its_factory(made: Any, samples: list[Any]) -> None:
     assert list(from_iterable(lambda: made)) == samples
 
 
@@ -85,7 +85,7 @@ def test_the_factory_is_called_once_for_each_iteration() -> None:
     assert (list(dataset), list(dataset), len(calls)) == ([1, 2], [1, 2], 2)
 
 
-def test_a_stream_that_has_lost_samples_is_told() -> None:
+def test_stream_that_has_lost_samples_is_an_error() -> None:
     long, short = from_iterable(countdown, 9), from_iterable(countdown, 3)
     samples = iter(long)
     for _ in range(5):
@@ -95,7 +95,7 @@ def test_a_stream_that_has_lost_samples_is_told() -> None:
         iter(short)
 
 
-def test_what_can_be_walked_only_once_is_refused() -> None:
+def test_iterator_in_place_of_a_factory_is_refused() -> None:
     with pytest.raises(TypeError, match=r"a generator, which cannot be called.*from_iterable\(f, x\)"):
         from_iterable(countdown(3))  # type: ignore[arg-type]
 
@@ -104,11 +104,11 @@ def test_a_factory_that_returns_nothing_is_named() -> None:
     def forgetful() -> Any:
         return None
 
-    with pytest.raises(TypeError, match="forgetful returned None, which cannot be iterated over"):
+    with pytest.raises(TypeError, match="forgetful returned None, which is not iterable"):
         next(iter(from_iterable(forgetful)))
 
 
-def test_a_factory_that_raises_stopiteration_does_not_end_the_stream() -> None:
+def test_factory_that_raises_stopiteration_ends_no_stream() -> None:
     chain: ChainDataset[int] = ChainDataset([from_iterable(lambda: next(iter([]))), from_iterable(range, 2)])
     samples = iter(chain)
     with pytest.raises(RuntimeError, match=r"factory of from_iterable\(\) raised StopIteration, which would end"):

@@ -59,7 +59,7 @@ def test_over_a_stream_it_is_a_stream() -> None:
     assert (list(dataset), len(dataset)) == ([0, 10, 20, 30], 4)  # type: ignore[call-overload]
 
 
-def test_torch_sees_a_stream_too() -> None:
+def test_mapped_stream_is_a_stream_to_torch() -> None:
     torch_data = pytest.importorskip("torch.utils.data")
 
     class Theirs(torch_data.IterableDataset):  # type: ignore[misc]
@@ -121,7 +121,7 @@ def test_shards_are_those_of_the_source() -> None:
 def test_bad_input_is_refused() -> None:
     with pytest.raises(TypeError, match="fn is a list, which cannot be called"):
         MapDataset(tenfold, [1])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"a generator, which is no dataset.*from_iterable"):
+    with pytest.raises(TypeError, match=r"a generator, which is not a dataset.*from_iterable"):
         MapDataset((i for i in range(3)), tenfold)
 
 
@@ -135,7 +135,7 @@ def test_a_subclass_by_index_is_no_stream() -> None:
         Own(Numbers(2))
 
 
-def test_a_function_that_raises_stopiteration_does_not_end_the_stream() -> None:
+def test_map_that_raises_stopiteration_ends_no_stream() -> None:
     samples = iter(MapDataset(Numbers(3), lambda number: next(iter([0][number % 2 :]))))  # type: ignore[call-overload]
     assert next(samples) == 0
     with pytest.raises(RuntimeError, match="fn of a MapDataset raised StopIteration, which would end the stream"):

@@ -171,7 +171,7 @@ def test_a_strangers_state_is_refused() -> None:
     next(iter(dataset))
     state = dataset.state_dict()
     for changed, message in [
-        ({"datasets": state["datasets"][:1]}, "of 1 datasets together, and here are 2"),
+        ({"datasets": state["datasets"][:1]}, "of 1 datasets, but there are 2"),
         ({"ended": [7]}, r"of a mix of 2 datasets names \[7\]"),
         ({"ended": None}, "names None"),
         ({"position": -1}, "a count 'position'"),
@@ -206,5 +206,5 @@ def test_bad_input_is_refused() -> None:
         MixDataset([[1]], [1], "never")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="datasets is a Numbers, expected a list"):
         MixDataset(Numbers(3), [1])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a set, which is no dataset"):
+    with pytest.raises(TypeError, match="a set, which is not a dataset"):
         MixDataset([{1, 2}], [1])

@@ -65,7 +65,7 @@ OWN = Own(PLAIN, [0])
     ],
     ids=lambda data: type(data).__name__,
 )
-def test_what_only_hands_on_fetches_sample_by_sample(data: Any) -> None:
+def test_wrapper_without_getitems_fetches_sample_by_sample(data: Any) -> None:
     assert batched_by(data) is None
 
 
@@ -129,7 +129,7 @@ def test_torchs_own_hand_on_as_ours_do() -> None:
     assert batched_by(theirs) is theirs
 
 
-def test_what_is_held() -> None:
+def test_held_datasets_are_found() -> None:
     assert held_by(Subset(PLAIN, [0]), ("gather",)) == [PLAIN]
     assert held_by(StackDataset(x=PLAIN, y=BATCHED), ("gather",)) == [PLAIN, BATCHED]
     assert held_by(ConcatDataset([PLAIN, BATCHED]), ("gather",)) == [PLAIN, BATCHED]

@@ -31,7 +31,7 @@ def test_ours_is_a_subclass_that_shares_no_behaviour(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_streams_of_plain_bases_and_torchs_are_told_from_datasets() -> None:
+def test_streams_with_and_without_torch_bases_are_recognised() -> None:
     """A process that avoids torch has plain bases; torch's streams may come along all the same."""
     program = """
 import sys

@@ -123,7 +123,7 @@ def test_padding_is_small_beside_one_document_a_row() -> None:
     assert packed.padding_share < 0.01
 
 
-def test_by_index_rows_are_those_of_the_stream_in_any_order() -> None:
+def test_rows_by_index_equal_the_rows_of_the_stream() -> None:
     packed = by_index(30, window=4)
     expected = list(map(comparable, PackDataset(documents(30), 16, window=4)))
     assert len(packed) == len(expected)
@@ -136,7 +136,7 @@ def test_by_index_rows_are_those_of_the_stream_in_any_order() -> None:
     assert list(map(comparable, pickle.loads(pickle.dumps(packed)))) == expected
 
 
-def test_a_source_that_fetches_many_at_once_is_asked_for_a_rows_documents_together() -> None:
+def test_batched_source_gets_the_documents_of_a_row_at_once() -> None:
     class Gathers:
         asked: list[list[int]] = []  # noqa: RUF012
 
@@ -176,7 +176,7 @@ def test_nothing_to_pack() -> None:
 def test_a_streams_document_that_is_refused_is_passed_over() -> None:
     texts = [[1], [2, 3, 4], [5], [1.5], [6], [[7]], [8]]
     rows = iter(PackDataset(MapDataset(Numbers(7), texts.__getitem__), 2, window=4))
-    with pytest.raises(ValueError, match="document 1 has 3 tokens, and a row only 2: pass too_long='split'"):
+    with pytest.raises(ValueError, match="document 1 has 3 tokens, but a row has 2: pass too_long='split'"):
         next(rows)
     with pytest.raises(TypeError, match="document 3 is of float64, expected integers"):
         next(rows)
@@ -186,14 +186,14 @@ def test_a_streams_document_that_is_refused_is_passed_over() -> None:
     assert [row["tokens"].tolist() for row in rows] == [[6, 8]]
 
 
-def test_how_many_rows_a_stream_makes_is_not_known() -> None:
+def test_packed_stream_has_no_length() -> None:
     with pytest.raises(TypeError, match="known only at its end"):
         len(PackDataset(Numbers(3), 4))
 
 
 def test_lengths_that_are_not_the_documents_are_found_out() -> None:
     packed = PackDataset([[1, 2], [3]], 4, [2, 2])
-    with pytest.raises(ValueError, match="document 1 has 1 tokens, and lengths says 2"):
+    with pytest.raises(ValueError, match="document 1 has 1 tokens, but lengths says 2"):
         packed[0]
 
 
@@ -211,11 +211,11 @@ def test_states_of_another_packing_are_refused() -> None:
 
 
 def test_bad_arguments_are_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="PackDataset was given a int, which is no dataset"):
+    with pytest.raises(TypeError, match="PackDataset was given a int, which is not a dataset"):
         PackDataset(3, 4)
     with pytest.raises(ValueError, match="needs lengths="):
         PackDataset([[1]], 4)
-    with pytest.raises(ValueError, match="lengths are for a dataset by index"):
+    with pytest.raises(ValueError, match="lengths= is for a dataset by index"):
         PackDataset(documents(3), 4, [1, 2, 3])
     with pytest.raises(ValueError, match=r"lengths has shape \(2,\), expected \(1,\)"):
         PackDataset([[1]], 4, [1, 2])
@@ -223,7 +223,7 @@ def test_bad_arguments_are_refused_at_once() -> None:
         PackDataset([[1]], 4, [1.0])
     with pytest.raises(ValueError, match=r"lengths\[1\] is -2, expected at least 0"):
         PackDataset([[1], [2]], 4, [1, -2])
-    with pytest.raises(ValueError, match="document 1 has 5 tokens, and a row only 4"):
+    with pytest.raises(ValueError, match="document 1 has 5 tokens, but a row has 4"):
         PackDataset([[1], [1] * 5], 4, [1, 5])
     with pytest.raises(ValueError, match="length is 0, expected at least 1"):
         PackDataset([[1]], 0, [1])

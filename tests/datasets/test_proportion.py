@@ -71,7 +71,7 @@ def test_the_worst_is_as_far_off_as_said() -> None:
     assert 0.8 < worst < 1.4
 
 
-def test_many_small_sources_do_not_crowd_out_a_large_one() -> None:
+def test_large_source_keeps_its_share_beside_many_small_ones() -> None:
     weights = [360] + [2] * 20
     proportions = Proportions(exact(weights))
     assert max(off(proportions, weights, position) for position in range(400)) < 1
@@ -100,8 +100,8 @@ def test_weights_are_taken_as_the_numbers_that_they_are() -> None:
 
 
 @pytest.mark.parametrize("weight", [0, -1, 0.0, -0.5, math.nan, math.inf, np.float32("nan")])
-def test_what_is_no_weight_is_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match=r"weights\[1\] is .*: weights are finite and above 0"):
+def test_invalid_weight_is_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match=r"weights\[1\] is .*: weights must be finite and above 0"):
         exact([1, weight])
-    with pytest.raises(TypeError, match=r"weights\[0\] is 'a', which is no number"):
+    with pytest.raises(TypeError, match=r"weights\[0\] is 'a', which is not a number"):
         exact(["a"])

@@ -71,7 +71,7 @@ GOLDEN = [
 ]
 
 
-def test_epochs_and_seeds_differ_and_the_source_hears_of_the_epoch() -> None:
+def test_order_depends_on_epoch_and_seed() -> None:
     orders = set()
     for seed, epoch in itertools.product(range(3), range(3)):
         source = Numbers(50)
@@ -93,7 +93,7 @@ def test_a_state_has_its_epoch() -> None:
     assert list(other) == expected[12:]
 
 
-def test_a_sample_moves_by_at_most_the_buffers_size_all_distances_alike() -> None:
+def test_sample_moves_by_at_most_the_buffer_size() -> None:
     size, n = 100, 20_000
     order = list(ShuffleDataset(Numbers(n), size))
     moves = [(place - number) / size for place, number in enumerate(order)]
@@ -105,7 +105,7 @@ def test_a_sample_moves_by_at_most_the_buffers_size_all_distances_alike() -> Non
     assert all(abs(quarters[quarter] / len(moves[1000:-1000]) - 0.25) < 0.02 for quarter in range(4))
 
 
-def test_both_ends_are_mixed_as_well() -> None:
+def test_both_ends_of_the_stream_are_shuffled() -> None:
     size, n = 100, 300
     first: Counter[int] = Counter()
     last: Counter[int] = Counter()
@@ -215,7 +215,7 @@ def test_a_state_of_another_shard_is_refused() -> None:
         iter(again)
 
 
-def test_its_length_is_the_sources() -> None:
+def test_shuffle_buffer_has_the_length_of_its_source() -> None:
     assert len(ShuffleDataset(Numbers(9), 3)) == 9
     with pytest.raises(TypeError):
         len(ShuffleDataset(SOURCES["plain"](3), 3))
@@ -238,7 +238,7 @@ def test_states_of_another_order_are_refused() -> None:
 def test_bad_arguments_are_refused_at_once() -> None:
     with pytest.raises(TypeError, match=r"a list, a dataset by index.*DataLoader\(dataset, shuffle=True\)"):
         ShuffleDataset([1, 2], 5)
-    with pytest.raises(TypeError, match="a int, which is no dataset"):
+    with pytest.raises(TypeError, match="a int, which is not a dataset"):
         ShuffleDataset(3, 5)
     with pytest.raises(ValueError, match="buffer_size is 0, expected at least 1"):
         ShuffleDataset(Numbers(3), 0)

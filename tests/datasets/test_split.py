@@ -18,7 +18,7 @@ def indices(subsets: list[Any]) -> list[list[int]]:
 
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("n", [10, 100, 101, 103])
-def test_as_torch_for_the_same_generator_and_global_seed(lengths: list[Any], n: int) -> None:
+def test_split_equals_torchs_for_the_same_generator(lengths: list[Any], n: int) -> None:
     torch = pytest.importorskip("torch")
     if isinstance(lengths[0], int):
         lengths = [length * n // 10 for length in lengths]
@@ -46,7 +46,7 @@ def test_numpys_generator_fixes_the_order() -> None:
     assert first[0] != list(range(20))
 
 
-def test_without_torch_numpys_global_seed_fixes_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpys_global_seed_fixes_the_split_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_nominal, "torch_is_wanted", lambda: False)
     np.random.seed(0)
     first = indices(random_split(range(50), [20, 30]))

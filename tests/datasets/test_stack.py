@@ -49,12 +49,12 @@ def test_a_dataset_that_can_is_asked_once() -> None:
 
 
 @pytest.mark.parametrize("data", [StackDataset(Batched(3, missing=1)), StackDataset(x=Batched(3, missing=1))])
-def test_one_that_gives_too_few_is_refused(data: Any) -> None:
+def test_dataset_that_gives_too_few_samples_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match=r"Nested dataset's output size mismatch\. Expected 3, got 2"):
         data.__getitems__([0, 1, 2])
 
 
-def test_bad_arguments() -> None:
+def test_stack_dataset_refuses_bad_arguments() -> None:
     with pytest.raises(ValueError, match="both types are given"):
         StackDataset([1], x=[1])
     with pytest.raises(ValueError, match="At least one dataset should be passed"):

@@ -43,7 +43,7 @@ class HandsOn(Numbers):
 
 
 def after(dataset: Any, steps: int, state: State | None = None) -> State:
-    """The state after so many samples."""
+    """Returns the state after a number of samples."""
     samples = resume(dataset, state)
     for _ in range(steps):
         next(samples)
@@ -89,11 +89,11 @@ def test_anything_is_resumed_in_its_own_way(make: Any, state: State) -> None:
     "dataset", [range(3), Numbers(3), Plain(3), KeepsState(3), IteratorKeepsState(3)], ids=lambda d: type(d).__name__
 )
 def test_a_strangers_state_is_refused(dataset: Any) -> None:
-    with pytest.raises(ValueError, match=r"was expected, not one of 'other'|expected a count"):
+    with pytest.raises(ValueError, match=r"was expected, found one of 'other'|expected a count"):
         resume(dataset, {"other": 1})
 
 
-def test_a_dataset_that_ends_before_the_state_is_told() -> None:
+def test_dataset_that_ends_before_its_state_is_an_error() -> None:
     for dataset, state in ((range(3), {"index": 4}), (Plain(3), {"seen": 4})):
         with pytest.raises(ValueError, match="stands behind sample 4, but the dataset ends after 3"):
             resume(dataset, state)
@@ -187,7 +187,7 @@ def test_a_state_with_tensors_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("kept", [np.arange(3), (1, [2, 3])], ids=["an array", "what JSON makes a list of"])
-def test_what_iter_has_taken_up_is_not_loaded_once_more(kept: Any) -> None:
+def test_state_that_iter_has_used_is_not_loaded_again(kept: Any) -> None:
     """It would be taken up by the next iteration, which would begin there."""
 
     class More(TakesUpItsState):
@@ -265,7 +265,7 @@ def test_a_sample_by_index_that_fails_is_passed_over() -> None:
     assert list(samples) == [2, 3]
 
 
-def test_a_sample_by_index_that_raises_stopiteration_is_not_the_end() -> None:
+def test_stopiteration_of_an_indexed_sample_is_not_the_end() -> None:
     samples = resume(MapDataset(range(3), lambda number: next(iter([0][number % 2 :]))), None)
     assert next(samples) == 0
     with pytest.raises(RuntimeError, match="sample 1 of a MapDataset raised StopIteration"):
@@ -304,11 +304,11 @@ def test_counts_are_counts(value: Any) -> None:
 def test_parts_of_states() -> None:
     assert (part(None, "a"), part({"a": {}}, "a")) == (None, {})
     assert (parts(None, "a", 2), parts({"a": [None, {}]}, "a", 2)) == ([None, None], [None, {}])
-    with pytest.raises(ValueError, match="a state 'a' was expected, not one of 'a'"):
+    with pytest.raises(ValueError, match="a state 'a' was expected, found one of 'a'"):
         part({"a": 1}, "a")
     with pytest.raises(ValueError, match="a list of states 'a' was expected"):
         parts({"a": [1]}, "a", 1)
-    with pytest.raises(ValueError, match="of 1 datasets together, and here are 2"):
+    with pytest.raises(ValueError, match="of 1 datasets, but there are 2"):
         parts({"a": [None]}, "a", 2)
 
 
@@ -324,7 +324,7 @@ class TestStreamsWithAnIterOfTheirOwn(StreamSuite):
     pass
 
 
-def test_where_it_could_not_be_opened_the_next_one_goes_on_there() -> None:
+def test_next_iteration_goes_on_where_opening_failed() -> None:
     fails = [False]
 
     def samples() -> Iterator[int]:

@@ -25,7 +25,7 @@ def test_y_is_what_follows_x() -> None:
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 4])
-def test_too_few_tokens_make_no_window(tokens: int) -> None:
+def test_fewer_tokens_than_a_window_make_none(tokens: int) -> None:
     data = TokenWindows(TOKENS[:tokens], 4)
     assert len(data) == 0
     with pytest.raises(IndexError):
@@ -59,7 +59,7 @@ def test_only_a_number_is_an_index() -> None:
             data[index]  # type: ignore[index]
 
 
-def test_files(tmp_path: Path) -> None:
+def test_tokens_are_read_from_files(tmp_path: Path) -> None:
     TOKENS.astype(np.uint32).tofile(tmp_path / "raw.bin")
     np.save(tmp_path / "tokens.npy", TOKENS)
     expected = windows(TOKENS, 4)
@@ -67,7 +67,7 @@ def test_files(tmp_path: Path) -> None:
     assert windows(str(tmp_path / "tokens.npy"), 4) == expected
 
 
-def test_bad_arguments() -> None:
+def test_token_dataset_refuses_bad_arguments() -> None:
     with pytest.raises(TypeError, match="tokens are float64, expected integers"):
         TokenWindows(np.zeros(9), 4)
     with pytest.raises(ValueError, match=r"tokens have shape \(3, 3\), expected one dimension"):

@@ -52,7 +52,7 @@ def test_streams_give_the_same_views() -> None:
         assert len(stream) == len(by_index)
 
 
-def test_without_a_transform_each_view_is_fetched_anew() -> None:
+def test_views_without_a_transform_are_fetched_separately() -> None:
     """As datasets that augment at random need it."""
     fetched: list[int] = []
     source: MapDataset[int] = MapDataset(range(3), lambda number: fetched.append(number) or len(fetched))
@@ -110,7 +110,7 @@ def test_averages_of_integers_are_floats() -> None:
 
 
 def test_averages_of_parts_of_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"outputs have shape \(5, 2\), which is no multiple of 3 views"):
+    with pytest.raises(ValueError, match=r"outputs have shape \(5, 2\), which is not a multiple of 3 views"):
         average_views(np.zeros((5, 2)), 3)
     with pytest.raises(ValueError, match=r"outputs have shape \(\)"):
         average_views(np.float32(1), 1)
@@ -144,12 +144,12 @@ def test_bad_input_is_refused() -> None:
         ViewsDataset([1], 2, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"over a stream needs a transform.*all 2 views would be the same"):
         ViewsDataset(Numbers(3), 2)
-    with pytest.raises(TypeError, match="a set, which is no dataset"):
+    with pytest.raises(TypeError, match="a set, which is not a dataset"):
         ViewsDataset({1}, 2)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_function_that_raises_stopiteration_does_not_end_the_stream(grouped: bool) -> None:
+def test_transform_that_raises_stopiteration_ends_no_stream(grouped: bool) -> None:
     dataset: Any = ViewsDataset(Numbers(3), 1, lambda sample, view: next(iter([0][sample % 2 :])), grouped)
     samples = iter(dataset)
     first = next(samples)

@@ -65,7 +65,7 @@ def test_streams_have_the_windows_of_sequences(drop_last: bool) -> None:
             assert len(windows) < 2 or windows[-1][-1] > windows[-2][-1], "no window repeats what was seen"
 
 
-def test_what_can_be_sliced_is_sliced() -> None:
+def test_sliceable_source_is_sliced() -> None:
     tokens = np.arange(100, dtype=np.uint16)
     dataset: Any = WindowDataset(tokens, 8, 4)
     assert dataset[2].dtype == np.uint16
@@ -90,7 +90,7 @@ def test_a_source_that_fetches_batches_is_asked_once() -> None:
     assert WindowDataset(Fetching(), 3, 2)[1] == [2, 3, 4]
 
 
-def test_windows_may_be_changed_by_who_gets_them() -> None:
+def test_changing_a_window_changes_no_other() -> None:
     windows = iter(WindowDataset(Numbers(6), 4, 2))  # type: ignore[call-overload]
     next(windows).clear()
     assert next(windows) == [2, 3, 4, 5]
@@ -123,7 +123,7 @@ def test_no_window_reaches_over_a_sample_that_fails(size: int, stride: int, drop
     whole: Any = WindowDataset(range(13), size, stride, drop_last)
     wanted = [list(whole[index]) for index in range(len(whole))]
     assert [window for window in given if window != "torn"] == [window for window in wanted if torn not in window]
-    reached = len(wanted) < 2 or torn < (len(wanted) - 1) * stride + size  # else nobody need have read it
+    reached = len(wanted) < 2 or torn < (len(wanted) - 1) * stride + size  # else it need not have been read
     assert given.count("torn") == 1 or not reached
     for behind, (_, state) in enumerate(walked, 1):
         dataset.load_state_dict(state)
@@ -173,5 +173,5 @@ def test_bad_input_is_refused() -> None:
             WindowDataset([1], 2, number)
     with pytest.raises(TypeError, match=r"size is 2\.0, expected an integer"):
         WindowDataset([1], 2.0)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a set, which is no dataset"):
+    with pytest.raises(TypeError, match="a set, which is not a dataset"):
         WindowDataset({1}, 2)

@@ -25,7 +25,7 @@ class TestZipStreams(StreamSuite):
     pass
 
 
-def test_by_index_it_ends_with_the_shortest() -> None:
+def test_indexed_zip_ends_with_the_shortest_source() -> None:
     dataset = ZipDataset("abcd", range(3))
     assert (len(dataset), dataset.datasets, dataset.strict) == (3, ("abcd", range(3)), False)
     assert [dataset[i] for i in range(3)] == [("a", 0), ("b", 1), ("c", 2)]
@@ -35,7 +35,7 @@ def test_by_index_it_ends_with_the_shortest() -> None:
     assert not is_stream(dataset)
 
 
-def test_with_a_stream_it_is_a_stream() -> None:
+def test_zip_with_a_stream_is_a_stream() -> None:
     dataset: Any = ZipDataset("abcd", Numbers(3))
     assert is_stream(dataset)
     assert list(dataset) == [("a", 0), ("b", 1), ("c", 2)]
@@ -52,11 +52,11 @@ def test_strict_refuses_another_length_at_once_by_index() -> None:
 def test_strict_streams_are_refused_at_the_end(lengths: tuple[int, ...], longer: int) -> None:
     samples = iter(ZipDataset(*map(Numbers, lengths), strict=True))  # type: ignore[call-overload]
     assert [next(samples)[0] for _ in range(2)] == [0, 1]
-    with pytest.raises(ValueError, match=f"dataset {lengths.index(2)} has ended, but dataset {longer} goes on"):
+    with pytest.raises(ValueError, match=f"dataset {lengths.index(2)} has ended, but dataset {longer} has more"):
         next(samples)
 
 
-def test_a_sample_that_fails_in_one_leaves_the_others_beside_each_other() -> None:
+def test_failing_sample_leaves_the_other_pairs_together() -> None:
     first: Any = MapDataset(Numbers(4), lambda number: 6 // (number - 1))
     second: Any = MapDataset(Numbers(4), lambda number: 6 // (number - 2))
     dataset: Any = ZipDataset(Numbers(4), first, second, Numbers(4))
@@ -80,7 +80,7 @@ def test_the_epoch_is_passed_on() -> None:
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="was given no dataset"):
         ZipDataset()
-    with pytest.raises(TypeError, match="a generator, which is no dataset"):
+    with pytest.raises(TypeError, match="a generator, which is not a dataset"):
         ZipDataset([1], (i for i in range(3)))
 
 
@@ -88,12 +88,12 @@ def test_a_state_of_another_number_of_datasets_is_refused() -> None:
     two, three = (ZipDataset(*[Numbers(3)] * number) for number in (2, 3))
     next(iter(two))  # type: ignore[call-overload]
     three.load_state_dict(two.state_dict())  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="of 2 datasets together, and here are 3"):
+    with pytest.raises(ValueError, match="of 2 datasets, but there are 3"):
         iter(three)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_one_that_was_interrupted_gives_no_pairs_of_others(place: int) -> None:
+def test_interrupted_zip_gives_no_mixed_pairs(place: int) -> None:
     class Interrupted:
         """Ctrl-C comes once, at 3."""
 
@@ -126,7 +126,7 @@ def test_one_that_was_interrupted_gives_no_pairs_of_others(place: int) -> None:
         list(pairs)  # it comes again, behind the pair of the state
 
 
-def test_one_that_ended_or_failed_goes_on() -> None:
+def test_zip_goes_on_after_a_failed_sample() -> None:
     pairs = iter(ZipDataset(from_iterable(lambda: range(2)), from_iterable(lambda: range(3))))
     assert list(pairs) == [(0, 0), (1, 1)]
     assert next(pairs, None) is None

@@ -12,6 +12,7 @@ import pytest
 from stoker import DataLoader, MissingExtraError, StokerWarning
 from stoker.device import pinning
 from stoker.loader import iterator
+from stoker.loader.record import record_of
 
 torch = pytest.importorskip("torch")
 Pair = namedtuple("Pair", "image label")
@@ -37,7 +38,7 @@ def test_custom_batch_types_pin_themselves_wherever_they_are() -> None:
     "batch",
     ["text", b"bytes", 5, None, [1, "a"], (1, 2), Pair(1, 2), {"a": 1}, OrderedDict(a=1), MappingProxyType({"a": 1})],
 )
-def test_what_holds_no_tensor_keeps_value_and_type(batch: object) -> None:
+def test_object_without_tensors_keeps_value_and_type(batch: object) -> None:
     assert pinning.pin(batch) == batch and type(pinning.pin(batch)) is type(batch)
 
 
@@ -48,7 +49,7 @@ def test_attributes_of_a_mapping_are_kept() -> None:
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
-def test_without_an_accelerator_it_warns_and_goes_on() -> None:
+def test_pinning_without_an_accelerator_warns() -> None:
     with pytest.warns(UserWarning, match="no accelerator is found"):
         assert not pinning.can_pin(True, "")
     with pytest.warns(UserWarning, match="pin_memory_device is deprecated"), warnings.catch_warnings():
@@ -68,7 +69,7 @@ def test_arrays_are_not_pinned_and_that_is_said() -> None:
         pinning.can_pin(True, "", "numpy")
 
 
-def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinning_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"stoker\[torch\]"):
         pinning.can_pin(True, "")
@@ -88,7 +89,7 @@ def test_pinning_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iterator.time, "perf_counter", lambda: float(next(clock)))
     loader = DataLoader([1, 2, 3, 4], batch_size=4)
     assert next(iter(loader)).tolist() == [1, 2, 3, 4]
-    assert loader._ledger.epoch.waited > 100
+    assert record_of(loader).ledger.epoch.waited > 100
 
 
 def test_nothing_is_asked_where_nothing_is_to_be_pinned() -> None:

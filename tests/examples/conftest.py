@@ -38,7 +38,7 @@ class Program:
         self.process.communicate()
 
     def read_until(self, sign: str, times: int = 1) -> None:
-        """Reads lines until so many of them end with `sign`."""
+        """Reads lines until a given number of them end with `sign`."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())

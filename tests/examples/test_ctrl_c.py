@@ -54,7 +54,7 @@ def test_while_it_is_being_imported(script: str, tmp_path: Path, program: Callab
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_raised_by_what_was_interrupted_says_nothing() -> None:
+def test_interrupted_pool_prints_no_traceback() -> None:
     """A pool of processes that has not begun, for instance."""
     program = f"""
 import os, signal, sys
@@ -98,7 +98,7 @@ def test_while_workers_start(photos: Path, press: Callable[[Any], None], program
         ("torch", "process", by_terminal),
     ],
 )
-def test_in_training(
+def test_ctrl_c_ends_training(
     photos: Path, loader: str, backend: str, press: Callable[[Any], None], program: Callable[..., Any]
 ) -> None:
     arguments = ["--loader", loader, "--backend", backend, "--epochs", EPOCHS, "--batch-size", 4]
@@ -109,15 +109,15 @@ def test_in_training(
     assert training.lines[-1].endswith("of 9 batches.")
 
 
-def test_while_the_first_run_of_two_is_imported(photos: Path, program: Callable[..., Any]) -> None:
+def test_while_the_first_run_is_imported(photos: Path, program: Callable[..., Any]) -> None:
     with program("train_images.py", "--data", photos, **IMPORTING) as comparing:
         comparing.read_until("| numpy", times=2)  # by the program, and by the run
         by_terminal(comparing)
-        ends(comparing, "in run 1 of 2.")
+        ends(comparing, "in run 1 of 3.")
 
 
-def test_in_the_second_run_of_two(photos: Path, program: Callable[..., Any]) -> None:
+def test_ctrl_c_ends_the_second_run(photos: Path, program: Callable[..., Any]) -> None:
     with program("train_images.py", "--data", photos, "--epochs", 1) as comparing:
         comparing.read_until("to validate", times=2)
         by_terminal(comparing)
-        ends(comparing, "in run 2 of 2.")
+        ends(comparing, "in run 2 of 3.")

@@ -47,7 +47,7 @@ def run(ranks: int, *arguments: object) -> tuple[list[tuple[int, ...]], list[flo
     )
 
 
-def test_other_ranks_go_on_where_it_stopped(tmp_path: Path) -> None:
+def test_ddp_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
     file = tmp_path / "digits.pt"
     whole, losses, right = run(1)
     # Of 357 digits two ranks have 179 and 178: in batches of 89 one more batch for the first.
@@ -64,7 +64,7 @@ def test_other_ranks_go_on_where_it_stopped(tmp_path: Path) -> None:
     assert right[1] / 357 > 0.75
 
 
-def test_without_torchrun() -> None:
+def test_ddp_example_runs_without_torchrun() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"}
     alone = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, env=environment)
     assert alone.returncode == 2

@@ -49,7 +49,7 @@ def test_the_split_and_the_share_of_truncated_files(rows: list[dict[str, Any]]) 
     assert Counter(row["is_verified"] for row in rows) == {1: 39, 0: 1}  # 1 % of 40 would be none
 
 
-def test_what_is_verified_decodes_and_what_is_not_is_truncated(photos: Path, rows: list[dict[str, Any]]) -> None:
+def test_verified_photos_decode_and_others_are_truncated(photos: Path, rows: list[dict[str, Any]]) -> None:
     from PIL import Image
 
     for row in rows:
@@ -68,14 +68,14 @@ def test_no_two_images_are_alike(photos: Path) -> None:
     assert len(set(contents(photos).values())) == IMAGES + 1
 
 
-def test_it_is_the_same_each_time(photos: Path, tmp_path: Path, program: Callable[..., Any]) -> None:
+def test_photos_are_the_same_each_time(photos: Path, tmp_path: Path, program: Callable[..., Any]) -> None:
     with program("make_photos.py", "--data", tmp_path / "again", "--images", IMAGES) as making:
         assert making.end() == 0, making.output
     assert contents(tmp_path / "again") == contents(photos)
     assert [path.name for path in tmp_path.iterdir()] == ["again"]
 
 
-def test_what_a_stopped_run_has_made_is_kept(photos: Path, tmp_path: Path, program: Callable[..., Any]) -> None:
+def test_photos_of_a_stopped_run_are_kept(photos: Path, tmp_path: Path, program: Callable[..., Any]) -> None:
     unfinished = tmp_path / f".photos.{IMAGES}.unfinished"
     (unfinished / "brick").mkdir(parents=True)
     (unfinished / "brick" / "00001.jpg").write_bytes(b"made before")
@@ -89,14 +89,16 @@ def test_what_a_stopped_run_has_made_is_kept(photos: Path, tmp_path: Path, progr
     assert found == whole
 
 
-def test_a_second_run_finds_everything_there(photos: Path, program: Callable[..., Any]) -> None:
+def test_second_run_makes_no_photo_again(photos: Path, program: Callable[..., Any]) -> None:
     with program("make_photos.py", "--data", photos, "--images", IMAGES) as making:
         assert making.end() == 0, making.output
     assert "is there already" in making.output
 
 
 @pytest.mark.parametrize("what", ["another number of images", "a folder of the user's"])
-def test_another_folder_is_left_alone(photos: Path, tmp_path: Path, what: str, program: Callable[..., Any]) -> None:
+def test_folder_with_other_files_is_left_alone(
+    photos: Path, tmp_path: Path, what: str, program: Callable[..., Any]
+) -> None:
     folder = tmp_path / "photos"
     if what == "another number of images":
         shutil.copytree(photos, folder)

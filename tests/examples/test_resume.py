@@ -1,4 +1,4 @@
-"""resume.py: killed and resumed with other workers, it gives the losses of a run that nobody disturbed."""
+"""resume.py: killed and resumed with other workers, it gives the losses of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[2] / "examples" / "resume.py"
 STEPS, SAVED = 174, 7
 LINE = re.compile(r"epoch (\d+), step (\d+): loss (\S+)")
-PIPE = 4096  # bytes, less than 100 lines: nobody is further ahead of who reads
+PIPE = 4096  # bytes, less than 100 lines: the writer is at most that far ahead of the reader
 
 
 class Training(subprocess.Popen[bytes]):

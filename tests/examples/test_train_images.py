@@ -1,4 +1,4 @@
-"""train_images.py: it trains with each backend and with both loaders, and on folders of the user's own."""
+"""train_images.py: it trains with each backend and in each way to load, and on folders of the user's own."""
 
 from __future__ import annotations
 
@@ -18,41 +18,49 @@ import pytest
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FIGURES = ["name", "rate", "wait_share", "first_batch", "cpu_seconds", "accuracy", "peak_memory"]
+FIGURES = ["name", "loading_rate", "rate", "wait_share", "first_batch", "cpu_seconds", "accuracy", "peak_memory"]
 
 
-@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_a_run_with_each_backend(photos: Path, tmp_path: Path, backend: str, program: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("loader", "backend"),
+    [("stoker", "serial"), ("stoker", "thread"), ("stoker", "process"), ("images", "thread"), ("images", "process")],
+)
+def test_a_run_with_each_backend(
+    photos: Path, tmp_path: Path, loader: str, backend: str, program: Callable[..., Any]
+) -> None:
     file = tmp_path / "figures.json"
-    arguments = ["--loader", "stoker", "--backend", backend, "--epochs", 2, "--batch-size", 8, "--json", file]
+    arguments = ["--loader", loader, "--backend", backend, "--epochs", 2, "--batch-size", 8, "--json", file]
     with program("train_images.py", "--data", photos, *arguments) as training:
         assert training.end() == 0, training.output
-    name = "stoker, serial" if backend == "serial" else f"stoker, 2 x {backend}"
-    counts, *epochs = training.lines
+    name = f"{loader}, serial" if backend == "serial" else f"{loader}, 2 x {backend}"
+    counts, alone, *epochs = training.lines
+    assert re.match(rf"{name}: loading alone: [\d,]+ images/s$", alone)
     assert counts == f"{name}: 33 photographs to train, 6 to validate"  # 40, of which one is truncated
     assert [line.partition(": ")[2][:12] for line in epochs] == ["epoch 1 of 2", "epoch 2 of 2"]
     figures = json.loads(file.read_text())
     assert list(figures) == FIGURES
-    assert figures["rate"] > 0
+    assert figures["rate"] > 0 and figures["loading_rate"] > 0
     assert 0 < figures["wait_share"] < 1
     assert figures["first_batch"] > 0
     assert figures["cpu_seconds"] > 0
 
 
-def test_both_loaders_are_set_side_by_side(photos: Path, program: Callable[..., Any]) -> None:
+def test_train_images_compares_three_ways_to_load(photos: Path, program: Callable[..., Any]) -> None:
     with program("train_images.py", "--data", photos, "--epochs", 1, "--batch-size", 8) as training:
         assert training.end() == 0, training.output
     cells = [re.split(" *[│┃] *", line)[1:-1] for line in training.lines if re.match("[│┃]", line)]
-    assert cells[:2] == [["", "stoker", "torch", ""], ["", "2 x process", "2 x process", "first / second"]]
+    assert cells[:2] == [["", "images", "stoker", "torch"], ["", *["2 x process"] * 3]]
     assert [row[0] for row in cells[2:]] == [
-        "images/s",
+        "loading, images/s",
+        "training, images/s",
         "time waited",
         "first batch after",
         "CPU-seconds",
         "peak memory of all",
-        "validation accuracy",
     ]
-    assert all(re.match(r"[\d.,]+( s| MB|%)?$", cell) for row in cells[2:] for cell in row[1:3])
+    figure = r"[\d.,]+( s| MB|%)?"
+    assert all(re.fullmatch(rf"{figure} \([\d.]+ x\)", cell) for row in cells[2:] for cell in row[1:3])
+    assert all(re.fullmatch(figure, row[3]) for row in cells[2:])
 
 
 def test_torch_gets_processes_for_want_of_threads(photos: Path, program: Callable[..., Any]) -> None:

@@ -43,7 +43,7 @@ def crashes(index: Any) -> None:
 
 
 def is_killed(index: Any) -> None:
-    """A sample during which somebody kills the process."""
+    """A sample during which the process is killed from outside."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -75,9 +75,8 @@ class Samples(stoker.Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         if index in self.faults:
             self.faults[index](index)
-        info = stoker.get_worker_info()
-        assert info is not None and info.rng is not None
-        return int(index), info.rng.random_generator.random()
+        rng = stoker.sample_rng()
+        return int(index), rng.random_generator.random()
 
 
 BAD: dict[int, Fault] = {

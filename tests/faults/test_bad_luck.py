@@ -23,8 +23,10 @@ import pytest
 
 import stoker
 from stoker import QuarantineError, StokerWarning, WorkerDiedError, WorkerStartError
-from stoker._engine.process import worker, zygote
-from stoker._supervision import cut
+from stoker._engine import supervisor
+from stoker._engine.messages import SlotWanted
+from stoker._engine.process import worker
+from stoker._supervision import slot_allocator, split_policy
 from tests.faults.runs import (
     BACKENDS,
     BAD,
@@ -76,7 +78,9 @@ def settings_of(backend: str | None) -> dict[str, Any]:
 class TestQuarantineFile:
     @pytest.mark.parametrize("backend", EVERYWHERE)
     @pytest.mark.parametrize("below", ["away/bad", "file/bad", "folder"])
-    def test_cannot_be_opened(self, below: str, backend: str | None, tmp_path: Path) -> None:
+    def test_quarantine_file_that_cannot_be_opened_is_an_error(
+        self, below: str, backend: str | None, tmp_path: Path
+    ) -> None:
         """It is said before anything is started."""
         (tmp_path / "file").touch()
         (tmp_path / "folder").mkdir()
@@ -86,7 +90,7 @@ class TestQuarantineFile:
 
     @quiet
     @pytest.mark.parametrize("backend", EVERYWHERE)
-    def test_on_a_full_disk(self, backend: str | None) -> None:
+    def test_full_quarantine_disk_costs_no_batch(self, backend: str | None) -> None:
         events: list[Any] = []
         made = loader(
             Samples(BAD), on_error="skip", quarantine="/dev/full", on_event=events.append, **settings_of(backend)
@@ -100,7 +104,7 @@ class TestQuarantineFile:
         assert failed and failed[0].details["errno"] == errno.ENOSPC
         assert made.report().event_counts["quarantine_failed"] == len(failed)
 
-    def test_is_told_once(self) -> None:
+    def test_full_quarantine_disk_is_warned_of_once(self) -> None:
         made = loader(Samples(BAD), on_error="skip", quarantine="/dev/full")
         with pytest.warns(StokerWarning) as told:
             story(made)
@@ -108,7 +112,7 @@ class TestQuarantineFile:
         assert sum("cannot be written" in str(warning.message) for warning in told) == 1
 
     @quiet
-    def test_what_was_missing_is_written_when_it_can_be(self, tmp_path: Path) -> None:
+    def test_missing_quarantine_lines_are_written_later(self, tmp_path: Path) -> None:
         file = tmp_path / "bad"
         made = loader(Samples(BAD), on_error="skip", quarantine=file)
         iterator = iter(made)
@@ -146,7 +150,7 @@ class TestClock:
         monkeypatch.setattr(time, "time", lambda: next(times))
 
     @pytest.mark.parametrize("backend", [None, "three threads", "two workers"])
-    def test_changes_nothing(self, backend: str | None, tmp_path: Path) -> None:
+    def test_clock_that_jumps_changes_nothing(self, backend: str | None, tmp_path: Path) -> None:
         events: list[Any] = []
         settings = settings_of(backend)
         settings = {**settings, "stall_warning": 5.0, "timeout": 20} if settings else settings
@@ -157,7 +161,7 @@ class TestClock:
         assert [fault["index"] for fault in faults_in(file)] == sorted(BAD)
         assert made.report().epoch.waited >= 0 and "waiting" in str(made.report())
 
-    def test_deaths_are_counted_all_the_same(self, tmp_path: Path) -> None:
+    def test_deaths_are_counted_while_the_clock_jumps(self, tmp_path: Path) -> None:
         killed = {index: Once(tmp_path / str(index), is_killed) for index in (0, 16, 32)}
         iterator = iter(loader(Samples(killed), max_restarts=2, num_workers=1, multiprocessing_context="fork"))
         with pytest.raises(WorkerDiedError, match="3 workers have died"):
@@ -173,7 +177,7 @@ class Refusals:
         self._fork = os.fork
         self._births, self._refusals = births, refusals
         patch.setattr(os, "fork", self)
-        patch.setattr(zygote, "HELD_BACK", 0.02)
+        patch.setattr(supervisor, "HELD_BACK", 0.02)
 
     def __call__(self) -> int:
         if os.getpid() != self._trainer:
@@ -187,31 +191,35 @@ class Refusals:
 
 class TestNoProcessCanBeStarted:
     @quiet
-    def test_for_a_while(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_worker_start_refused_for_a_while_is_tried_again(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         """The other worker goes on meanwhile."""
         Refusals(monkeypatch, births=2, refusals=3)
         events: list[Any] = []
         made = loader(Samples({9: Once(tmp_path / "once", is_killed)}), on_event=events.append, **FORKED)
         assert indices(story(made)) == CALM
-        assert [event.kind for event in events] == ["death", "held_back"]  # told once, however often it is tried
-        assert "cannot be started anew yet: [Errno 11]" in events[1].message
-        assert "The others go on" in events[1].message
+        assert [event.kind for event in events] == ["death", "restart_delayed"]  # told once, however often it is tried
+        assert "cannot be started again yet: [Errno 11]" in events[1].message
+        assert "The other workers go on" in events[1].message
 
     @quiet
-    def test_until_the_only_worker_is_back(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_loader_waits_until_its_only_worker_is_back(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         Refusals(monkeypatch, births=1, refusals=3, again=1)
         settings = {"num_workers": 1, "multiprocessing_context": "fork"}
         twice = {index: Once(tmp_path / str(index), is_killed) for index in (9, 30)}
         made = loader(Samples(twice), **settings)
         assert indices(story(made)) == CALM
-        assert made.report().event_counts == {"death": 2, "held_back": 2}  # of each death once
-        told = [event.message for event in made.report().events["held_back"]]
-        assert all("No other is left" in message and "go on" not in message for message in told)
+        assert made.report().event_counts == {"death": 2, "restart_delayed": 2}  # of each death once
+        told = [event.message for event in made.report().events["restart_delayed"]]
+        assert all("No other worker is left" in message and "go on" not in message for message in told)
 
     @quiet
     @pytest.mark.parametrize("workers", [1, 2])
-    def test_never_again(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int) -> None:
-        monkeypatch.setattr(zygote, "PATIENCE", 0.3)
+    def test_worker_that_can_never_be_started_again_ends_the_run(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int
+    ) -> None:
+        monkeypatch.setattr(supervisor, "PATIENCE", 0.3)
         Refusals(monkeypatch, births=workers, refusals=10**6)
         killed = {index: Once(tmp_path / str(index), is_killed) for index in (12, 24)}
         iterator = iter(loader(Samples(killed), num_workers=workers, multiprocessing_context="fork"))
@@ -224,8 +232,8 @@ class TestNoProcessCanBeStarted:
 
     @pytest.mark.slow
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody whose processes are so few")
-    def test_a_real_one(self) -> None:
-        """The kernel counts the processes of a user: of one that nobody else is."""
+    def test_limit_on_processes_of_the_kernel_is_an_error(self) -> None:
+        """The kernel counts the processes of a user; this test has a user of its own."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-c", LIMITED, str(40_000 + os.getpid() % 20_000)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -234,13 +242,13 @@ class TestNoProcessCanBeStarted:
         assert re.match(r"could not start worker 1 of 4: \[Errno 11\].*`ulimit -u`", said)
         assert left == "0 left"
 
-    def test_from_the_first_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_first_worker_that_cannot_be_started_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         Refusals(monkeypatch, births=1, refusals=1)
         with pytest.raises(WorkerStartError, match="could not start worker 1 of 2"):
             list(loader(Samples(), **FORKED))
 
     @quiet
-    def test_not_even_another_zygote(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_zygote_restart_is_tried_until_it_succeeds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         iterator = iter(loader(Samples(), **FORKED))
         batches = [plain(next(iterator))]
         real, left = os.fork, [2]
@@ -268,16 +276,16 @@ class Rows(Samples):
 @quiet
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("when", ["it makes a sample", "it waits for memory"])
-def test_a_full_arena_while_a_worker_is_replaced(
+def test_worker_is_replaced_while_the_arena_is_full(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, when: str, workers: int
 ) -> None:
     """There is memory for three batches, of which the user keeps two: what the dead had comes back, each time."""
-    send, grant = worker.ZygotesWorker.send, zygote.Lending.grant
+    send, grant = worker.ZygotesWorker.send, slot_allocator.SlotAllocator.grant
     once = {index: Once(tmp_path / str(index), is_killed) for index in (14, 22, 30, 38, 46)}
 
-    def dies(self: Any, *message: Any) -> None:
-        send(self, *message)
-        if message[0] == "ask":
+    def dies(self: Any, message: Any) -> None:
+        send(self, message)
+        if isinstance(message, SlotWanted):
             once.get(self._unit * 4 + 2, int)(0)
 
     def notes(self: Any, *arguments: Any, **more: Any) -> Iterator[Any]:
@@ -285,11 +293,11 @@ def test_a_full_arena_while_a_worker_is_replaced(
         if self.is_asked:
             (tmp_path / "full").touch()
 
-    monkeypatch.setattr(zygote.Lending, "grant", notes)
+    monkeypatch.setattr(slot_allocator.SlotAllocator, "grant", notes)
     if when == "it waits for memory":
         monkeypatch.setattr(worker.ZygotesWorker, "send", dies)
-        monkeypatch.setattr(zygote.Lending, "offer", lambda self, unit: None)  # so that each unit asks
-    monkeypatch.setattr(cut, "WORTH", math.inf)  # parts of one do not wait for memory
+        monkeypatch.setattr(slot_allocator.SlotAllocator, "offer", lambda self, unit: None)  # so that each unit asks
+    monkeypatch.setattr(split_policy, "WORTH", math.inf)  # parts of one do not wait for memory
     settings = {"num_workers": workers, "multiprocessing_context": "fork", "memory_budget": 3 << 20, "timeout": 20}
     kept, seen = [], []
     for batch in loader(Rows(once if when == "it makes a sample" else {}), max_restarts=9, **settings):
@@ -302,18 +310,16 @@ def test_a_full_arena_while_a_worker_is_replaced(
 
 
 @quiet
-def test_who_waits_for_memory_cannot_go_on_in_place_of_one_that_cannot_be_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_worker_that_waits_for_memory_replaces_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """There is memory for one batch, and the second worker waits for it until the first batch is made."""
-    monkeypatch.setattr(zygote, "PATIENCE", 0.3)
+    monkeypatch.setattr(supervisor, "PATIENCE", 0.3)
     Refusals(monkeypatch, births=2, refusals=10**6)
     ear, mouth = os.pipe()
     send = worker.ZygotesWorker.send
 
-    def spied(self: Any, *message: Any) -> None:
-        send(self, *message)
-        if message[0] == "ask":
+    def spied(self: Any, message: Any) -> None:
+        send(self, message)
+        if isinstance(message, SlotWanted):
             os.write(mouth, b"x")
 
     def dies(index: Any) -> None:
@@ -328,7 +334,7 @@ def test_who_waits_for_memory_cannot_go_on_in_place_of_one_that_cannot_be_starte
     os.close(mouth)
 
 
-def test_a_policy_that_cannot_be_sent() -> None:
+def test_policy_that_cannot_be_pickled_is_an_error() -> None:
     lock = threading.Lock()
 
     def policy(record: Any) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader, errors
-from stoker._engine.process import trainer
+from stoker._engine.fork import trainer
 
 DEATHS: dict[str, tuple[Callable[[], object], str]] = {
     "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), "is killed by signal: Killed"),
@@ -59,7 +59,7 @@ def loader(dataset: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_worker_dies(death: str) -> None:
+def test_dead_worker_is_an_error_without_restarts(death: str) -> None:
     how, told = DEATHS[death]
     iterator = iter(loader(Dies(how)))
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly") as caught:
@@ -73,7 +73,7 @@ def test_worker_dies(death: str) -> None:
 @pytest.mark.parametrize(
     ("death", "advice"),
     [
-        ("SIGKILL", "for want of memory"),
+        ("SIGKILL", "out of memory"),
         ("SIGSEGV", "from a library in C"),
         ("os._exit", r"os\._exit\(\)"),
         ("SIGTERM", ""),
@@ -83,7 +83,7 @@ def test_the_advice_is_for_what_happened(death: str, advice: str) -> None:
     with pytest.raises(errors.WorkerDiedError) as caught:
         list(loader(Dies(DEATHS[death][0])))
     told = str(caught.value)
-    others = [other for other in ("for want of memory", "from a library in C", r"os\._exit\(\)") if other != advice]
+    others = [other for other in ("out of memory", "from a library in C", r"os\._exit\(\)") if other != advice]
     assert re.search(advice, told) and not any(re.search(other, told) for other in others)
 
 
@@ -97,7 +97,7 @@ def test_words_that_a_worker_leaves_with(capfd: pytest.CaptureFixture[str]) -> N
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 @pytest.mark.parametrize("birth", ["fork", "forkserver"])
 @pytest.mark.parametrize("most", [0, 1])
-def test_the_last_death_is_counted_and_tells_of_those_before_it(birth: str, most: int) -> None:
+def test_error_of_the_last_death_lists_the_earlier_deaths(birth: str, most: int) -> None:
     heard: list[Any] = []
     made = loader(
         Dies(DEATHS["SIGTERM"][0]),
@@ -120,7 +120,7 @@ def test_the_last_death_is_counted_and_tells_of_those_before_it(birth: str, most
         assert f"{most + 1} workers have died within ten minutes" in str(caught.value)
 
 
-def test_where_the_first_death_is_the_end_there_is_an_error_and_no_warning_beside_it() -> None:
+def test_first_death_that_ends_the_run_gives_no_warning() -> None:
     with warnings.catch_warnings(), pytest.raises(errors.WorkerDiedError):
         warnings.simplefilter("error")
         list(loader(Dies(DEATHS["SIGKILL"][0])))
@@ -135,7 +135,7 @@ def test_worker_is_killed_while_idle() -> None:
             pass
 
 
-def test_how_it_died_is_told_though_the_trainer_ignores_its_children() -> None:
+def test_cause_of_death_is_known_when_sigchld_is_ignored() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with pytest.raises(errors.WorkerDiedError, match="is killed by signal: Terminated"):
@@ -174,7 +174,7 @@ def test_zygote_is_killed() -> None:
             pass
 
 
-def test_zygote_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_zygote_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "PULSE", 0.05)
     monkeypatch.setattr(trainer, "HUNG", 0.3)
     iterator = iter(loader(Dies(lambda: None)))

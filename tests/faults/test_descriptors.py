@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def test_many_batches_held_with_a_hundred_descriptors(start: Any, birth: str) -> None:
+def test_many_batches_are_held_with_a_hundred_descriptors(start: Any, birth: str) -> None:
     program = start(
         birth,
         """
@@ -22,7 +22,7 @@ def test_many_batches_held_with_a_hundred_descriptors(start: Any, birth: str) ->
     assert program.end() == (0, "")
 
 
-def test_too_few_descriptors_to_begin_with_leave_none_behind(start: Any, birth: str) -> None:
+def test_failed_start_for_lack_of_descriptors_leaks_none(start: Any, birth: str) -> None:
     """Whichever of them is the first that cannot be had."""
     program = start(
         birth,
@@ -122,7 +122,7 @@ def test_a_program_without_standard_streams(start: Any, birth: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("closes", ["before", "itself"])
-def test_a_file_of_the_users_that_has_the_number_of_the_standard_input(start: Any, closes: str) -> None:
+def test_user_file_with_descriptor_0_stays_open(start: Any, closes: str) -> None:
     program = start(
         "fork",
         f"""

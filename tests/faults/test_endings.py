@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader
-from stoker._engine.process import kernel
+from stoker._engine.process import linux
 
 QUICK = 2.0
 """Seconds. A second is promised; the machine that tests this may be busy."""
@@ -43,7 +43,7 @@ def quickly() -> Iterator[None]:
 # In one process. What stays behind is found by the fixture of all tests.
 
 
-def test_break(birth: str) -> None:
+def test_break_out_of_the_loop_ends_the_workers(birth: str) -> None:
     loader: Any = DataLoader(SAMPLES, num_workers=2, output="numpy", multiprocessing_context=birth)
     start = None
     for _ in loader:
@@ -52,7 +52,7 @@ def test_break(birth: str) -> None:
     assert start is not None and time.monotonic() - start < QUICK
 
 
-def test_exception(birth: str) -> None:
+def test_exception_in_the_loop_ends_the_workers(birth: str) -> None:
     def train() -> None:
         nonlocal start
         for _ in open_iterator(birth):
@@ -74,7 +74,7 @@ def test_del_while_a_batch_is_kept(birth: str) -> None:
     assert (batch + batch)[0, 0] == 4
 
 
-def test_garbage(birth: str) -> None:
+def test_collected_iterator_ends_its_workers(birth: str) -> None:
     gc.freeze()  # what the tests before have left is not to be looked through again
     try:
         iterator = open_iterator(birth)
@@ -87,7 +87,7 @@ def test_garbage(birth: str) -> None:
         gc.unfreeze()
 
 
-def test_close_twice(birth: str) -> None:
+def test_close_may_be_called_twice(birth: str) -> None:
     iterator = open_iterator(birth)
     with quickly():
         iterator.close()
@@ -113,17 +113,20 @@ def test_iter_in_a_thread_that_ends(birth: str) -> None:
     assert sum(1 for _ in iterators.pop()) == 19
 
 
-def test_somebody_else_waited_for_our_zygote() -> None:
+def test_zygote_reaped_by_other_code_is_handled() -> None:
     iterator = open_iterator("fork", max_restarts=0)
     zygote = iterator._backend.pids[0]
     os.kill(zygote, signal.SIGKILL)
     assert os.waitpid(-1, 0)[0] == zygote
-    with pytest.raises(RuntimeError, match=r"exited unexpectedly.*status was taken by somebody else's wait"), quickly():
+    with (
+        pytest.raises(RuntimeError, match=r"exited unexpectedly.*other code of this process has taken its exit status"),
+        quickly(),
+    ):
         while True:
             next(iterator)
 
 
-def test_batches_that_arrived_before_the_zygote_died_are_delivered(birth: str) -> None:
+def test_batches_from_before_a_zygote_death_are_delivered(birth: str) -> None:
     iterator = open_iterator(birth, num_workers=1, max_restarts=0)  # one worker's answers come in order
     backend = iterator._backend
     while not backend._inbox:
@@ -157,7 +160,7 @@ def arena_blocks(pid: int) -> int:
 
 
 def test_children_that_hold_our_sockets(birth: str) -> None:
-    """A fork of somebody else's has copies of all descriptors: zygote and memory must go all the same."""
+    """A fork by other code has copies of all descriptors: zygote and memory must end all the same."""
     iterator = open_iterator(birth)
     ear, mouth = os.pipe()
     bystander = os.fork()
@@ -194,7 +197,7 @@ def test_a_forked_child_does_not_disturb(birth: str) -> None:
     assert [batch[0, 0] for batch in iterator] == list(range(2, 40, 2))
 
 
-def test_a_report_in_a_forked_child_takes_nothing_from_its_parent(birth: str) -> None:
+def test_report_in_a_forked_child_leaves_its_parent_alone(birth: str) -> None:
     how: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "output": "numpy", "prefetch_factor": 1}
     made = DataLoader(SAMPLES, multiprocessing_context=birth, **how)
     iterator: Any = iter(made)
@@ -205,7 +208,7 @@ def test_a_report_in_a_forked_child_takes_nothing_from_its_parent(birth: str) ->
         code = 1
         try:
             report = made.report(stacks=True)
-            code = 0 if "told to the process that has the iterator" in str(report) else 2
+            code = 0 if "only the process that made the iterator" in str(report) else 2
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
@@ -238,15 +241,15 @@ def test_ctrl_c_while_a_clean_one_is_started(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_ctrl_c_in_the_last_steps_of_a_birth(monkeypatch: pytest.MonkeyPatch, birth: str) -> None:
-    """Nobody else knows of the zygote then."""
+    """No other process knows of the zygote then."""
 
     def descriptor(pid: int) -> int | None:
         if pid != os.getpid():
             signal.raise_signal(signal.SIGINT)
         return real(pid)
 
-    real = kernel.process_descriptor
-    monkeypatch.setattr(kernel, "process_descriptor", descriptor)
+    real = linux.process_descriptor
+    monkeypatch.setattr(linux, "process_descriptor", descriptor)
     with pytest.raises(KeyboardInterrupt):
         open_iterator(birth)
 
@@ -425,7 +428,7 @@ def test_trainer_is_pid_1(start: Any, birth: str, victim: str) -> None:
 
 
 def test_a_trainer_that_never_reads(start: Any, birth: str) -> None:
-    """As many batches as were asked for are made, and then nobody uses any CPU."""
+    """The requested batches are made, and then no process uses any CPU."""
     program = start(
         birth,
         """
@@ -465,7 +468,7 @@ def test_a_trainer_that_never_reads(start: Any, birth: str) -> None:
     assert program.end() == (0, "")
 
 
-def test_a_forked_child_has_workers_of_its_own_where_its_parents_are_kept(birth: str) -> None:
+def test_forked_child_has_workers_of_its_own(birth: str) -> None:
     loader = DataLoader(
         SAMPLES,
         batch_size=2,

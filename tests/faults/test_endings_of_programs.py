@@ -187,7 +187,7 @@ def test_a_hang_up_that_is_ignored(begin: Begin, birth: str) -> None:
 
 
 FREEZES = """
-        from stoker._engine.process import trainer
+        from stoker._engine.fork import trainer
         trainer.PULSE, trainer.HUNG, trainer.FROZEN = PULSE, 0.4, 0.1
 
         class Gated(Data):
@@ -217,7 +217,7 @@ FREEZES = """
 def test_a_program_that_is_frozen(
     begin: Begin, tmp_path: Path, whom: Callable[[int, int], None], ready: str, settings: dict[str, Any], pulse: float
 ) -> None:
-    """For longer than any of its deadlines, while it waits for a batch. The time that it slept is nobody's fault."""
+    """For longer than any of its deadlines, while it waits for a batch. The time that it slept does not count."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     program = begin(
@@ -226,7 +226,7 @@ def test_a_program_that_is_frozen(
     )
     program.hears("waits")
     program.hears("asks")
-    key = os.open(gate, os.O_RDWR)  # which waits for nobody to read
+    key = os.open(gate, os.O_RDWR)  # which does not wait for a reader
     try:
         whom(program.pid, signal.SIGSTOP)
         if ready == "in time":
@@ -292,7 +292,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("whose", ERRORS)
-def test_an_error_that_nobody_catches(begin: Begin, whose: str) -> None:
+def test_uncaught_error_ends_the_workers(begin: Begin, whose: str) -> None:
     lines, text = ERRORS[whose]
     program = begin("fork", lines + "\n        right(it, 0, 5)\n        for batch in it: say('too many')")
     status, errors = program.over()
@@ -600,7 +600,7 @@ def work(number):
     [("fork", ["context.Pool(2)", "ProcessPoolExecutor(2, context)"]), ("forkserver", ["context.Pool(1)"])],
     ids=["fork", "clean"],
 )
-def test_in_a_pool_of_processes(begin: Begin, tmp_path: Path, how: str, pools: list[str]) -> None:
+def test_loader_in_a_process_pool_ends_with_the_pool(begin: Begin, tmp_path: Path, how: str, pools: list[str]) -> None:
     """Also where they are daemons, to which multiprocessing allows no children, and which it ends by SIGTERM."""
     (tmp_path / "of_the_pool.py").write_text(WORK)
     program = begin(

@@ -25,6 +25,8 @@ def settings_of(backend: str | None) -> dict[str, Any]:
 
 
 class Described(Samples):
+    stoker_protocol = True
+
     def describe(self, index: int) -> str:
         if index == 30:
             raise LookupError("no such file")
@@ -32,7 +34,7 @@ class Described(Samples):
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE)
-def test_what_the_dataset_says_about_a_sample(backend: str | None, tmp_path: Path) -> None:
+def test_record_has_the_datasets_description_of_a_sample(backend: str | None, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
     events: list[Any] = []
     made = loader(
@@ -51,14 +53,14 @@ def test_what_the_dataset_says_about_a_sample(backend: str | None, tmp_path: Pat
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE[1:])
-def test_what_the_dataset_says_about_a_sample_that_is_raised(backend: str) -> None:
+def test_raised_error_has_the_datasets_description(backend: str) -> None:
     iterator = iter(loader(Described({2: raises(OSError)}), **settings_of(backend)))
     with pytest.raises(OSError, match=r"worker (process|thread) \d+, at sample 2 \(photos/0002.jpg\)"):
         next(iterator)
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE)
-def test_what_is_said_about_a_sample_of_a_part(backend: str | None, tmp_path: Path) -> None:
+def test_record_describes_a_sample_of_a_subset(backend: str | None, tmp_path: Path) -> None:
     """Of what `random_split` gives, and of what a quarantine file leaves."""
     file = tmp_path / "bad.jsonl"
     (tmp_path / "before").write_text('{"index": 0, "kind": "exception"}\n')
@@ -74,6 +76,8 @@ def test_what_is_said_about_a_sample_of_a_part(backend: str | None, tmp_path: Pa
 class Unnamed(stoker.IterableDataset[Any]):
     """A stream whose samples have no index to describe."""
 
+    stoker_protocol = True
+
     def __iter__(self) -> Any:
         return self
 
@@ -84,12 +88,12 @@ class Unnamed(stoker.IterableDataset[Any]):
         return ["photos/0000.jpg"][index]
 
 
-def test_nobody_is_asked_about_a_sample_without_an_index() -> None:
+def test_sample_without_an_index_has_no_description() -> None:
     made = loader(Unnamed(), batch_size=None)
     with pytest.raises(OSError, match="gone"):
         next(iter(made))
     (like,) = made.report().epoch.faults.values()
-    assert like.first["description"] is None
+    assert like.first.description is None
 
 
 class Records:
@@ -107,7 +111,7 @@ class Records:
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE)
-def test_what_a_callable_is_told(backend: str | None, tmp_path: Path) -> None:
+def test_callable_policy_gets_the_fault_record(backend: str | None, tmp_path: Path) -> None:
     path = tmp_path / "asked"
     made = loader(
         Described({9: raises(OSError), 12: raises(SkipSample)}),
@@ -197,7 +201,7 @@ def test_an_exception_that_cannot_be_printed_is_one_like_others(policy: str, bac
     batches = indices(story(made))
     assert batches[:2] + batches[3:] == CALM[:2] + CALM[3:] and set(batches[2]) == {8, 10, 11}
     (like,) = made.report().epoch.faults.values()
-    assert like.first["exception"] == "Mute: (Mute.__str__() raised RuntimeError)"
+    assert like.first.exception == "Mute: (Mute.__str__() raised RuntimeError)"
 
 
 class Badly(SyntaxError):
@@ -220,7 +224,7 @@ class Hides(Exception):
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE)
-def test_one_that_cannot_be_asked_for_anything_is_one_like_others(backend: str | None) -> None:
+def test_exception_with_broken_methods_is_recorded(backend: str | None) -> None:
     def fail(index: int) -> None:
         raise {9: Badly, 17: Leaves, 25: Hides}[index]
 
@@ -230,13 +234,13 @@ def test_one_that_cannot_be_asked_for_anything_is_one_like_others(backend: str |
     assert "death" not in made.report().events
 
 
-def test_of_long_texts_the_ends_are_kept(tmp_path: Path) -> None:
+def test_long_texts_keep_their_beginning_and_end(tmp_path: Path) -> None:
     """A loader keeps many of them, for as long as it lives."""
     made = loader(Samples({9: raises(OSError, "x" * 1_000_000)}), on_error="skip", quarantine=tmp_path / "bad")
     list(made)
     (like,) = made.report().epoch.faults.values()
     (record,) = stoker.quarantine(tmp_path / "bad").records
-    for text in (like.first["exception"], like.first["traceback"], record.exception, record.traceback):
+    for text in (like.first.exception, like.first.traceback, record.exception, record.traceback):
         assert len(text) < 100_000 and text.rstrip().endswith("(9)") and "characters are left out" in text
     assert record.exception is not None and record.exception.startswith("OSError: xxx")
     assert sum(len(event.message) for event in made.report().events["error"]) < 200_000
@@ -244,6 +248,8 @@ def test_of_long_texts_the_ends_are_kept(tmp_path: Path) -> None:
 
 class Undescribable(Samples):
     """What describes a sample does this instead."""
+
+    stoker_protocol = True
 
     def __init__(self, does: Any) -> None:
         super().__init__({9: raises(OSError)})
@@ -268,7 +274,7 @@ class Few:
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE)
-def test_a_description_that_leaves_does_not_take_its_worker_along(backend: str | None) -> None:
+def test_description_that_raises_systemexit_ends_no_worker(backend: str | None) -> None:
     made = loader(Undescribable(sys.exit), on_error="skip", **settings_of(backend))
     assert indices(story(made))[2] == [8, 10, 11]
     assert "(describe() raised SystemExit: )" in str(made.report())
@@ -288,7 +294,7 @@ def test_a_description_that_kills_is_done_without(backend: str, way: str) -> Non
     settings = {**settings_for(way), **settings_of(backend), "on_event": heard}
     made = loader(Undescribable(DEADLY[way]), on_error="skip", **settings)
     assert indices(story(made))[2] == [8, 10, 11]
-    assert heard.kinds.count("blamed") == 1 and heard.kinds.count("death") == 1
+    assert heard.kinds.count("poison_sample") == 1 and heard.kinds.count("death") == 1
     assert all("batch 2, in the dataset's describe()" in message for message in heard.messages[:2])
 
 
@@ -297,7 +303,7 @@ def test_a_description_that_kills_hides_no_error(backend: str) -> None:
     """With `on_error="raise"`, where samples are not looked at one by one."""
     heard = Few()
     made = loader(Undescribable(DEADLY["dies"]), on_event=heard, **settings_of(backend))
-    assert indices(story(made))[2] is OSError and sorted(set(heard.kinds)) == ["blamed", "death"]
+    assert indices(story(made))[2] is OSError and sorted(set(heard.kinds)) == ["death", "poison_sample"]
 
 
 @pytest.mark.parametrize("way", DEADLY)
@@ -315,7 +321,7 @@ def test_a_callable_that_kills_has_decided_nothing(backend: str, way: str) -> No
     with pytest.raises(ErrorPolicyError, match=f"on_error raised {kind}: .* in on_error"):
         next(iterator)
     assert [plain(batch)[0] for batch in iterator] == CALM[3:]
-    assert heard.kinds.count("blamed") == 1
+    assert heard.kinds.count("poison_sample") == 1
 
 
 def test_deaths_in_a_callable_are_restarts() -> None:
@@ -330,8 +336,8 @@ def test_deaths_in_a_callable_are_restarts() -> None:
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE)
-def test_what_a_callable_draws_is_the_samples(backend: str | None, tmp_path: Path) -> None:
-    """Whoever asks it, of whatever batch, also where it is the first to want a generator."""
+def test_random_numbers_of_a_callable_policy_are_the_samples(backend: str | None, tmp_path: Path) -> None:
+    """The numbers depend neither on the process nor the batch, also at the first draw of all."""
 
     def drawn(name: str, **settings: Any) -> list[str]:
         dataset = Quiet({22: raises(OSError)})
@@ -358,8 +364,7 @@ class Lot:
         self._path = path
 
     def __call__(self, record: Any) -> str:
-        info = stoker.get_worker_info()
-        assert info is not None and info.rng is not None
+        rng = stoker.sample_rng()
         with self._path.open("a") as file:
-            file.write(f"{info.rng.random_generator.random()}\n")
+            file.write(f"{rng.random_generator.random()}\n")
         return "skip"

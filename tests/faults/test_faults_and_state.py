@@ -28,13 +28,12 @@ class Numbered(stoker.IterableDataset[Any]):
         self._next: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        info = stoker.get_worker_info()
-        assert info is not None and info.rng is not None
+        info, rng = stoker.get_worker_info(), stoker.sample_rng()
         if self._next is None:
-            self._next = info.id
+            self._next = 0 if info is None else info.id
         while self._next < N:
-            number, self._next = self._next, self._next + info.num_workers
-            yield number, info.rng.random_generator.random()
+            number, self._next = self._next, self._next + (1 if info is None else info.num_workers)
+            yield number, rng.random_generator.random()
 
     def state_dict(self) -> dict[str, Any]:
         return {"next": self._next}

@@ -1,4 +1,4 @@
-"""A full arena is everyday life: workers wait for what the training loop gives back, and nobody looks for garbage."""
+"""With a full arena workers wait for slots of the training loop, without garbage collections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import stoker
 from stoker import DataLoader
-from stoker._engine.process import trainer
+from stoker._engine.fork import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 

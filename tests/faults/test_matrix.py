@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._engine.process import stacks, trainer
+from stoker._engine.fork import stacks, trainer
 from stoker._machine.cgroups import own
 from tests.faults.matrix.cells import CELLS, HANGS, Cell, Outcome
 from tests.faults.matrix.phases import BATCH, LOADERS, Blow, N, Numbers, loader
@@ -39,7 +39,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("phase", "fault", "outcome", "once"), list(cases()))
-def test_cell(
+def test_cell_of_the_fault_matrix_has_its_outcome(
     phase: str,
     fault: str,
     outcome: Outcome,
@@ -51,7 +51,7 @@ def test_cell(
     group = request.getfixturevalue("cgroup") if fault == "memory cgroup" else None
     struck = tmp_path / "struck"
     monkeypatch.setattr(stacks, "STACKS", 0.05)
-    if fault in HANGS and phase in ("zygote", "receive dataset"):  # it is taken for hung when it is, and not before
+    if fault in HANGS and phase == "zygote":  # it is taken for hung when it is, and not before
         monkeypatch.setattr(trainer, "PULSE", 0.05)
         patience = lambda self: 0.3 if struck.exists() else 60.0  # noqa: E731
         monkeypatch.setattr(trainer.ProcessBackend, "_longest_silence", patience)

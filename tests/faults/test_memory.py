@@ -95,7 +95,7 @@ assert [int(batch[0, 19, -1]) for batch in kept + [after]] == [0, 1, 2, 4]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_batches_that_fit_one_by_one(start: Any, cgroup: Path, workers: int) -> None:
+def test_batches_that_fit_one_by_one_are_all_delivered(start: Any, cgroup: Path, workers: int) -> None:
     """Work ahead takes what there is, and waits for the rest; who asks for batches in turn gets them all."""
     program = start(
         "fork",
@@ -204,7 +204,7 @@ HOW = {
 @pytest.mark.parametrize(
     ("how", "size"), [("collate_fn", 80), ("worker_init_fn", 40), ("__getitems__", 80), ("whole", 80)]
 )
-def test_workers_that_hold_whole_batches_of_their_own_work_in_turn(
+def test_workers_with_large_private_batches_take_turns(
     start: Any, birth: str, cgroup: Path, how: str, size: int
 ) -> None:
     """All four would take more than there is, without a batch being kept; those that have had their turn also with what
@@ -224,7 +224,7 @@ with warnings.catch_warnings(record=True) as warned:
         del batch
 assert seen == list(range(12)), seen
 assert "death" not in told, told
-assert told.count("crowded") == 1 and "crowded" in str(made.report())
+assert told.count("memory_throttled") == 1 and "memory throttled" in str(made.report())
 say("warned", *[str(one.message) for one in warned if "workers at once" in str(one.message)])
 """,
         before=within(cgroup),
@@ -238,7 +238,7 @@ say("warned", *[str(one.message) for one in warned if "workers at once" in str(o
     assert told is not None and size <= int(told[1]) < 3 * size
 
 
-def test_a_batch_that_no_worker_could_make_is_refused_before_it_is_begun(start: Any, birth: str, cgroup: Path) -> None:
+def test_batch_too_large_for_any_worker_is_refused_at_once(start: Any, birth: str, cgroup: Path) -> None:
     """All are kept. What a `collate_fn` takes beside its samples is known of those before."""
     program = start(
         birth,
@@ -267,7 +267,7 @@ kept.clear()
     assert "before a worker began the batch" in message and "smaller batch_size" in message
 
 
-def test_a_stream_loses_nothing_of_what_was_refused_before_it_was_begun(start: Any, birth: str, cgroup: Path) -> None:
+def test_stream_keeps_the_samples_of_a_refused_batch(start: Any, birth: str, cgroup: Path) -> None:
     """Its next batch has the same samples, also where it goes on from the state of that moment. What was refused when
     it was made is lost, as in any loader."""
     program = start(
@@ -322,7 +322,7 @@ say("not_begun", not_begun)
     assert kills(cgroup) == 0
 
 
-def test_workers_that_wait_for_each_other_begin_though_little_is_left(start: Any, cgroup: Path) -> None:
+def test_workers_begin_one_by_one_with_little_memory_left(start: Any, cgroup: Path) -> None:
     """The first shows what a batch takes only when it has been made, and there is less than 1 GiB for each."""
     program = start(
         "fork",
@@ -342,7 +342,7 @@ assert [int(batch[0]) for batch in loader(Meet(), batch_size=1, num_workers=2)] 
     assert program.end() == (0, "")
 
 
-def test_samples_that_do_not_fit_end_a_worker_and_not_the_trainer(start: Any, birth: str, cgroup: Path) -> None:
+def test_samples_that_exceed_memory_end_only_the_worker(start: Any, birth: str, cgroup: Path) -> None:
     """No loader can refuse what a dataset takes for itself. Also where the trainer is larger than a worker, and after
     one has been replaced."""
     program = start(
@@ -373,7 +373,7 @@ assert [int(batch[0, -1]) for batch in kept] == [0, 1, 2, 3, 4, 6, 7]
     message = " ".join(program.hears("error"))
     assert program.end() == (0, "")
     assert kills(cgroup)
-    assert "is killed by signal: Killed" in message and "for want of memory" in message and "sample 5" in message
+    assert "is killed by signal: Killed" in message and "out of memory" in message and "sample 5" in message
 
 
 def test_a_small_dev_shm(start: Any, birth: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import stoker
 from stoker import SkipSample
-from stoker.loader import world
+from stoker._epoch import ranks
 from tests.faults.everywhere import EVERY, EVERYWHERE
 from tests.faults.runs import BACKENDS, BAD, N, Samples, fates, faults_in, indices, loader, plain, raises, story
 
@@ -28,7 +28,7 @@ POLICIES: dict[str, Any] = {"raise": "raise", "skip": "skip", "replace": "replac
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("backend", EVERY)
-def test_every_backend_decides_as_the_serial_one(backend: str, policy: str, tmp_path: Path) -> None:
+def test_error_policy_is_the_same_on_every_backend(backend: str, policy: str, tmp_path: Path) -> None:
     def run(name: str, **settings: Any) -> Any:
         file = tmp_path / name
         made = loader(Samples(BAD), shuffle=True, on_error=POLICIES[policy], quarantine=file, **settings)
@@ -43,7 +43,7 @@ def rows(*skipped: int) -> list[list[int]]:
     return [batch for batch in batches if batch]
 
 
-def test_raise() -> None:
+def test_raise_policy_raises_in_the_batchs_place() -> None:
     made = loader(Samples(BAD))
     expected: list[Any] = rows(8, 31)
     expected[0], expected[1], expected[2], expected[7] = OSError, ValueError, OSError, KeyError
@@ -59,14 +59,14 @@ def test_raise() -> None:
     }
 
 
-def test_skip() -> None:
+def test_skip_policy_leaves_bad_samples_out() -> None:
     made = loader(Samples(BAD), on_error="skip")
     assert indices(story(made)) == rows(2, 7, 8, 9, 30, 31)
     counts = fates(made)
     assert (counts["delivered"], counts["skipped"], counts["quarantined"]) == (N - 6, 2, 4)
 
 
-def test_replace() -> None:
+def test_replace_policy_keeps_the_batch_size() -> None:
     made = loader(Samples(BAD), on_error="replace")
     batches = indices(story(made))
     good = rows(*BAD)
@@ -77,7 +77,7 @@ def test_replace() -> None:
     assert (counts["delivered"], counts["replaced"]) == (N - 6, 6)
 
 
-def test_callable() -> None:
+def test_callable_policy_decides_for_each_fault() -> None:
     made = loader(Samples(BAD), on_error=by_class)
     batches = indices(story(made))
     assert batches[0] == [0, 1, 3] and batches[2] == [10, 11] and batches[7] is KeyError
@@ -115,7 +115,7 @@ def runs_out_of_eights(samples: list[Any]) -> Any:
 
 @pytest.mark.parametrize("backend", EVERYWHERE)
 @pytest.mark.parametrize("where", ["a sample", "a sample, by threads", "collate_fn"])
-def test_what_ends_a_loop_does_not_end_the_epoch(where: str, backend: str | None) -> None:
+def test_stopiteration_of_a_sample_is_an_error_in_its_place(where: str, backend: str | None) -> None:
     """A StopIteration is an error in its batch's place, as others are."""
     settings = dict(BACKENDS[backend]) if backend else {}
     if where == "collate_fn":
@@ -130,25 +130,25 @@ def test_what_ends_a_loop_does_not_end_the_epoch(where: str, backend: str | None
     assert [plain(batch)[0] for batch in iterator] == rows()[3:]
 
 
-def test_what_ends_a_loop_can_be_left_out() -> None:
+def test_stopiteration_of_a_sample_can_be_left_out() -> None:
     made = loader(Samples({9: runs_out}), on_error="skip", **BACKENDS["two workers"])
     assert indices(story(made)) == rows(9)
 
 
 class TestReplacement:
-    def test_is_the_same_each_time_and_another_with_another_seed(self) -> None:
+    def test_replacement_depends_on_the_seed_alone(self) -> None:
         def run(seed: int, **settings: Any) -> list[Any]:
             return story(loader(Samples({5: raises(OSError)}, 64), batch_size=16, on_error="replace", seed=seed))[0]
 
         assert run(1) == run(1)
         assert len({tuple(run(seed)[0]) for seed in range(8)}) > 3
 
-    def test_is_not_the_next_who_is_bad(self) -> None:
+    def test_replacement_is_never_a_bad_sample(self) -> None:
         batches = indices(story(loader(Samples(dict.fromkeys((0, 1, 2), raises(OSError))), on_error="replace")))
         assert batches[0] == [3, 3, 3, 3]
 
     @pytest.mark.parametrize("backend", ["two workers", "three threads"])
-    def test_is_of_elsewhere_if_the_whole_batch_is_bad(self, backend: str) -> None:
+    def test_replacement_comes_from_elsewhere_for_a_bad_batch(self, backend: str) -> None:
         bad = dict.fromkeys(range(8, 12), raises(OSError))
 
         def run(**settings: Any) -> list[Any]:
@@ -158,7 +158,7 @@ class TestReplacement:
         assert batches == run()
         assert len(batches[2][0]) == 4 and not set(batches[2][0]) & set(bad)
 
-    def test_is_none_where_a_sampler_is_walked_and_its_batch_is_bad(self) -> None:
+    def test_walked_sampler_gives_no_replacement_for_a_bad_batch(self) -> None:
         """What the sampler chooses later is not known yet; what it does not choose is never taken."""
         bad = dict.fromkeys((3, 4), raises(OSError))
         made = loader(Samples(bad), sampler=[0, 1, 3, 4, 5, 6], batch_size=2, on_error="replace")
@@ -170,14 +170,14 @@ class TestReplacement:
             next(iterator)
         assert fates(made)["delivered"] == 2
 
-    def test_is_none_where_a_batch_is_one_sample(self) -> None:
+    def test_batch_of_one_sample_of_a_sampler_has_no_replacement(self) -> None:
         made = loader(Samples({3: raises(OSError)}), sampler=[1, 3, 5], batch_size=None, on_error="replace")
         with pytest.raises(stoker.ErrorBudgetError, match="there is no other") as caught:
             list(made)
         assert "image file is truncated (3)" in str(caught.value.__cause__)
 
     @pytest.mark.parametrize("backend", ["two workers", "three threads"])
-    def test_is_only_what_the_sampler_chose(self, backend: str) -> None:
+    def test_replacement_is_one_of_the_samplers_choices(self, backend: str) -> None:
         chosen = list(range(0, N, 3))
         bad = dict.fromkeys(chosen[:10], raises(OSError))
         settings: dict[str, Any] = {"on_error": "replace", "max_errors": None, **BACKENDS[backend]}
@@ -222,21 +222,21 @@ class AtOnce(Samples):
 class TestBatchesAtOnce:
     @pytest.mark.parametrize("policy", POLICIES)
     @pytest.mark.parametrize("backend", ["one thread", "two workers"])
-    def test_every_backend_decides_as_the_serial_one(self, backend: str, policy: str) -> None:
+    def test_error_policy_is_the_same_on_every_backend(self, backend: str, policy: str) -> None:
         def run(**settings: Any) -> Any:
             made = loader(AtOnce(BAD), shuffle=True, on_error=POLICIES[policy], **settings)
             return story(made), fates(made)
 
         assert run(**BACKENDS[backend]) == run()
 
-    def test_the_bad_one_is_found_by_asking_one_by_one(self) -> None:
+    def test_bad_sample_of_a_batched_fetch_is_found_one_by_one(self) -> None:
         dataset = AtOnce({5: raises(OSError), 9: raises(SkipSample)})
         made = loader(dataset, on_error="skip")
         assert indices(story(made)) == rows(5, 9)
         assert dataset.asked[1:9] == [[4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11], [8], [9]]
         assert fates(made)["quarantined"] == fates(made)["skipped"] == 1
 
-    def test_nobody_asks_which_it_was_where_it_does_not_matter(self) -> None:
+    def test_batched_fetch_that_raises_is_not_searched_under_raise(self) -> None:
         dataset = AtOnce({5: raises(OSError)})
         assert indices(story(loader(dataset)))[1] is OSError
         assert dataset.asked[:3] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -246,7 +246,7 @@ class TestBatchesAtOnce:
 
 
 @pytest.mark.parametrize("backend", [None, "two workers", "three threads"])
-def test_without_batching(backend: str | None) -> None:
+def test_policy_applies_without_batching(backend: str | None) -> None:
     settings = {"batch_size": None, "shuffle": True, **(BACKENDS[backend] if backend else {})}
     skipping = loader(Samples(BAD), on_error="skip", **settings)
     assert {index for index, _ in story(skipping)} == set(range(N)) - set(BAD)
@@ -274,7 +274,7 @@ class TestNothingIsLeft:
     BAD = dict.fromkeys(range(8, 12), raises(OSError))
 
     @pytest.mark.parametrize("backend", [None, "two workers", "three threads", "clean workers"])
-    def test_such_a_batch_is_not_delivered(self, backend: str | None) -> None:
+    def test_batch_without_samples_is_not_delivered(self, backend: str | None) -> None:
         made = loader(Samples(self.BAD), on_error="skip", **(BACKENDS[backend] if backend else {}))
         assert indices(story(made)) == rows(*self.BAD)
         counts = made.report().epoch
@@ -286,7 +286,7 @@ class TestNothingIsLeft:
         assert indices(story(loader(Samples(bad), on_error="skip", **BACKENDS["two workers"]))) == rows(*bad)
 
     @pytest.mark.parametrize("backend", [None, "two workers", "three threads"])
-    def test_other_ranks_would_wait_for_it(self, backend: str | None) -> None:
+    def test_empty_batch_of_one_rank_is_an_error(self, backend: str | None) -> None:
         settings = {"distributed": "pad", "num_replicas": 2, "rank": 1, **(BACKENDS[backend] if backend else {})}
         bad = dict.fromkeys(range(17, 24, 2), raises(OSError))
         iterator = iter(loader(Samples(bad), on_error="skip", **settings))
@@ -297,7 +297,7 @@ class TestNothingIsLeft:
         assert [len(batch) for batch in replacing] == [4] * 6 and not set(replacing[2]) & set(bad)
 
     @pytest.mark.parametrize("form", ["sampler", "batch_sampler", "torch's batch_sampler", "batches of its own"])
-    def test_of_a_sampler_that_knows_its_ranks(self, form: str) -> None:
+    def test_empty_batch_with_a_distributed_sampler_is_an_error(self, form: str) -> None:
         sampler = stoker.DistributedSampler(range(N), num_replicas=2, rank=1, shuffle=False)
         settings: dict[str, Any] = {"batch_size": 1}
         if form == "sampler":
@@ -313,16 +313,18 @@ class TestNothingIsLeft:
         with pytest.raises(stoker.EmptyBatchError, match="rank 1 of 2"):
             list(loader(Samples(bad), on_error="skip", **settings))
 
-    def test_of_a_sampler_that_only_asks_torch(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(world, "of_torch", lambda: world.World(1, 2, "torch.distributed"))
+    def test_empty_batch_with_a_sampler_that_asks_torch_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(ranks, "of_torch", lambda: ranks.World(1, 2, "torch.distributed"))
         bad = dict.fromkeys(range(1, 8, 2), raises(OSError))
         made = loader(Samples(bad), sampler=range(1, N, 2), on_error="skip", quarantine=tmp_path / "bad")
         with pytest.raises(stoker.EmptyBatchError, match="rank 1 of 2"):
             list(made)
         assert {record.rank for record in stoker.quarantine(tmp_path / "bad")} == {1}
 
-    def test_of_a_stream_nobody_counts_on_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(world, "of_torch", lambda: world.World(1, 2, "torch.distributed"))
+    def test_empty_batch_of_a_stream_is_no_error(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(ranks, "of_torch", lambda: ranks.World(1, 2, "torch.distributed"))
         dataset = stoker.MapDataset(stoker.from_iterable(range, 8), only_late_ones)
         made = loader(dataset, on_error="skip", quarantine=tmp_path / "bad")
         assert [plain(batch) for batch in made] == [[4, 5, 6, 7]]
@@ -372,6 +374,6 @@ def test_sys_exit_in_a_worker_thread_is_a_samples_error(policy: str) -> None:
         assert [len(batch) for batch in told] == [4, 4, 3 if policy == "skip" else 4] + [4] * (N // 4 - 3)
         assert all(9 not in batch for batch in told)
     like = made.report().total.faults["WorkerDiedError"]
-    assert (like.count, like.first["index"]) == (1, 9)
-    assert "called sys.exit(no such file)" in like.first["exception"]
-    assert "in <lambda>" in like.first["traceback"]
+    assert (like.count, like.first.index) == (1, 9)
+    assert "called sys.exit(no such file)" in like.first.exception
+    assert "in <lambda>" in like.first.traceback

@@ -64,7 +64,7 @@ def of_each(batches: list[Any], workers: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
-def test_one_that_can_go_on(backend: str | None, policy: str, tmp_path: Path) -> None:
+def test_stream_that_survives_an_error_goes_on(backend: str | None, policy: str, tmp_path: Path) -> None:
     made = stream(Records(BAD), backend, on_error=policy, quarantine=tmp_path / "bad")
     workers = max(1, made.num_workers)
     batches = story(made)
@@ -90,7 +90,7 @@ def _with_workers(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
-def test_raise(backend: str | None) -> None:
+def test_raise_policy_of_a_stream_raises_and_goes_on(backend: str | None) -> None:
     """The batch is an error, and the stream goes on behind it."""
     made = stream(Records({9: raises(OSError)}), backend, shard="none")
     batches = story(made)
@@ -121,11 +121,11 @@ def test_a_generator_that_raised_is_over(policy: str, backend: str | None) -> No
 
 @pytest.mark.parametrize("backend", [None, "one worker", "two workers"])  # with three it is the last of a batch
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_of_a_generator_that_raised_nobody_says_it_was_left_out(policy: str, backend: str | None) -> None:
+def test_generator_that_raised_is_over_and_an_error(policy: str, backend: str | None) -> None:
     events: list[Any] = []
     made = stream(Records({9: raises(OSError)}, generator=True), backend, on_error=policy, on_event=events.append)
     with pytest.raises(
-        StreamLostError, match=r"a generator that raised OSError .*on_error cannot leave .*MapDataset"
+        StreamLostError, match=r"a generator that raised OSError .*on_error cannot skip .*MapDataset"
     ) as caught:
         list(made)
     assert "OSError" in f"{caught.value.__cause__!r} {caught.value.__cause__}"
@@ -162,7 +162,7 @@ BELOW: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("below", BELOW)
 @pytest.mark.parametrize("backend", [None, "one worker", "two workers"])
-def test_a_generator_below_others_that_raised_is_over_too(backend: str | None, below: str) -> None:
+def test_wrapped_generator_that_raised_is_over(backend: str | None, below: str) -> None:
     """Whatever comes behind its samples: their end is no end of them."""
     made = stream(BELOW[below](Numbers(0, 20, bad=[9])), backend, on_error="skip")
     told = story(made)
@@ -170,7 +170,7 @@ def test_a_generator_below_others_that_raised_is_over_too(backend: str | None, b
 
 
 @pytest.mark.parametrize("below", BELOW)
-def test_also_behind_a_state_that_was_saved_at_the_error(below: str) -> None:
+def test_lost_generator_stays_lost_after_state_saved_at_error(below: str) -> None:
     made = stream(BELOW[below](Numbers(0, 20, bad=[9])), None, on_error="skip", batch_size=1)
     iterator, told = iter(made), False
     states = [made.state_dict()]
@@ -185,7 +185,7 @@ def test_also_behind_a_state_that_was_saved_at_the_error(below: str) -> None:
     assert StreamLostError in story(again)
 
 
-def test_what_a_generator_is_asked_for_may_fail_above_it() -> None:
+def test_function_above_a_generator_may_fail() -> None:
     """It is not over: the function is."""
 
     def picky(number: int) -> int:
@@ -208,7 +208,7 @@ def test_a_warning_says_where_in_the_stream(backend: str | None) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
-def test_a_generator_that_has_a_wish_is_over_too(policy: str, backend: str | None) -> None:
+def test_generator_that_raised_skipsample_is_over(policy: str, backend: str | None) -> None:
     """And what to do instead is said."""
     iterator = iter(stream(Records({9: raises(SkipSample)}, generator=True), backend, on_error=policy))
     with pytest.raises(StreamLostError, match=r"generator that raised SkipSample .*9.*`continue`") as caught:
@@ -233,7 +233,7 @@ def test_drop_last_counts_what_was_read(backend: str | None) -> None:
 
 @pytest.mark.parametrize("backend", [None, "three threads", "two workers"])
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_one_that_always_raises_ends(policy: str, backend: str | None) -> None:
+def test_stream_that_always_raises_ends(policy: str, backend: str | None) -> None:
     bad = dict.fromkeys(range(LENGTH), raises(OSError))
     with pytest.raises(ErrorBudgetError) as caught:
         for _ in stream(Records(bad), backend, on_error=policy, max_errors=3):
@@ -258,7 +258,7 @@ class Lost(stoker.IterableDataset[Any]):
 
 @pytest.mark.parametrize("backend", [None, "three threads", "two workers"])
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_one_that_raises_for_ever_ends_too(policy: str, backend: str | None) -> None:
+def test_stream_that_raises_without_end_hits_the_budget(policy: str, backend: str | None) -> None:
     settings = {"timeout": 10} if backend else {}
     with pytest.raises(ErrorBudgetError) as caught:
         for _ in stream(Lost(), backend, on_error=policy, **settings):

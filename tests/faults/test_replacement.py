@@ -26,7 +26,7 @@ from stoker import (
     WorkerDiedError,
     get_worker_info,
 )
-from stoker._engine.process import trainer
+from stoker._engine.fork import trainer
 from tests.faults.runs import Once
 
 N = 60
@@ -109,7 +109,7 @@ def test_while_it_makes_a_sample(death: str, birth: str, tmp_path: Path) -> None
     assert (tmp_path / "died").exists()
 
 
-def test_in_its_init_function(birth: str, tmp_path: Path) -> None:
+def test_worker_that_dies_in_its_init_function_is_replaced(birth: str, tmp_path: Path) -> None:
     once = Once(tmp_path / "died", die)
     with pytest.warns(StokerWarning, match="was replaced"):
         assert bytes_of(loader(Numbers(), birth, worker_init_fn=lambda number: once())) == calm()
@@ -143,7 +143,7 @@ def test_workers_are_killed_from_outside(settings: dict[str, Any]) -> None:
 def test_the_zygote_is_killed(birth: str) -> None:
     iterator = iter(loader(Numbers(), birth))
     batches = []
-    with pytest.warns(StokerWarning, match=r"the helper process \(pid \d+\).*\nAnother is started"):
+    with pytest.warns(StokerWarning, match=r"the helper process \(pid \d+\).*\nAnother helper process is started"):
         for number, batch in enumerate(iterator):
             batches.append(batch)
             if number in (3, 8):
@@ -151,13 +151,13 @@ def test_the_zygote_is_killed(birth: str) -> None:
     assert bytes_of(batches) == calm()  # those that lay in the dead one's memory too
 
 
-def test_deaths_of_zygotes_between_which_batches_come_are_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zygote_deaths_with_batches_between_are_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is replaced at once: what kills, and may pass, is not there all the time."""
     pauses: list[float] = []
     monkeypatch.setattr(trainer.time, "sleep", pauses.append)
     iterator = iter(loader(Numbers(), max_restarts=100))
     batches = []
-    with pytest.warns(StokerWarning, match="Another is started"):
+    with pytest.warns(StokerWarning, match="Another helper process is started"):
         for batch in iterator:
             batches.append(batch)
             if iterator._backend._life.has_answered:  # what came may be the last one's
@@ -207,7 +207,7 @@ def test_zygote_and_workers_are_killed_together() -> None:
         os.kill(pid, signal.SIGKILL)
     os.kill(zygote, signal.SIGKILL)
     ended(zygote)
-    with pytest.warns(StokerWarning, match="Another is started"):
+    with pytest.warns(StokerWarning, match="Another helper process is started"):
         batches += iterator
     assert bytes_of(batches) == calm()
 
@@ -227,10 +227,10 @@ def test_batches_in_the_users_hands_outlive_a_zygote() -> None:
     iterator = iter(loader(Numbers()))
     kept = [next(iterator) for _ in range(3)]
     os.kill(iterator._backend.pids[0], signal.SIGKILL)
-    with pytest.warns(StokerWarning, match="Another is started"):
+    with pytest.warns(StokerWarning, match="Another helper process is started"):
         kept += iterator
     for batch in kept:
-        batch[1][:, 1:] += 1  # theirs, and nobody else's
+        batch[1][:, 1:] += 1  # changes this batch alone
     assert [int(batch[1][0, 0]) for batch in kept] == [int(batch[0][0, 0]) for batch in kept]
     assert all((batch[1][:, 1] == batch[1][:, 0] + 1).all() for batch in kept)
 
@@ -396,7 +396,7 @@ def read(iterator: Iterator[Any]) -> tuple[list[int], list[str]]:
 
 
 class Anew(Plain):
-    """Shares itself out, and gives its samples in an order that nobody can repeat."""
+    """Shares itself out, and gives its samples in an order that cannot be repeated."""
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -433,7 +433,7 @@ class OnlyOnce(Plain):
 
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
-def test_of_a_stream_that_gives_each_sample_once_no_more_than_one_is_read(tmp_path: Path) -> None:
+def test_one_sample_shows_that_a_stream_cannot_be_reread(tmp_path: Path) -> None:
     """To find out that it cannot be read again."""
     out, into = os.pipe()
     try:
@@ -449,7 +449,7 @@ def test_of_a_stream_that_gives_each_sample_once_no_more_than_one_is_read(tmp_pa
 
 
 class Records(IterableDataset[int]):
-    """A generator, in an order of its own or in one that nobody can repeat."""
+    """A generator, in an order of its own or in one that cannot be repeated."""
 
     def __init__(self, first: int, length: int, anew: bool = False) -> None:
         self._numbers, self._anew = list(range(first, first + length)), anew
@@ -493,7 +493,7 @@ BELOW: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 @pytest.mark.parametrize("anew", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("below", BELOW)
-def test_generators_below_others_go_on_if_they_give_the_same_again(below: str, anew: bool, tmp_path: Path) -> None:
+def test_wrapped_generators_go_on_if_they_repeat_their_samples(below: str, anew: bool, tmp_path: Path) -> None:
     """Else nothing is lost or doubled without a word."""
 
     FOLDER[:] = [tmp_path]
@@ -541,7 +541,7 @@ class Picking(Plain):
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_a_stream_is_read_again_only_where_its_generator_is_as_at_the_start(epoch: int, tmp_path: Path) -> None:
+def test_stream_is_reread_only_with_its_generator_at_the_start(epoch: int, tmp_path: Path) -> None:
     with loader(Picking(epoch, Once(tmp_path / "died", die)), persistent_workers=True) as several:
         for _ in range(epoch):
             numbers, errors = read(iter(several))
@@ -561,7 +561,7 @@ class CannotSay(Sharing):
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 @pytest.mark.parametrize("birth", ["fork", "forkserver"])
-def test_a_stream_that_failed_to_say_where_it_stood_does_not_begin_again(birth: str, tmp_path: Path) -> None:
+def test_stream_whose_state_failed_is_not_restarted(birth: str, tmp_path: Path) -> None:
     numbers, errors = read(iter(loader(CannotSay({21: Once(tmp_path / "died", die)}), birth)))
     assert len(errors) == 1 and "the connection is closed" in errors[0] and "8 samples had been delivered" in errors[0]
     assert sorted(numbers) == sorted([*range(0, 40, 2), *range(1, 17, 2)])

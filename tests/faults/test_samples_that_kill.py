@@ -53,7 +53,7 @@ KILLERS = {5: crashes, 22: is_killed, 23: lambda index: os._exit(1)}
 
 @pytest.mark.parametrize("backend", PROCESSES)
 @pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
-def test_as_if_it_had_raised(policy: str, backend: str, tmp_path: Path) -> None:
+def test_killing_sample_is_handled_as_a_raising_one(policy: str, backend: str, tmp_path: Path) -> None:
     """The batches, the counts and the lines are those of a run in which these samples raise instead."""
 
     def run(faults: Any, name: str, **settings: Any) -> Any:
@@ -69,7 +69,7 @@ def test_as_if_it_had_raised(policy: str, backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", PROCESSES)
-def test_it_is_named(backend: str, tmp_path: Path) -> None:
+def test_killing_sample_is_named_with_signal_and_stack(backend: str, tmp_path: Path) -> None:
     """With its index, what the dataset says of it, the signal, and where in the code it was."""
     file = tmp_path / "bad"
     events: list[Any] = []
@@ -84,21 +84,23 @@ def test_it_is_named(backend: str, tmp_path: Path) -> None:
     assert "exited unexpectedly with exit code 1" in str(records[23].exception)
     stack = str(records[5].traceback)
     assert "crashes" in stack and "__getitem__" in stack
-    blamed = [event for event in events if event.kind == "blamed"]
+    blamed = [event for event in events if event.kind == "poison_sample"]
     assert len(blamed) == 3 and any("batch 1, sample 5" in event.message for event in blamed)
 
 
 @pytest.mark.parametrize("backend", PROCESSES)
-def test_by_default_it_is_told_in_torchs_words(backend: str) -> None:
+def test_killing_sample_raises_torchs_message_by_default(backend: str) -> None:
     words = (
         r"^DataLoader worker \(pid\(s\) \d+\) exited .*DataLoader worker \(pid \d+\) is killed by signal: Killed\..*"
-        r"\nGiven up in DataLoader worker process \d, at sample 5\.$"
+        r"\nRaised in DataLoader worker process \d, at sample 5\.$"
     )
     with pytest.raises(RuntimeError, match=words):
         list(loader(Samples({5: is_killed}), **BACKENDS[backend]))
 
 
 class Described(Samples):
+    stoker_protocol = True
+
     def describe(self, index: int) -> str:
         return f"photos/{index:04}.jpg"
 
@@ -110,21 +112,21 @@ def closes_all(index: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", PROCESSES)
-def test_one_that_closes_what_it_finds(backend: str) -> None:
+def test_sample_that_closes_all_descriptors_is_found(backend: str) -> None:
     made = loader(Samples({5: closes_all}), on_error="skip", **BACKENDS[backend])
     assert [index for batch in story(made) for index in batch[0]] == [index for index in range(N) if index != 5]
     events = made.report().events
-    assert "zygote_death" not in events and "has closed its connection" in events["blamed"][-1].message
+    assert "helper_death" not in events and "has closed its connection" in events["poison_sample"][-1].message
 
 
 def resets_handlers(index: Any) -> None:
-    """And takes so long that the loader asks for its stack."""
+    """The sample is slow enough for the loader to ask for its stack."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     select.select([], [], [], 0.5)
 
 
-def test_one_that_has_no_handler_for_questions_is_not_killed_by_them() -> None:
+def test_worker_without_signal_handler_survives_stack_queries() -> None:
     made = loader(Samples({5: resets_handlers}), stall_warning=0.05, **BACKENDS["two workers"])
     assert indices(story(made)) == CALM
     events = made.report().events
@@ -132,7 +134,7 @@ def test_one_that_has_no_handler_for_questions_is_not_killed_by_them() -> None:
 
 
 @pytest.mark.parametrize("backend", PROCESSES)
-def test_it_is_raised_in_its_place(backend: str) -> None:
+def test_error_of_a_killing_sample_comes_in_its_place(backend: str) -> None:
     iterator = iter(loader(Described({5: crashes}), **BACKENDS[backend]))
     assert plain(next(iterator))[0] == [0, 1, 2, 3]
     with pytest.raises(WorkerDiedError, match=r"at sample 5 \(photos/0005.jpg\)") as caught:
@@ -144,7 +146,7 @@ def test_it_is_raised_in_its_place(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["one worker", "two workers"])
-def test_what_stands_in_for_it_kills_as_well(backend: str) -> None:
+def test_replacement_that_kills_is_found(backend: str) -> None:
     """All but one of a batch: those that are tried in a killer's place are passed over when it was they who killed."""
     killers = dict.fromkeys((4, 5, 6), crashes)
 
@@ -190,7 +192,7 @@ class AtOnce(Samples):
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
-def test_in_a_batch_at_once(policy: str) -> None:
+def test_killing_sample_of_a_batched_fetch_is_found(policy: str) -> None:
     """Its first death has no place, but those that follow have: then samples are asked for one by one."""
 
     def run(faults: Any, **settings: Any) -> list[Any]:
@@ -202,12 +204,12 @@ def test_in_a_batch_at_once(policy: str) -> None:
     assert run({5: crashes}, **BACKENDS["two workers"]) == run({5: dies_for()})
 
 
-def test_without_batching() -> None:
+def test_killing_sample_is_found_without_batching() -> None:
     made = loader(Samples({5: crashes}), batch_size=None, on_error="skip", **BACKENDS["two workers"])
     assert [sample[0] for sample in story(made)] == [index for index in range(N) if index != 5]
 
 
-def test_a_callable_is_told(tmp_path: Path) -> None:
+def test_callable_policy_gets_the_killing_sample(tmp_path: Path) -> None:
     path = tmp_path / "asked"
 
     def policy(record: Any) -> str:
@@ -221,7 +223,7 @@ def test_a_callable_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["one worker", "two workers", "five workers"])
-def test_each_line_is_written_once_whoever_dies_meanwhile(backend: str, tmp_path: Path) -> None:
+def test_each_line_is_written_once_despite_deaths(backend: str, tmp_path: Path) -> None:
     """Bad samples and killers in one unit, workers that are killed by chance, and the zygote as well."""
     file = tmp_path / "bad"
     faults = {
@@ -240,10 +242,10 @@ def test_each_line_is_written_once_whoever_dies_meanwhile(backend: str, tmp_path
     assert len(file.read_text().splitlines()) == len(bad)
     counts = fates(made)
     assert (counts["delivered"], counts["quarantined"], counts["skipped"]) == (N - 7, 6, 1)
-    assert {"death", "blamed", "zygote_death"} <= made.report().event_counts.keys()
+    assert {"death", "poison_sample", "helper_death"} <= made.report().event_counts.keys()
 
 
-def test_one_warning_for_all_of_a_kind(tmp_path: Path) -> None:
+def test_killing_samples_give_one_warning(tmp_path: Path) -> None:
     killers = dict.fromkeys((5, 22, 31), crashes)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

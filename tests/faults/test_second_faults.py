@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._engine.process import kernel, settle, trainer, zygote
+from stoker._engine.fork import trainer, zygote
+from stoker._engine.process import linux, process_setup
 from tests.faults.runs import (
     BACKENDS,
     CALM,
@@ -35,7 +36,7 @@ FORKED = BACKENDS["two workers"]
 
 class TestASecondFault:
     def test_the_replacement_dies_at_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        born = settle.worker
+        born = process_setup.worker
         first, second = tmp_path / "first", tmp_path / "second"
 
         def dies(*arguments: Any) -> None:
@@ -43,7 +44,7 @@ class TestASecondFault:
                 Once(second, is_killed)(None)
             born(*arguments)
 
-        monkeypatch.setattr(settle, "worker", dies)
+        monkeypatch.setattr(process_setup, "worker", dies)
         made = loader(Samples({9: Once(first, is_killed)}), **FORKED)
         assert indices(story(made)) == CALM and second.exists()
         assert made.report().event_counts == {"death": 2}
@@ -52,14 +53,14 @@ class TestASecondFault:
         fork = zygote.Zygote._fork
 
         def dies(self: Any, number: int) -> None:
-            if self._due:
+            if (tmp_path / "first").exists():
                 Once(tmp_path / "second", is_killed)(None)
             fork(self, number)
 
         monkeypatch.setattr(zygote.Zygote, "_fork", dies)
         made = loader(Samples({9: Once(tmp_path / "first", is_killed)}), **FORKED)
         assert indices(story(made)) == CALM and (tmp_path / "second").exists()
-        assert made.report().event_counts["zygote_death"] == 1
+        assert made.report().event_counts["helper_death"] == 1
 
     def test_the_zygote_dies_before_it_tells_of_a_death(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         bury, second = zygote.Zygote._bury, Once(tmp_path / "second", is_killed)
@@ -71,7 +72,7 @@ class TestASecondFault:
         monkeypatch.setattr(zygote.Zygote, "_bury", dies)
         made = loader(Samples({9: Once(tmp_path / "first", is_killed)}), **FORKED)
         assert indices(story(made)) == CALM and (tmp_path / "second").exists()
-        assert made.report().event_counts == {"zygote_death": 1}
+        assert made.report().event_counts == {"helper_death": 1}
 
     def test_the_zygote_fails_when_a_worker_dies(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """By a fault of ours: another takes its place, and the story has its traceback."""
@@ -87,21 +88,21 @@ class TestASecondFault:
         made = loader(Samples(killed), on_event=events.append, **FORKED)
         assert indices(story(made)) == CALM
         [event] = events
-        assert event.kind == "zygote_death" and "It raised:" in event.message and "ArithmeticError" in event.message
+        assert event.kind == "helper_death" and "It raised:" in event.message and "ArithmeticError" in event.message
 
     def test_the_new_zygote_dies_as_it_is_born(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        settled, second = settle.zygote, Once(tmp_path / "second", is_killed)
+        settled, second = process_setup.zygote, Once(tmp_path / "second", is_killed)
 
         def dies() -> None:
             if (tmp_path / "first").exists():
                 second(None)
             settled()
 
-        monkeypatch.setattr(settle, "zygote", dies)
+        monkeypatch.setattr(process_setup, "zygote", dies)
         killed = {9: Once(tmp_path / "first", lambda index: os.kill(os.getppid(), signal.SIGKILL))}
         made = loader(Samples(killed), **FORKED)
         assert indices(story(made)) == CALM and (tmp_path / "second").exists()
-        assert made.report().event_counts == {"zygote_death": 2}
+        assert made.report().event_counts == {"helper_death": 2}
 
     def test_a_bad_sample_in_what_is_done_again(self, tmp_path: Path) -> None:
         faults = {8: Once(tmp_path / "8", is_killed), 9: raises(OSError), 10: Once(tmp_path / "10", is_killed)}
@@ -111,7 +112,7 @@ class TestASecondFault:
 
 
 class TestGivenUp:
-    """Somebody answers after it was given up: nothing comes twice."""
+    """A worker answers after it was given up: no batch comes twice."""
 
     def test_a_stalled_worker_that_gets_done_as_it_is_ended(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -119,7 +120,7 @@ class TestGivenUp:
         """Its answer is in its socket when the signal comes."""
         go, told = tmp_path / "go", tmp_path / "told"
         os.mkfifo(go)
-        begin, kill, sockets = zygote._Child.__init__, kernel.kill, {}
+        begin, kill, sockets = zygote._ForkedWorker.__init__, linux.kill, {}
 
         def begins(self: Any, pid: int, channel: Any) -> None:
             begin(self, pid, channel)
@@ -132,8 +133,8 @@ class TestGivenUp:
                 select.select([sockets[pid]], [], [])
             kill(pid, descriptor)
 
-        monkeypatch.setattr(zygote._Child, "__init__", begins)
-        monkeypatch.setattr(kernel, "kill", ends)
+        monkeypatch.setattr(zygote._ForkedWorker, "__init__", begins)
+        monkeypatch.setattr(linux, "kill", ends)
         faults = {9: Once(tmp_path / "stalled", lambda index: go.read_bytes())}
         settings = {**FORKED, "stall_warning": 0.2, "stall_action": "restart", "quarantine": tmp_path / "bad"}
         made = loader(Samples({**faults, 10: raises(OSError)}), on_error="skip", **settings)
@@ -154,7 +155,7 @@ class TestGivenUp:
         assert indices(batches) == CALM
 
     def test_a_batch_that_comes_after_its_timeout(self) -> None:
-        """It is delivered to whoever asks again."""
+        """The batch is delivered at the next call."""
         ear, mouth = os.pipe()
 
         def waits(index: Any) -> None:

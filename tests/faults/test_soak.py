@@ -47,7 +47,7 @@ def test_a_short_soak() -> None:
     assert "loaders: " in ended.stdout and "left behind: nothing" in ended.stdout
 
 
-def test_a_seed_is_drawn_and_told() -> None:
+def test_soak_prints_the_seed_it_drew() -> None:
     first, second = (soak(SOAK, "--seconds", 0) for _ in range(2))
     assert first.returncode == second.returncode == 0
     assert first.stdout.splitlines()[0] != second.stdout.splitlines()[0]
@@ -61,7 +61,7 @@ def test_a_seed_is_drawn_and_told() -> None:
         ("run.compare(['a'], ['b'], True, 'these')", "the first other one at 0"),
     ],
 )
-def test_what_it_finds_it_says(planted: str, told: str) -> None:
+def test_soak_reports_its_findings(planted: str, told: str) -> None:
     ended = soak("-c", PLANTED.format(planted))
     assert ended.returncode == 1
     assert told in ended.stderr

@@ -90,7 +90,7 @@ def test_the_logger_hears_of_workers(caplog: pytest.LogCaptureFixture, tmp_path:
     assert retired and all(record.levelname == "INFO" for record in retired)
 
 
-def test_nobody_is_told_who_has_no_handler() -> None:
+def test_logger_without_handler_prints_nothing() -> None:
     """Python would print what a logger without a handler is told; the warning has said it already."""
     program = (
         "import warnings; warnings.simplefilter('ignore')\n"
@@ -118,7 +118,7 @@ class TestListener:
             [("error", 30), ("skip", 31)],
         ]
 
-    def test_is_told_where(self) -> None:
+    def test_event_names_the_place(self) -> None:
         events: list[Any] = []
         story(loader(Samples(BAD), on_error="replace", on_event=events.append, **BACKENDS["two workers"]))
         event = next(event for event in events if event.details["index"] == 7)
@@ -148,7 +148,7 @@ class TestListener:
         assert raised == [f"no more: {index}" for index in (2, 7, 9, 30)]
         assert read == set(range(N)) - set(BAD)
 
-    def test_of_a_death_may_raise_too(self, tmp_path: Path) -> None:
+    def test_listener_of_a_death_may_raise(self, tmp_path: Path) -> None:
         def listener(event: Any) -> None:
             raise RuntimeError(event.kind)
 
@@ -223,7 +223,7 @@ class TestListener:
         assert raised == [ErrorBudgetError] if max_errors == 0 else set(raised) == {RuntimeError}
 
 
-def test_where_warnings_are_errors_too_many_bad_samples_are_that() -> None:
+def test_error_budget_error_comes_where_warnings_are_errors() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ErrorBudgetError) as caught:
@@ -235,7 +235,7 @@ def test_where_warnings_are_errors_too_many_bad_samples_are_that() -> None:
 class TestFile:
     @pytest.mark.parametrize("backend", EVERY)
     @pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
-    def test_is_the_same_everywhere(self, policy: str, backend: str, tmp_path: Path) -> None:
+    def test_quarantine_file_is_the_same_on_every_backend(self, policy: str, backend: str, tmp_path: Path) -> None:
         for name, settings in (("serial", {}), ("this", BACKENDS[backend])):
             made = loader(Samples(BAD), on_error=policy, quarantine=tmp_path / name, shuffle=True, **settings)
             story(made)
@@ -246,7 +246,7 @@ class TestFile:
         assert {line["index"] for line in lines if line["kind"] != "skip"} == {2, 7, 9, 30}
 
     @pytest.mark.parametrize("backend", EVERYWHERE)
-    def test_has_the_line_before_the_batch(self, backend: str | None, tmp_path: Path) -> None:
+    def test_quarantine_line_is_written_before_its_batch_comes(self, backend: str | None, tmp_path: Path) -> None:
         file = tmp_path / "bad"
         for batch in loader(Samples(BAD), on_error="skip", quarantine=file, **settings_of(backend)):
             known = {record.index for record in stoker.quarantine(file).records}

@@ -1,4 +1,4 @@
-"""What tests of order and state have in common: datasets, runs that nobody interrupts, and those with other workers."""
+"""Shared by tests of order and state: datasets, uninterrupted runs, and runs with other workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker.loader.generators import global_streams
+from stoker._random.generators import global_streams
 
 try:
     import torch
@@ -49,11 +49,11 @@ class Rolled(stoker.Dataset[Any]):
         return self.length
 
     def __getitem__(self, index: Any) -> Any:
-        return int(index), stoker.get_worker_info().rng.random_generator.random()  # type: ignore[union-attr]
+        return int(index), stoker.sample_rng().random_generator.random()
 
 
 class Undisturbed:
-    """The epochs of a loader, as they come when nobody interrupts them.
+    """The epochs of a loader without interruption.
 
     Args:
         make: a loader, each time a new one.
@@ -68,7 +68,7 @@ class Undisturbed:
         self.seeded = whole.seed is not None
 
     def goes_on(self, epoch: int, count: int | None) -> None:
-        """Saved after so many batches of an epoch (None: before its iter()): what follows, with a seed all that."""
+        """Returns what follows after a state saved after some batches of an epoch (None: before its iter())."""
         self.seed_everything(1)
         first = self.make()
         for _ in range(epoch):

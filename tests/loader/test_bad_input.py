@@ -54,7 +54,7 @@ def epoch(dataset: Any, workers: dict[str, Any], **settings: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("dataset", [None, 3, object()])
-def test_not_a_dataset(dataset: Any) -> None:
+def test_object_that_is_no_dataset_is_refused(dataset: Any) -> None:
     with pytest.raises(TypeError, match=f"dataset should have __getitem__ .* but got {type(dataset).__name__}"):
         stoker.DataLoader(dataset)
 
@@ -123,12 +123,12 @@ def test_a_dictionary_that_makes_what_it_lacks_has_no_rows() -> None:
 
 
 @ALL
-def test_a_batch_of_as_many_samples_is_one(workers: dict[str, Any]) -> None:
+def test_batch_of_as_many_samples_is_delivered(workers: dict[str, Any]) -> None:
     for kind in (list, tuple, np.array):
         assert epoch(AtOnce(kind), workers, batch_size=4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_not_a_dataset_but_iterable_is_told_what_it_lacks() -> None:
+def test_iterable_that_is_no_dataset_is_refused_with_advice() -> None:
     with pytest.raises(TypeError, match=r"let its class inherit from stoker\.IterableDataset"):
         stoker.DataLoader({1, 2})
     with pytest.raises(TypeError, match=r"let its class inherit from stoker\.IterableDataset"):
@@ -181,7 +181,7 @@ def test_an_index_error_inside_a_sample_is_an_error_and_no_end(workers: Any) -> 
         assert "at sample 2" in str(told.value)
 
 
-def test_a_subset_that_overrides_one_fetch_method_alone_is_refused() -> None:
+def test_subset_that_overrides_one_fetch_method_is_refused() -> None:
     class Half(stoker.Subset[Any]):
         def __getitem__(self, idx: Any) -> Any:
             return -super().__getitem__(idx)
@@ -206,9 +206,7 @@ def test_a_subset_that_overrides_one_fetch_method_alone_is_refused() -> None:
     ],
     ids=str,
 )
-def test_a_sampler_of_wrong_indices_keeps_the_datasets_error_and_is_named(
-    sampler: Any, kind: Any, words: str, workers: Any
-) -> None:
+def test_sampler_of_wrong_indices_is_named_in_the_error(sampler: Any, kind: Any, words: str, workers: Any) -> None:
     for settings in ({"sampler": sampler}, {"batch_sampler": [sampler]}, {"sampler": sampler, "batch_size": None}):
         with pytest.raises(kind) as told:
             epoch([7, 8, 9], workers, **settings)
@@ -306,7 +304,7 @@ def test_samples_that_make_no_batch(samples: Any, kind: Any, words: list[str], w
 # What cannot be sent
 
 
-def test_what_cannot_be_sent_to_a_clean_worker_is_named_before_anything_starts() -> None:
+def test_unpicklable_part_is_named_before_a_worker_starts() -> None:
     class Holder(Samples):
         lock = None
 
@@ -355,7 +353,6 @@ class OneIsLonger:
         return np.zeros(5 if index == 5 else 4)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes there")
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 def test_the_sample_that_differs_is_named_or_none() -> None:
     def notes(bad: int | None, **settings: Any) -> str:

@@ -183,7 +183,7 @@ class MultiEpochsLoader(stoker.DataLoader[Any]):
 @BACKENDS
 @pytest.mark.parametrize("kind", [InfiniteLoader, MultiEpochsLoader])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_one_iterator_for_ever(kind: Any, workers: dict[str, Any], shuffle: bool) -> None:
+def test_one_iterator_of_an_endless_loop_works(kind: Any, workers: dict[str, Any], shuffle: bool) -> None:
     loader = kind(range(10), 4, shuffle=shuffle, generator=torch.Generator().manual_seed(0), **workers)
     assert len(loader) == 3
     epochs = [epoch(loader) for _ in range(3)]
@@ -305,7 +305,7 @@ class Counting(stoker.DataLoader[Any]):
 
 
 @BACKENDS
-def test_a_subclass_with_its_own_constructor_iteration_and_length(workers: dict[str, Any]) -> None:
+def test_subclass_with_own_constructor_iter_and_len_works(workers: dict[str, Any]) -> None:
     loader = Counting(range(4), doubled=True, batch_size=2, **workers)
     for _ in range(2):
         assert epoch(loader) == [0, 2, 4, 6]
@@ -399,6 +399,21 @@ def test_lightning_predicts_each_batch_once() -> None:
 
 
 @BACKENDS
+def test_a_table_of_hugging_faces_is_read_as_it_is(workers: dict[str, Any]) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"a": list(range(24)), "b": [str(number) for number in range(24)]})
+    loader = stoker.DataLoader(table, 4, shuffle=True, seed=1, output="numpy", **workers)
+    batches = iter(loader)
+    seen = [*next(batches)["a"], *next(batches)["a"]]
+    state = loader.state_dict()
+    rest = list(batches)
+    assert sorted(seen + [number for batch in rest for number in batch["a"]]) == list(range(24))
+    assert all(list(map(str, batch["a"].tolist())) == batch["b"] for batch in rest)
+    loader.load_state_dict(state)
+    assert [batch["b"] for batch in loader] == [batch["b"] for batch in rest]
+
+
+@BACKENDS
 @pytest.mark.parametrize("around", ["bare", "shuffled by itself", "mapped and shuffled"])
 def test_a_stream_of_hugging_faces_is_shared_out_once(around: str, workers: dict[str, Any]) -> None:
     datasets = pytest.importorskip("datasets")
@@ -429,6 +444,74 @@ def test_ranks_of_a_stream_of_hugging_faces_shuffle_alike() -> None:
         share = split_dataset_by_node(stream.shuffle(seed=1, buffer_size=7), rank, 2)
         seen += (row["a"] for row in stoker.DataLoader(share, None, collate_fn=dict, seed=rank))
     assert sorted(seen) == list(range(24))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize("calls", [[6, 7], [0, 1, 2], [3, None], [5, 5]], ids=str)
+def test_hugging_face_stream_keeps_the_epoch_set_by_the_script(calls: Any, workers: dict[str, Any]) -> None:
+    datasets = pytest.importorskip("datasets")
+    given: list[list[Any]] = []
+    for kind in (data.DataLoader, stoker.DataLoader):
+        stream = datasets.Dataset.from_dict({"a": list(range(24))}).to_iterable_dataset(num_shards=2)
+        stream = stream.shuffle(seed=1, buffer_size=9)
+        loader = kind(stream, 4, collate_fn=lambda rows: [row["a"] for row in rows], **workers)
+        given.append([])
+        for number in calls:
+            if number is not None:
+                stream.set_epoch(number)
+            given[-1].append(list(loader))
+    assert given[0] == given[1]
+
+
+def test_hugging_face_stream_advances_without_set_epoch() -> None:
+    datasets = pytest.importorskip("datasets")
+    made = lambda: datasets.Dataset.from_dict({"a": list(range(24))}).to_iterable_dataset().shuffle(seed=1)  # noqa: E731
+    loader, alone = stoker.DataLoader(made(), None, collate_fn=lambda row: row["a"]), made()
+    for number in range(3):
+        alone.set_epoch(number)
+        assert list(loader) == [row["a"] for row in alone]
+
+
+# Loaders of frameworks, taken over
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_loaders_of_accelerates_are_taken_over_or_refused() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from accelerate.data_loader import skip_first_batches
+
+    theirs = data.DataLoader(range(10), batch_size=2)
+    prepared = accelerate.Accelerator(cpu=True).prepare(theirs)
+    for refused in (prepared, skip_first_batches(prepared, 2)):
+        with pytest.raises(TypeError, match=r"its __iter__.* would be lost"):
+            stoker.DataLoader.from_torch(refused)
+    skipping = skip_first_batches(theirs, 2)  # by its batch sampler
+    assert epoch(stoker.DataLoader.from_torch(skipping)) == epoch(skipping) == [4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pyg_loaders_are_converted_or_refused() -> None:
+    pytest.importorskip("torch_geometric")
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DataLoader, NodeLoader
+
+    edges = torch.zeros(2, 1, dtype=torch.long)
+    theirs = DataLoader([Data(x=torch.full((2, 1), i), edge_index=edges) for i in range(5)], batch_size=2)
+    ours = stoker.DataLoader.from_torch(theirs)
+    assert [(b.x.tolist(), b.batch.tolist()) for b in ours] == [(b.x.tolist(), b.batch.tolist()) for b in theirs]
+    nodes = NodeLoader.__new__(NodeLoader)
+    with pytest.raises(TypeError, match="its _get_iterator would be lost"):
+        stoker.DataLoader.from_torch(nodes)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_loaders_of_monais_are_taken_over_or_refused() -> None:
+    monai = pytest.importorskip("monai.data")
+    theirs = monai.DataLoader(range(6), batch_size=2)
+    assert epoch(stoker.DataLoader.from_torch(theirs)) == epoch(theirs)
+    with pytest.raises(TypeError, match="its __iter__ would be lost"):
+        stoker.DataLoader.from_torch(monai.ThreadDataLoader(range(6)))
 
 
 # A compiled function

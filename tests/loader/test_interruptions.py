@@ -155,7 +155,7 @@ def test_at_each_and_every_line(case: str, exception: Callable[[], None]) -> Non
 
 
 def check(case: str, exception: Callable[[], None], step: int) -> None:
-    """At each line, or of so many at one: another for each exception."""
+    """At each line, or at one of several: another one for each exception."""
     lines = []
     for number in range(1 + (exception is signalled) % step, 100_000, step):
         seen, where, raised = story(case, number, exception)
@@ -184,8 +184,7 @@ def test_a_batch_that_cannot_be_opened_is_raised_and_counted_so() -> None:
     assert seen == [[0, 1], [2, 3], [6, 7], [8, 9], [10, 11]] and [str(error) for error in errors] == ["not here"]
     counts = loader.report().epoch
     assert (counts.delivered, counts.raised, counts.batches) == (10, 2, 5)
-    if sys.version_info >= (3, 11):
-        assert "when batch 2 was opened" in errors[0].__notes__[0]
+    assert "when batch 2 was opened" in errors[0].__notes__[0]
 
 
 class Opened:
@@ -201,7 +200,7 @@ class Opened:
 
 
 @pytest.mark.parametrize("how", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["serial", "threads"])
-def test_one_at_a_time(how: dict[str, Any]) -> None:
+def test_concurrent_next_calls_are_an_error(how: dict[str, Any]) -> None:
     """The other gets an error, where both would get each other's batches, or wait for ever."""
     inside, leave = threading.Event(), threading.Event()
 

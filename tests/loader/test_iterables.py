@@ -17,7 +17,10 @@ import pytest
 import stoker
 from stoker.errors import ShardingError, StokerWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # a machine may have one CPU
+    pytest.mark.filterwarnings("ignore:The loader guesses that"),
+]
 
 PROCESSES: dict[str, Any] = {"num_workers": 2}
 THREADS: dict[str, Any] = {"num_workers": 2, "worker_method": "thread"}
@@ -70,6 +73,8 @@ class Noisy(stoker.IterableDataset[Any]):
 class Sharded(Plain):
     """Knows how to give a shard, as Hugging Face's datasets do."""
 
+    stoker_protocol = True
+
     def shard(self, num_shards: int, index: int) -> Iterator[int]:
         return iter(range(index * 100, index * 100 + 3))
 
@@ -102,7 +107,7 @@ def flat(loader: Any) -> list[Any]:
 @pytest.mark.parametrize("lengths", [[5, 3], [1, 6], [0, 4], [4, 0], [0, 0], [2, 9, 5], [7, 0, 1]], ids=str)
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}], ids=str)
 @pytest.mark.parametrize("method", ["process", "thread"])
-def test_batches_of_the_workers_in_turn_as_torch_has_them(lengths: Any, settings: Any, method: Any) -> None:
+def test_stream_batches_come_from_workers_in_turn(lengths: Any, settings: Any, method: Any) -> None:
     torch = pytest.importorskip("torch")
     settings = {"num_workers": len(lengths), "collate_fn": list, **settings}
     ours = list(stoker.DataLoader(Unequal(lengths), worker_method=method, **settings))
@@ -145,7 +150,7 @@ def test_single_samples_of_a_stream(workers: Any) -> None:
 
 
 @BOTH
-def test_a_stream_that_does_not_share_itself_out_is_shared_out_with_one_warning(workers: Any) -> None:
+def test_stream_without_sharding_is_sharded_with_one_warning(workers: Any) -> None:
     loader = stoker.DataLoader(Plain(), collate_fn=list, batch_size=2, **workers)
     with pytest.warns(StokerWarning, match="Plain does not share its samples out") as caught:
         first = list(loader)
@@ -155,7 +160,7 @@ def test_a_stream_that_does_not_share_itself_out_is_shared_out_with_one_warning(
 
 
 @BOTH
-def test_without_sharding_each_worker_reads_all(workers: Any) -> None:
+def test_each_worker_reads_all_of_an_unsharded_stream(workers: Any) -> None:
     loader = stoker.DataLoader(Plain(3), collate_fn=list, shard="none", **workers)
     assert flat(loader) == [0, 0, 1, 1, 2, 2]
 
@@ -196,7 +201,7 @@ def test_a_stream_of_torchs_class(workers: Any) -> None:
 
 
 @BOTH
-def test_one_worker_shares_with_nobody(workers: Any) -> None:
+def test_stream_of_one_worker_is_not_sharded(workers: Any) -> None:
     assert flat(stoker.DataLoader(Plain(3), collate_fn=list, **{**workers, "num_workers": 1})) == [0, 1, 2]
 
 
@@ -206,7 +211,10 @@ def test_a_dataset_that_knows_its_shards_is_asked(workers: Any) -> None:
 
 
 class SharesItselfToo(stoker.IterableDataset[int]):
-    """Has a shard for whoever asks, and asks whose turn it is, as Hugging Face's streams do."""
+    """Has a method shard() and calls get_worker_info(), as Hugging Face's streams do."""
+
+    stoker_protocol = True
+    shards_itself: bool | None = True
 
     def __init__(self, numbers: range = range(12)) -> None:
         self.numbers = numbers
@@ -230,6 +238,8 @@ class SharesItselfToo(stoker.IterableDataset[int]):
 
 class GivesShards(SharesItselfToo):
     """Does not ask."""
+
+    shards_itself = None
 
     def mine(self) -> range:
         return self.numbers
@@ -293,12 +303,13 @@ def test_each_part_of_a_chain_is_shared_out_by_itself(workers: Any) -> None:
     loader = stoker.DataLoader(chain, collate_fn=list, **workers)
     with pytest.warns(StokerWarning, match="Plain does not share") as caught:
         samples = flat(loader)
-    assert len(caught) == 1
+    assert len(caught) == 2
+    assert any("guesses that Unequal shares" in str(warning.message) for warning in caught)
     assert sorted(samples) == sorted([0, 1, 100, 101, 102, 0, 1, 2, 0, 1, 2, 100, 101, 102])
 
 
 @BOTH
-def test_who_asks_after_its_first_sample_is_told(workers: Any) -> None:
+def test_stream_that_asks_for_its_worker_late_is_an_error(workers: Any) -> None:
     iterator = iter(stoker.DataLoader(Late(), collate_fn=list, **workers))
     with pytest.warns(StokerWarning), pytest.raises(ShardingError, match="after its first sample"):
         list(iterator)
@@ -316,7 +327,7 @@ def test_a_collator_may_ask(workers: Any) -> None:
         assert sorted(flat(stoker.DataLoader(Plain(9), collate_fn=collate, **workers))) == list(range(9))
 
 
-def test_a_strided_stream_is_augmented_the_same_with_any_number_of_workers() -> None:
+def test_strided_stream_is_augmented_alike_by_any_workers() -> None:
     def samples(workers: int) -> list[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StokerWarning)
@@ -330,10 +341,7 @@ def test_a_strided_stream_is_augmented_the_same_with_any_number_of_workers() -> 
 @pytest.mark.parametrize("workers", [{}, PROCESSES, THREADS], ids=str)
 def test_a_collator_draws_anew_for_each_batch(workers: Any) -> None:
     def collate(samples: list[int]) -> list[float]:
-        info = stoker.get_worker_info()
-        assert info is not None
-        assert info.rng is not None
-        return [info.rng.random_generator.random()]
+        return [stoker.sample_rng().random_generator.random()]
 
     loader = stoker.DataLoader(Unequal([6, 6]), 2, collate_fn=collate, seed=1, **workers)
     first, second = flat(loader), flat(loader)
@@ -341,7 +349,7 @@ def test_a_collator_draws_anew_for_each_batch(workers: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "worker_method": "thread"}], ids=str)
-def test_a_stream_that_raises_goes_on_behind_it(workers: Any) -> None:
+def test_stream_goes_on_after_a_sample_that_raises(workers: Any) -> None:
     told: list[Any] = []
     iterator = iter(stoker.DataLoader(Stumbling(), collate_fn=list, **workers))
     while True:
@@ -360,12 +368,11 @@ def test_a_stream_that_never_ends_is_not_read_far_ahead(workers: Any) -> None:
     class Endless(stoker.IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             info = stoker.get_worker_info()
-            assert info is not None
-            number = info.id
+            number, step = (0, 1) if info is None else (info.id, info.num_workers)
             while True:
                 assert number < 40
                 yield number
-                number += info.num_workers
+                number += step
 
     with iter(stoker.DataLoader(Endless(), collate_fn=list, **workers)) as iterator:
         assert [next(iterator) for _ in range(10)] == [[i] for i in range(10)]
@@ -394,8 +401,9 @@ class Rolling(stoker.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         for number in range(12):
             info = stoker.get_worker_info()
-            assert info is not None and info.rng is not None
-            yield number, info.rng.random_generator.random()
+            rng = stoker.sample_rng() if info is None else info.rng
+            assert rng is not None
+            yield number, rng.random_generator.random()
 
 
 @BOTH
@@ -416,7 +424,8 @@ class Called(stoker.IterableDataset[int]):
 
 @BOTH
 def test_a_call_whose_purpose_is_not_seen_counts_as_asking(workers: Any) -> None:
-    assert flat(stoker.DataLoader(Called(), collate_fn=list, **workers)) == [0, 0, 1, 1, 2, 2]
+    with pytest.warns(StokerWarning, match=r"it calls get_worker_info\(\) before its first sample"):
+        assert flat(stoker.DataLoader(Called(), collate_fn=list, **workers)) == [0, 0, 1, 1, 2, 2]
 
 
 class ReadsAhead(stoker.IterableDataset[int]):
@@ -436,7 +445,7 @@ class ReadsAhead(stoker.IterableDataset[int]):
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_a_stream_may_share_itself_out_in_a_thread_of_a_worker_process(context: str) -> None:
+def test_stream_may_shard_itself_in_a_thread_of_a_worker(context: str) -> None:
     loader = stoker.DataLoader(ReadsAhead(), collate_fn=list, multiprocessing_context=context, **PROCESSES)
     assert sorted(flat(loader)) == list(range(8))
 
@@ -471,8 +480,7 @@ class PickedInStep(stoker.IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         info = stoker.get_worker_info()
-        assert info is not None
-        first, step = self.share or (info.id, info.num_workers)
+        first, step = self.share or ((0, 1) if info is None else (info.id, info.num_workers))
         left = list(range(40))
         for place in range(40):
             number = left.pop(self.rng.integers(len(left)))
@@ -534,7 +542,7 @@ def drawn_by_the_collator(samples: list[Any]) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
-def test_a_collator_draws_other_numbers_for_each_batch_of_a_shared_stream() -> None:
+def test_collator_draws_new_numbers_for_each_stream_batch() -> None:
     def loader(workers: int) -> Any:
         return stoker.DataLoader(
             Plain(), batch_size=2, num_workers=workers, collate_fn=drawn_by_the_collator, seed=3, output="numpy"
@@ -554,7 +562,7 @@ def test_a_collator_draws_other_numbers_for_each_batch_of_a_shared_stream() -> N
 @pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 @pytest.mark.parametrize("shares", [False, True])
 @BOTH
-def test_a_sample_that_fails_is_named_by_its_place_in_the_stream(workers: Any, shares: bool, tmp_path: Path) -> None:
+def test_failing_stream_sample_is_named_by_its_place(workers: Any, shares: bool, tmp_path: Path) -> None:
     """Of a stream that shares itself out each worker counts its own."""
     path = tmp_path / "bad.jsonl"
     loader = stoker.DataLoader(
@@ -579,7 +587,7 @@ def test_a_sample_that_fails_is_named_by_its_place_in_the_stream(workers: Any, s
     [(1, 8, {1, 2, 3}), (2, 8, {3, 4, 5, 6, 7}), (2, 5, {0, 1, 2, 3, 4})],
     ids=["in a row", "at the end", "all"],
 )
-def test_what_stands_in_is_counted_once(size: int, length: int, bad: set[int], tmp_path: Path) -> None:
+def test_replacement_in_a_stream_is_counted_once(size: int, length: int, bad: set[int], tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     loader = stoker.DataLoader(
         Failing(bad, length),

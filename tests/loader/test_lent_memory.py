@@ -12,7 +12,7 @@ import pytest
 
 import stoker
 from stoker import collate
-from stoker._supervision import cut
+from stoker._supervision import split_policy
 from stoker._transport import segments
 from stoker._transport.writer import SlotWriter
 
@@ -115,9 +115,7 @@ def test_a_collator_may_keep_what_it_has_made(birth: str, collator: Any) -> None
     [{"collate_fn": Remembers()}, {"collate_fn": Keeps()}, {"gathers": True}],
     ids=["a collator that mixes", "a collator that keeps", "a dataset that gathers"],
 )
-def test_where_nothing_can_be_detached_nothing_is_lent_to_who_may_keep_it(
-    monkeypatch: pytest.MonkeyPatch, how: Any
-) -> None:
+def test_undetachable_memory_is_not_lent_to_code_that_keeps_it(monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
     monkeypatch.setattr(segments, "CAN_DETACH", False)  # as on Windows
     gathers = how.get("gathers", False)
     dataset: Any = GathersAndKeeps() if gathers else [np.full(SIZE, float(number)) for number in range(40)]
@@ -149,8 +147,8 @@ HOW: dict[str, dict[str, Any]] = {
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
-def test_who_keeps_nothing_is_lent_memory_each_time(monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
-    monkeypatch.setattr(cut, "WORTH", 0.0)  # units are worth being shared, however cheap
+def test_memory_is_lent_each_time_to_code_that_keeps_none(monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
+    monkeypatch.setattr(split_policy, "WORTH", 0.0)  # units are worth being shared, however cheap
     if how.get("output") == "torch":
         pytest.importorskip("torch")
     how = {"num_workers": 1, "output": "numpy", **how}
@@ -161,6 +159,8 @@ def test_who_keeps_nothing_is_lent_memory_each_time(monkeypatch: pytest.MonkeyPa
 
 class GathersAndKeeps(stoker.Dataset[Any]):
     """It keeps `out`, but for the first batch, which is looked at for that."""
+
+    stoker_protocol = True
 
     def __init__(self) -> None:
         self.kept: list[Any] = []

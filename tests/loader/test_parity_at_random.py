@@ -194,19 +194,19 @@ def len_or_error(loader: Any) -> Any:
 
 @given(cases())
 @settings(max_examples=150)
-def test_without_workers(case: Any) -> None:
+def test_random_loaders_equal_torchs_without_workers(case: Any) -> None:
     compare(case)
 
 
 @pytest.mark.parametrize("method", ["process", "thread"])
 @given(cases(), st.integers(1, 3))
 @settings(max_examples=15)
-def test_with_workers(method: str, case: Any, workers: int) -> None:
+def test_random_loaders_equal_torchs_with_workers(method: str, case: Any, workers: int) -> None:
     compare(case, num_workers=workers, worker_method=method)
 
 
 @given(st.integers(0, 25), samples, st.one_of(st.none(), st.integers(1, 9)), st.booleans())
-def test_streams(length: int, make: Any, size: int | None, drop_last: bool) -> None:
+def test_random_streams_equal_torchs(length: int, make: Any, size: int | None, drop_last: bool) -> None:
     class Streams:
         def __iter__(self) -> Iterator[Any]:
             return map(make, range(length))

@@ -1,4 +1,4 @@
-"""Large batches of this process lie where earlier ones lay that nobody has any more."""
+"""Large batches of this process reuse the memory of earlier ones that are gone."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Gathers(stoker.Dataset[Any]):
+    stoker_protocol = True
+
     def __len__(self) -> int:
         return len(ROWS)
 
@@ -62,7 +64,7 @@ def rows(batch: Any) -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("output", ["numpy", "torch"])
-def test_what_is_kept_stays_as_it_is(way: str, output: Any) -> None:
+def test_kept_batch_is_never_overwritten(way: str, output: Any) -> None:
     if output == "torch":
         pytest.importorskip("torch")
     loader: Any = stoker.DataLoader(**WAYS[way](), batch_size=4, output=output, seed=0)

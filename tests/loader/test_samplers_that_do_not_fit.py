@@ -33,7 +33,7 @@ def test_a_sampler_for_another_number_of_samples(name: str, made: Any, count: in
             DataLoader(range(N), **made(count))
 
 
-def test_a_samplers_generator_of_another_device_is_refused_early() -> None:
+def test_sampler_generator_of_another_device_is_refused() -> None:
     class OfAGpu:
         device = type("device", (), {"type": "cuda", "__str__": lambda self: "cuda:0"})()
 

@@ -1,4 +1,4 @@
-"""Batches that several workers make: who shares, and that nobody can tell by what is delivered.
+"""Batches that several workers make: which are split, and that the delivered batches are the same.
 
 The whole conformance suite runs on shared batches as well (`tests/conformance`).
 """
@@ -25,8 +25,9 @@ from stoker import (
     Subset,
     TensorDataset,
 )
-from stoker._supervision import cut
-from stoker.loader.sharing import may_share
+from stoker._epoch.gather_or_split import may_share
+from stoker._supervision import split_policy
+from stoker.loader.record import options_of, record_of
 
 pytestmark = [
     pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this platform does not fork"),
@@ -53,7 +54,7 @@ class Together(Images):
         self._pipes = pipes
 
     def __getitem__(self, index: int) -> Any:
-        if index in (0, cut.AT_FIRST):
+        if index in (0, split_policy.AT_FIRST):
             ours, theirs = self._pipes if index else self._pipes[::-1]
             os.write(theirs[1], b"!")
             assert select.select([ours[0]], [], [], 30)[0], "the other sample is not made meanwhile"
@@ -94,7 +95,7 @@ class Deadly(Failing):
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are shared whatever they cost, a row at a time."""
     for name, value in {"WORTH": 0.0, "SHORTEST": 0.0, "LONGEST": 1e-9, "LARGE": 2, "AT_FIRST": 1}.items():
-        monkeypatch.setattr(cut, name, value)
+        monkeypatch.setattr(split_policy, name, value)
 
 
 def loader(dataset: Any, **settings: Any) -> DataLoader[Any]:
@@ -125,9 +126,9 @@ def test_the_first_batch_is_made_by_several_workers() -> None:
 
 def test_the_workers_of_the_next_epoch_know_what_a_sample_costs() -> None:
     made = loader(Images())
-    assert made._rules.row_seconds is None
+    assert record_of(made).ledger.row_seconds is None
     assert len(list(made)) == 4
-    assert 0 < made._rules.row_seconds < 1
+    assert 0 < record_of(made).ledger.row_seconds < 1
 
 
 @pytest.mark.usefixtures("row_by_row")
@@ -155,7 +156,7 @@ def test_texts_are_delivered_as_ever() -> None:
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_an_error_that_comes_once_is_raised_and_not_hidden_by_a_second_try(tmp_path: Path) -> None:
+def test_error_that_occurs_once_in_a_split_batch_is_raised(tmp_path: Path) -> None:
     made = loader(Failing(tmp_path, OSError, 20, 22))
     with iter(made) as batches:
         next(batches)
@@ -179,14 +180,14 @@ def test_a_sample_that_asks_to_be_left_out_is_asked_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_a_death_in_the_midst_of_a_shared_batch_changes_no_batch(tmp_path: Path) -> None:
+def test_death_in_the_middle_of_a_split_batch_changes_no_batch(tmp_path: Path) -> None:
     with pytest.warns(StokerWarning, match="is killed by signal"):
         batches = plain(loader(Deadly(tmp_path, OSError, 5, 40)))
     assert batches == serial(Images())
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_an_epoch_that_is_left_in_the_midst_leaves_nothing_in_the_next() -> None:
+def test_abandoned_epoch_leaves_nothing_in_the_next() -> None:
     made = loader(Images(), persistent_workers=True)
     for _ in range(3):
         next(iter(made))
@@ -195,7 +196,7 @@ def test_an_epoch_that_is_left_in_the_midst_leaves_nothing_in_the_next() -> None
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_where_there_is_no_memory_for_a_shared_batch_it_is_made_whole() -> None:
+def test_batch_is_made_whole_without_memory_to_split_it() -> None:
     kept = []
     for batch in loader(Images(), memory_budget=4 << 20, batch_size=8):
         kept.append(batch)
@@ -203,9 +204,9 @@ def test_where_there_is_no_memory_for_a_shared_batch_it_is_made_whole() -> None:
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_nobody_waits_for_ever_where_batches_are_shared_and_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_batches_do_not_deadlock_in_short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who made a part of a batch that has to be made again must not have begun a later one, which waits behind it."""
-    monkeypatch.setattr(cut, "PATIENCE", 1 << 30)
+    monkeypatch.setattr(split_policy, "PATIENCE", 1 << 30)
 
     class Many(Images):
         def __len__(self) -> int:
@@ -222,7 +223,7 @@ def test_fewer_batches_are_under_way_where_they_are_shared() -> None:
         for _ in range(4):
             next(batches)
         assert batches._backend.shares  # type: ignore[union-attr]
-        assert batches._ahead.most(batches._backend) == 4  # type: ignore[arg-type]
+        assert batches._units._ahead.most(batches._backend) == 4  # type: ignore[arg-type]
 
 
 class Told:
@@ -242,32 +243,32 @@ class Told:
         (1.0, 1, 16, 16),
     ],
 )
-def test_how_many_are_under_way_until_it_is_known(
+def test_prefetch_count_depends_on_whether_batches_are_split(
     row_seconds: float | None, batch_size: int, at_first: int, shared: int
 ) -> None:
     made = loader(Images(), num_workers=8, batch_size=batch_size)
-    made._ledger.row_seconds = row_seconds
+    record_of(made).ledger.row_seconds = row_seconds
     with iter(made) as batches:
-        most = [batches._ahead.most(Told(shares)) for shares in (None, True, False)]  # type: ignore[arg-type]
+        most = [batches._units._ahead.most(Told(shares)) for shares in (None, True, False)]  # type: ignore[arg-type]
     assert most == [at_first, shared, 16]
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_there_are_rows_for_all_workers_also_where_a_sampler_makes_the_batches() -> None:
+def test_batch_sampler_batches_are_split_among_all_workers() -> None:
     small = [[index, index + 1] for index in range(0, N, 2)]
     with iter(loader(Images(), num_workers=8, batch_sampler=small, batch_size=1)) as batches:
         for _ in range(4):
             next(batches)
-        assert batches._ahead.most(Told(True)) == 8  # type: ignore[arg-type]
+        assert batches._units._ahead.most(Told(True)) == 8  # type: ignore[arg-type]
 
 
-def test_others_have_as_many_as_ever_under_way() -> None:
+def test_prefetch_count_is_unchanged_without_splitting() -> None:
     with iter(loader(Images(), num_workers=8, collate_fn=list)) as batches:
-        assert batches._ahead.most(Told(None)) == 16  # type: ignore[arg-type]
-        assert batches._ahead.most(Told(None, grown=20)) == 40  # type: ignore[arg-type]
+        assert batches._units._ahead.most(Told(None)) == 16  # type: ignore[arg-type]
+        assert batches._units._ahead.most(Told(None, grown=20)) == 40  # type: ignore[arg-type]
 
 
-def test_no_more_than_that_are_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_units_than_the_prefetch_count_are_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     held = os.pipe()
 
     class Held(Images):
@@ -299,11 +300,9 @@ def test_no_more_than_that_are_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert under_way[0] == 8  # two rows for each worker, of the 12 batches that may be under way before any answer
 
 
-@pytest.mark.parametrize("batch_size", [cut.LARGE, cut.LARGE - 1])  # at first in parts, or whole
-def test_the_first_answers_tell_that_cheap_batches_are_not_shared(
-    monkeypatch: pytest.MonkeyPatch, batch_size: int
-) -> None:
-    monkeypatch.setattr(cut, "WORTH", 1e9)
+@pytest.mark.parametrize("batch_size", [split_policy.LARGE, split_policy.LARGE - 1])  # at first in parts, or whole
+def test_cheap_batches_are_known_from_the_first_answers(monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
+    monkeypatch.setattr(split_policy, "WORTH", 1e9)
     made = loader(Images(), num_workers=2, batch_size=batch_size)
     with iter(made) as batches:
         assert batches._backend.shares is None  # type: ignore[union-attr]
@@ -312,7 +311,7 @@ def test_the_first_answers_tell_that_cheap_batches_are_not_shared(
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_what_cannot_be_shared_is_told_and_not_believed_to_be_in_the_next_epoch() -> None:
+def test_batches_that_cannot_be_split_are_not_tried_again() -> None:
     class Empty(Images):
         """With a field that has no row for each sample."""
 
@@ -322,7 +321,7 @@ def test_what_cannot_be_shared_is_told_and_not_believed_to_be_in_the_next_epoch(
     made = loader(Empty(), batch_size=4, persistent_workers=True)
     assert len(list(made)) == N // 4
     assert made._iterator is not None and made._iterator._backend.shares is False  # type: ignore[union-attr]
-    assert made._rules.row_seconds is None
+    assert record_of(made).ledger.row_seconds is None
     made.close()
 
 
@@ -341,20 +340,20 @@ def test_what_cannot_be_shared_is_told_and_not_believed_to_be_in_the_next_epoch(
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_who_does_not_share(settings: dict[str, Any]) -> None:
-    assert not may_share(loader(Images(), **settings))
+def test_settings_that_prevent_splitting(settings: dict[str, Any]) -> None:
+    assert not may_share(options_of(loader(Images(), **settings)))
 
 
-def test_who_shares() -> None:
-    assert may_share(loader(Images()))
+def test_datasets_whose_batches_may_be_split() -> None:
+    assert may_share(options_of(loader(Images())))
 
     class AtOnce(Images):
         def __getitems__(self, indices: list[int]) -> list[Any]:
             return [self[index] for index in indices]
 
-    assert not may_share(loader(AtOnce()))
-    assert not may_share(loader(Subset(AtOnce(), range(4))))
+    assert not may_share(options_of(loader(AtOnce())))
+    assert not may_share(options_of(loader(Subset(AtOnce(), range(4)))))
     for holding in (Subset(Images(), range(4)), ConcatDataset([Images()]), StackDataset(Images(), Images())):
-        assert may_share(loader(holding))
+        assert may_share(options_of(loader(holding)))
     torch = pytest.importorskip("torch")
-    assert not may_share(loader(TensorDataset(torch.arange(3))))  # gathered at once
+    assert not may_share(options_of(loader(TensorDataset(torch.arange(3)))))  # gathered at once

@@ -85,7 +85,7 @@ def test_an_epoch_has_about_as_many_samples_as_there_are_labels() -> None:
     assert len(sampler(LABELS, 3, 4, num_batches=7)) == len(sampler(LABELS, 3, 4, num_batches=7).batches(0)) == 7
 
 
-# Whoever changes one of these changes the batches of epochs that people have trained with.
+# A change of one of these changes the batches of epochs that models were trained with.
 GOLDEN = {
     0: [[2613, 1663, 4862, 1790, 2879, 4826, 3383, 412, 2455], [2934, 2267, 1738, 4318, 937, 3862, 3554, 4037, 3553]],
     2**64 - 1: [
@@ -102,7 +102,7 @@ def test_the_batches_never_change(key: int) -> None:
         assert [order.batch(0), order.batch(554)] == GOLDEN[key]
 
 
-def test_a_batch_is_the_same_whatever_was_asked_before_and_by_whom(
+def test_batch_does_not_depend_on_earlier_requests(
     asked_by_threads: Callable[[BatchOrder], list[list[int]]],
 ) -> None:
     forward = whole(sampler(LABELS, 4, 5).batches(4))
@@ -116,7 +116,7 @@ def test_a_batch_far_away_is_known_at_once() -> None:
     assert order.position(10**15 - 1) == 20 * (10**15 - 1)
 
 
-def test_to_walk_is_to_ask() -> None:
+def test_walking_gives_the_batches_of_random_access() -> None:
     chosen = sampler(LABELS, 3, 4, generator=np.random.default_rng(0))
     first, second = list(chosen), list(chosen)
     assert first != second
@@ -125,12 +125,12 @@ def test_to_walk_is_to_ask() -> None:
     assert chosen.labels is LABELS
 
 
-def test_a_class_with_too_few_samples_repeats_them_and_that_is_told() -> None:
+def test_class_with_too_few_samples_repeats_with_a_warning() -> None:
     labels = ["common"] * 20 + ["rare"] * 3 + ["rarer"] * 2
     with pytest.warns(
         StokerWarning,
-        match=r"2 of 3 classes have fewer than samples_per_class=4 samples \(class rarer has 2\): they come more than "
-        r"once in a batch\. Lower samples_per_class, or leave these classes out",
+        match=r"2 of 3 classes have fewer than samples_per_class=4 samples \(class rarer has 2\): a batch repeats "
+        r"their samples\. Lower samples_per_class, or leave these classes out",
     ) as told:
         chosen = BalancedBatchSampler(labels, 3, 4)
     assert len(told) == 1
@@ -159,6 +159,6 @@ def test_bad_input(labels: Any, options: Any, message: str) -> None:
         BalancedBatchSampler(labels, *options)
 
 
-def test_a_batch_that_is_not_there() -> None:
+def test_batch_out_of_range_is_an_index_error() -> None:
     with pytest.raises(IndexError, match="there is no batch 2: the epoch has 2"):
         BalancedBatchSampler([1, 2, 1, 2], 2, 1).batches(0).batch(2)

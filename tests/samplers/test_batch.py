@@ -12,7 +12,7 @@ from stoker.samplers import BatchSampler, SequentialSampler
 @pytest.mark.parametrize("n", [0, 1, 5, 6, 7])
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_as_torch(n: int, batch_size: int, drop_last: bool) -> None:
+def test_batches_equal_torchs(n: int, batch_size: int, drop_last: bool) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
     ours = BatchSampler(SequentialSampler(range(n)), batch_size, drop_last)
     theirs = torch_data.BatchSampler(torch_data.SequentialSampler(range(n)), batch_size, drop_last)
@@ -81,7 +81,7 @@ def test_bad_drop_last(drop_last: Any) -> None:
         BatchSampler(range(3), 2, drop_last)
 
 
-def test_attributes() -> None:
+def test_batch_sampler_has_torchs_attributes() -> None:
     batches = BatchSampler(range(3), 2, True)
     assert (batches.sampler, batches.batch_size, batches.drop_last) == (range(3), 2, True)
 

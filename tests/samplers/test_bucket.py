@@ -92,14 +92,14 @@ def test_boundaries_keep_buckets_apart(lengths: list[int], at: list[int], key: i
     assert sorted(indices(tokens)) == list(range(len(lengths)))
 
 
-def test_with_boundaries_each_bucket_drops_its_last() -> None:
+def test_each_bucket_with_boundaries_drops_its_last_batch() -> None:
     lengths = [1] * 10 + [5] * 7 + [9] * 3
     batches = whole(sampler(lengths, 4, buckets=[1, 5], drop_last=True).batches(0))
     assert sorted(lengths[batch[0]] for batch in batches) == [1, 1, 5]
     assert all(len(batch) == 4 for batch in batches)
 
 
-# Whoever changes one of these changes the batches of epochs that people have trained with.
+# A change of one of these changes the batches of epochs that models were trained with.
 BY_SIZE = {
     0: [[4976, 2493, 999, 3715, 165, 2842], [4170, 4946]],
     2**64 - 1: [[3090, 3381, 1829, 4351, 887, 3672], [2036, 388]],
@@ -126,7 +126,7 @@ def test_the_batches_never_change(key: int, dtype: Any) -> None:
     assert [order.batch(0), order.batch(833)] == APART[key]
 
 
-def test_a_batch_is_the_same_whatever_was_asked_before_and_by_whom() -> None:
+def test_batch_does_not_depend_on_earlier_requests() -> None:
     order = sampler(LENGTHS, max_tokens=300).batches(4)
     forward = whole(order)
     again = sampler(LENGTHS.tolist(), max_tokens=300).batches(4)
@@ -153,13 +153,13 @@ def test_epochs_differ_in_batches_and_their_order() -> None:
     assert abs(np.corrcoef(tops, range(len(tops)))[0, 1]) < 0.15
 
 
-def test_without_shuffle_the_longest_come_first_in_order_of_the_dataset() -> None:
+def test_unshuffled_buckets_begin_with_the_longest() -> None:
     chosen = sampler([3, 9, 1, 9, 3, 9, 1, 9], 2, shuffle=False, buckets=[1, 3])
     assert whole(chosen.batches(0)) == whole(chosen.batches(1)) == [[1, 3], [5, 7], [0, 4], [2, 6]]
     assert list(chosen) == whole(chosen.batches(5))
 
 
-def test_to_walk_is_to_ask() -> None:
+def test_walking_gives_the_batches_of_random_access() -> None:
     chosen = sampler(LENGTHS, 10, generator=np.random.default_rng(0))
     first, second = list(chosen), list(chosen)
     assert first != second
@@ -210,7 +210,7 @@ def test_buckets_keep_padding_low() -> None:
     assert lengths.sum() / (12_000 * len(tokens)) > 0.85  # of the budget is used
 
 
-def test_much_padding_is_told() -> None:
+def test_much_padding_is_warned_of() -> None:
     lengths = log_normal(2000)
     with pytest.warns(
         StokerWarning,
@@ -229,8 +229,8 @@ def test_much_padding_is_told() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "a batch is measured by batch_size or by max_tokens, one of them, but got neither"),
-        ({"batch_size": 4, "max_tokens": 9}, "one of them, but got batch_size=4 and max_tokens=9"),
+        ({}, "give exactly one of batch_size and max_tokens, but got neither"),
+        ({"batch_size": 4, "max_tokens": 9}, "batch_size and max_tokens, but got batch_size=4 and max_tokens=9"),
         ({"batch_size": 0}, "batch_size should be a positive integer value, but got batch_size=0"),
         ({"batch_size": 2.0}, "batch_size should be a positive integer value"),
         ({"max_tokens": -1}, "max_tokens should be a positive number, but got max_tokens=-1"),
@@ -240,8 +240,8 @@ def test_much_padding_is_told() -> None:
         ({"batch_size": 4, "drop_last": None}, "drop_last should be a boolean value"),
         ({"batch_size": 4, "buckets": 0}, "buckets should be a positive integer value, but got buckets=0"),
         ({"batch_size": 4, "buckets": [30, 20]}, r"boundaries should ascend, but buckets\[0\] is 30"),
-        ({"batch_size": 4, "buckets": [1, 2]}, r"\[1, 2\] part no sample from another: lengths are from 3 to 99"),
-        ({"batch_size": 4, "buckets": [500]}, r"the boundaries \[500\] part no sample from another"),
+        ({"batch_size": 4, "buckets": [1, 2]}, r"\[1, 2\] put all samples into one bucket: lengths are from 3 to 99"),
+        ({"batch_size": 4, "buckets": [500]}, r"the boundaries \[500\] put all samples into one bucket"),
         ({"batch_size": 5001, "drop_last": True}, "no batch is left: 5000 samples do not fill one"),
     ],
 )
@@ -250,6 +250,6 @@ def test_bad_options(options: Any, message: str) -> None:
         BucketBatchSampler(LENGTHS, **options)
 
 
-def test_a_batch_that_is_not_there() -> None:
+def test_batch_out_of_range_is_an_index_error() -> None:
     with pytest.raises(IndexError, match="there is no batch 3: the epoch has 3"):
         sampler([1] * 9, 3).batches(0).batch(3)

@@ -77,7 +77,7 @@ def test_boundaries_weigh_samples_and_tokens() -> None:
     assert chosen_boundaries(np.arange(1, 1001), 1).tolist() == []
 
 
-def test_a_sample_of_the_lengths_comes_from_all_over_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probed_lengths_come_from_the_whole_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     assert some_sorted(np.array([3, 1, 2])).tolist() == [1, 2, 3]
     monkeypatch.setattr(module, "_SAMPLE", 100)
     some = some_sorted(np.arange(100_000, 0, -1))

@@ -42,7 +42,7 @@ def test_a_sample_weighs_one_by_the_size_of_its_class(labels: Any) -> None:
     assert weights.tolist() == EXPECTED
 
 
-def test_tensors() -> None:
+def test_class_weights_of_tensor_labels() -> None:
     torch = pytest.importorskip("torch")
     assert weights_from_labels(torch.tensor(LABELS)).tolist() == EXPECTED
     assert weights_from_labels(torch.tensor(LABELS, dtype=torch.int16)).tolist() == EXPECTED
@@ -97,7 +97,7 @@ def test_golden_weights() -> None:
     assert [weights[0].hex(), weights[-1].hex()] == ["0x1.0624dd2f1aa00p-10", "0x1.56758572d1b58p-6"]
 
 
-def test_integers_in_an_array_take_no_memory_beside_their_weights() -> None:
+def test_weights_of_an_integer_array_take_no_extra_memory() -> None:
     labels = np.arange(500_000, dtype=np.int32) % 1000
     tracemalloc.start()
     try:
@@ -108,12 +108,12 @@ def test_integers_in_an_array_take_no_memory_beside_their_weights() -> None:
 
 
 @pytest.mark.parametrize("labels", [[], np.array([], int), columns([])])
-def test_no_labels(labels: Any) -> None:
+def test_class_weights_without_labels_are_refused(labels: Any) -> None:
     with pytest.raises(ValueError, match="there are no labels"):
         weights_from_labels(labels)
 
 
-def test_more_or_fewer_dimensions() -> None:
+def test_labels_of_other_than_one_dimension_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(4, 3\): argmax\(1\) makes labels of one-hot rows"):
         weights_from_labels(np.zeros((4, 3), int))
     with pytest.raises(ValueError, match=r"have shape \(\)"):
@@ -132,12 +132,12 @@ def test_more_or_fewer_dimensions() -> None:
         (columns([("a.jpg", 3)]), "of type tuple"),
     ],
 )
-def test_what_is_no_label(labels: Any, message: str) -> None:
+def test_invalid_labels_are_refused(labels: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         weights_from_labels(labels)
 
 
 @pytest.mark.parametrize("beta", [-0.1, 1, 1.5, float("nan")])
-def test_bad_beta(beta: float) -> None:
+def test_class_weights_refuse_a_bad_beta(beta: float) -> None:
     with pytest.raises(ValueError, match=f"beta should be at least 0 and below 1, but got beta={beta}"):
         weights_from_labels([1, 2], beta=beta)

@@ -13,7 +13,7 @@ SHARES = list(itertools.product([0, 1, 2, 9, 10, 11, 100], [1, 2, 3, 10, 25]))
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_as_torch_for_all_ranks_over_epochs(shuffle: bool, drop_last: bool) -> None:
+def test_distributed_order_equals_torchs_for_all_ranks(shuffle: bool, drop_last: bool) -> None:
     theirs = pytest.importorskip("torch.utils.data").DistributedSampler
     for n, replicas in SHARES:
         for rank in {0, replicas // 2, replicas - 1}:

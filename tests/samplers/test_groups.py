@@ -17,7 +17,7 @@ def groups(n: int, size: int, key: int = 0) -> EvenGroups:
 
 
 @pytest.mark.parametrize("n", range(1, 17))
-def test_groups_are_of_different_numbers_that_come_equally_often(n: int) -> None:
+def test_numbers_of_a_group_differ_and_come_equally_often(n: int) -> None:
     for size in range(1, n + 1):
         came = np.zeros(n, int)
         order = groups(n, size)
@@ -55,7 +55,7 @@ def test_each_pair_meets_as_often(n: int, size: int) -> None:
     )
 
 
-def test_what_a_cycle_gives_first_is_never_what_the_one_before_gave_last() -> None:
+def test_group_across_two_cycles_never_repeats_a_number() -> None:
     n, size = 9, 5  # the smallest n that is not grouped by what is left out
     straddling = [number for number in range(200) if number * size // n != (number * size + size - 1) // n]
     assert len(straddling) > 80

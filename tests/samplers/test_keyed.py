@@ -31,7 +31,7 @@ class Told(KeyedBatchSampler):
         return Epoch(key)
 
 
-def test_to_walk_is_to_ask_for_the_batches_of_a_key_drawn_from_the_generator() -> None:
+def test_walking_uses_a_key_drawn_from_the_generator() -> None:
     sampler = Told(generator=np.random.default_rng(3))
     (first, zero), (again, one) = sampler
     assert (zero, one, first) == (0, 1, again)
@@ -71,7 +71,7 @@ def test_without_shuffle_nothing_is_drawn() -> None:
     assert generator.bit_generator.state == state
 
 
-# Whoever changes one of these changes the batches of epochs that people have trained with.
+# A change of one of these changes the batches of epochs that models were trained with.
 def test_keys_never_change() -> None:
     assert [keys(0)[i] for i in range(3)] == [1797169522448432797, 2934616747831316667, 2627435378413939377]
     assert keys(2**64 + 5)[1000] == keys(5)[1000]
@@ -88,13 +88,13 @@ def test_permutations_have_keys_of_their_own_and_few_are_kept() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -3, 2.0, True, "2", None])
-def test_what_counts_nothing_is_refused(value: Any) -> None:
+def test_invalid_counts_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=f"size should be a positive integer value, but got size={value!r}"):
         positive("size", value)
     assert positive("size", np.int32(3)) == 3
 
 
-def test_what_switches_nothing_is_refused() -> None:
+def test_invalid_switches_are_refused() -> None:
     assert flag("on", True) is True
     with pytest.raises(ValueError, match="on should be a boolean value, but got on=1"):
         flag("on", 1)

@@ -44,7 +44,7 @@ def test_every_small_size_is_a_bijection(key: int) -> None:
 
 @pytest.mark.parametrize("key", [0, 12345])
 @pytest.mark.usefixtures("network_only")
-def test_every_small_size_is_a_bijection_of_the_network_too(key: int) -> None:
+def test_network_is_a_bijection_for_every_small_size(key: int) -> None:
     assert all(is_bijection(n, key) for n in range(501))
 
 
@@ -63,7 +63,7 @@ def test_huge_sizes_repeat_nothing_and_stay_inside(n: int) -> None:
     assert numbers.max() > 0.99 * n
 
 
-# Whoever changes one of these changes the order of epochs that people have trained with.
+# A change of one of these changes the order of epochs that models were trained with.
 GOLDEN = {
     (5, 0): [1, 4, 0, 2, 1, 3],
     (5, 1): [0, 3, 1, 2, 0, 4],
@@ -104,7 +104,7 @@ def test_the_order_never_changes(n: int, key: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 100, TABLE_UP_TO, *LARGE, *HUGE])
-def test_one_at_a_time_a_few_and_many_agree(n: int) -> None:
+def test_single_and_batched_lookups_agree(n: int) -> None:
     order = Permutation(n, 99)
     positions = np.random.default_rng(1).integers(0, n, 300)
     many = order.take(positions).tolist()
@@ -125,7 +125,7 @@ def test_keys_and_sizes_give_different_orders() -> None:
     assert np.array_equal(whole(5000, -1), whole(5000, 2**64 - 1))
 
 
-def test_it_is_small_and_survives_pickling() -> None:
+def test_permutation_is_small_and_survives_pickling() -> None:
     order = Permutation(2**62, 8)
     assert len(order) == 2**62
     assert len(pickle.dumps(order)) < 1000
@@ -153,7 +153,7 @@ def test_impossible_sizes_are_refused(n: int) -> None:
         Permutation(n, 0)
 
 
-def test_what_is_no_integer_is_refused() -> None:
+def test_index_that_is_no_integer_is_refused() -> None:
     with pytest.raises(TypeError):
         Permutation(3.0, 0)  # type: ignore[arg-type]
 
@@ -212,7 +212,7 @@ def test_each_number_comes_as_often_at_each_position(n: int) -> None:
 
 
 @pytest.mark.usefixtures("network_only")
-def test_each_number_comes_as_often_at_each_position_of_the_network() -> None:
+def test_each_number_is_equally_frequent_at_each_position() -> None:
     n = 100
     counts = np.zeros((n, n))
     for key in range(3000):

@@ -199,27 +199,27 @@ def test_no_test_sees_a_difference_from_chance(n: int, keys: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "keys"), QUICK.items())
-def test_nor_in_the_shuffles_of_numpy(n: int, keys: int) -> None:
+def test_no_test_sees_a_difference_in_numpy_shuffles(n: int, keys: int) -> None:
     generator = np.random.default_rng(n)
     shuffles = np.stack([generator.permutation(n) for _ in range(keys)])
     assert all(worst < 1 for worst in in_limits(shuffles).values())
 
 
 @pytest.mark.parametrize(("n", "keys"), QUICK.items())
-def test_every_test_sees_a_network_of_two_rounds_and_some_one_of_four(n: int, keys: int) -> None:
+def test_statistics_detect_networks_with_too_few_rounds(n: int, keys: int) -> None:
     assert all(worst > 1 for worst in in_limits(orders_of(n, keys, 2, 0)).values())
     assert any(worst > 1 for worst in in_limits(orders_of(n, keys, 4, 0)).values())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("n", "keys"), LONG.items())
-def test_no_test_sees_a_difference_from_chance_in_many_more_orders(n: int, keys: int) -> None:
+def test_many_orders_show_no_difference_from_chance(n: int, keys: int) -> None:
     assert all(worst < 1 for worst in in_limits(orders_of(n, keys)).values())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("n", [100, 1000])
-def test_nor_in_those_of_the_network_where_a_table_would_do(n: int) -> None:
+def test_no_test_sees_a_difference_in_small_network_orders(n: int) -> None:
     assert all(worst < 1 for worst in in_limits(orders_of(n, LONG[n], table_up_to=0)).values())
 
 
@@ -269,7 +269,7 @@ def repeats_nothing(n: int, m: int) -> None:
         numbers = Permutation(n, n).take(chosen)
         assert 0 <= numbers.min() <= numbers.max() < n
         assert distinct(numbers) == distinct(chosen)
-    assert m - distinct(anywhere) > 10  # so many would repeat if it were a function that is no permutation
+    assert m - distinct(anywhere) > 10  # repeats that a random function, which is no permutation, would have
 
 
 @pytest.mark.parametrize("n", [9_999_991, 99_999_989, 2**27 + 1, 10**8 + 7])

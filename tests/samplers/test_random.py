@@ -99,7 +99,7 @@ def test_the_length_follows_a_dataset_that_grows() -> None:
     assert sorted(sampler) == [0, 1, 2]
 
 
-def test_attributes() -> None:
+def test_random_sampler_has_torchs_attributes() -> None:
     generator = np.random.default_rng(0)
     sampler = RandomSampler(range(4), True, 7, generator)
     assert (sampler.data_source, sampler.replacement) == (range(4), True)
@@ -122,6 +122,6 @@ def test_bad_arguments(data: range, arguments: dict[str, Any], error: type[Excep
 
 
 @pytest.mark.parametrize("generator", [7, "seed", np.random.RandomState(0)])
-def test_what_is_no_generator_is_a_type_error(generator: Any) -> None:
+def test_invalid_generator_is_a_type_error(generator: Any) -> None:
     with pytest.raises(TypeError):
         list(RandomSampler(range(3), generator=generator))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from stoker.samplers import SequentialSampler
 
 
-def test_it_yields_all_in_order_and_follows_a_dataset_that_grows() -> None:
+def test_sequential_sampler_follows_a_growing_dataset() -> None:
     data = ["a", "b"]
     sampler = SequentialSampler(data)
     assert (list(sampler), len(sampler)) == ([0, 1], 2)

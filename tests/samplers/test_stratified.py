@@ -116,13 +116,13 @@ def test_a_batch_is_not_in_order_of_its_classes() -> None:
     assert abs(np.mean(first_halves) - 2.5) < 0.5
 
 
-def test_without_shuffle_all_is_in_order_of_the_dataset() -> None:
+def test_unshuffled_batches_are_in_order_of_the_dataset() -> None:
     chosen = StratifiedBatchSampler(["b", "a"] * 6 + ["a"] * 6, 6, shuffle=False)
     expected = [[0, 1, 2, 3, 5, 7], [4, 6, 9, 11, 12, 13], [8, 10, 14, 15, 16, 17]]
     assert whole(chosen.batches(0)) == whole(chosen.batches(7)) == list(chosen) == expected
 
 
-# Whoever changes one of these changes the batches of epochs that people have trained with.
+# A change of one of these changes the batches of epochs that models were trained with.
 GOLDEN = {
     0: [
         [4701, 272, 4713, 430, 4664, 3366, 1075, 3277, 31, 3669, 3417, 4208],
@@ -142,14 +142,14 @@ def test_the_batches_never_change(key: int) -> None:
         assert [order.batch(0), order.batch(416)] == GOLDEN[key]
 
 
-def test_a_batch_is_the_same_whatever_was_asked_before_and_by_whom(
+def test_batch_does_not_depend_on_earlier_requests(
     asked_by_threads: Callable[[BatchOrder], list[list[int]]],
 ) -> None:
     forward = whole(StratifiedBatchSampler(LABELS, 30).batches(4))
     assert asked_by_threads(StratifiedBatchSampler(LABELS, 30).batches(4)) == forward
 
 
-def test_to_walk_is_to_ask() -> None:
+def test_walking_gives_the_batches_of_random_access() -> None:
     chosen = StratifiedBatchSampler(LABELS, 10, generator=np.random.default_rng(0))
     first, second = list(chosen), list(chosen)
     assert first != second
@@ -176,6 +176,6 @@ def test_bad_input(labels: Any, options: Any, message: str) -> None:
         StratifiedBatchSampler(labels, **options)
 
 
-def test_a_batch_that_is_not_there() -> None:
+def test_batch_out_of_range_is_an_index_error() -> None:
     with pytest.raises(IndexError, match="there is no batch -1: the epoch has 3"):
         StratifiedBatchSampler([1, 2, 1, 2, 1], 2).batches(0).batch(-1)

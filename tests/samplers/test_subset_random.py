@@ -10,14 +10,14 @@ from stoker.samplers import SubsetRandomSampler
 INDICES = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def test_as_torch_for_the_same_generator_over_epochs() -> None:
+def test_order_equals_torchs_for_the_same_generator() -> None:
     torch = pytest.importorskip("torch")
     ours = SubsetRandomSampler(INDICES, torch.Generator().manual_seed(5))
     theirs = torch.utils.data.SubsetRandomSampler(INDICES, torch.Generator().manual_seed(5))
     assert [list(ours) for _ in range(3)] == [list(theirs) for _ in range(3)]
 
 
-def test_as_torch_for_the_same_global_seed() -> None:
+def test_order_equals_torchs_for_the_same_global_seed() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(2)
     theirs = [list(torch.utils.data.SubsetRandomSampler(INDICES)), torch.rand(1).item()]
@@ -46,7 +46,7 @@ def test_length_attributes_and_nothing_to_yield() -> None:
 
 
 class OnlyAsked:
-    """A sequence as torch needs one: a length and places. Whoever iterates over it finds no end."""
+    """A sequence as torch needs one: a length and places. Iterating over it never ends."""
 
     def __len__(self) -> int:
         return 4
@@ -60,7 +60,7 @@ class OnlyAsked:
     [OnlyAsked(), [(0,), (1, 2), (3,)], {0: "a", 1: "b"}, [[1, 2], [3, 4]]],
     ids=["asked", "unequal", "mapping", "rows"],
 )
-def test_what_has_a_length_and_places_is_a_sequence(given: Any) -> None:
+def test_object_with_length_and_items_is_a_sequence(given: Any) -> None:
     order = SubsetRandomSampler(given).order(5)
     assert sorted(map(str, order.take(np.arange(len(given))))) == sorted(str(given[k]) for k in range(len(given)))
 

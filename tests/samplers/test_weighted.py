@@ -21,7 +21,7 @@ def numpys() -> np.random.Generator:
 
 
 @pytest.mark.parametrize(("num_samples", "replacement"), [(1, True), (100, True), (4, False), (2, False)])
-def test_as_torch_for_the_same_generator_and_global_seed(num_samples: int, replacement: bool) -> None:
+def test_draws_equal_torchs_for_the_same_generator(num_samples: int, replacement: bool) -> None:
     torch = pytest.importorskip("torch")
     theirs = torch.utils.data.WeightedRandomSampler
     arguments = WEIGHTS, num_samples, replacement
@@ -44,9 +44,7 @@ def test_weights_are_a_float64_tensor_that_may_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-def test_beyond_torchs_limit_the_draws_still_come_from_torchs_generator(
-    replacement: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draws_beyond_torchs_limit_use_torchs_generator(replacement: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(weighted, "_TORCH_TAKES", 3)
 
@@ -75,14 +73,14 @@ def test_numpys_draws_without_replacement_have_the_right_shares() -> None:
         assert abs(pairs.count((first, second)) - share * 6000) < 5 * math.sqrt(6000 * share)
 
 
-def test_without_replacement_zero_is_never_drawn_and_nothing_twice() -> None:
+def test_draws_without_replacement_never_repeat_or_give_zero() -> None:
     assert sorted(WeightedRandomSampler(WEIGHTS, 4, False, numpys())) == [0, 2, 3, 5]
     with pytest.raises(SamplerError, match="cannot draw 5 different indices: only 4 of 6 weights are above zero"):
         WeightedRandomSampler(WEIGHTS, 5, False)
 
 
 @pytest.mark.parametrize("kind", ["ours", "torch's"])
-def test_more_than_there_are_is_a_runtime_error_as_torch_raises(kind: str) -> None:
+def test_drawing_more_than_there_are_is_a_runtime_error(kind: str) -> None:
     torch = pytest.importorskip("torch")
     made = WeightedRandomSampler if kind == "ours" else torch.utils.data.WeightedRandomSampler
     with pytest.raises(RuntimeError):
@@ -90,7 +88,7 @@ def test_more_than_there_are_is_a_runtime_error_as_torch_raises(kind: str) -> No
 
 
 @pytest.mark.usefixtures("torch_not_wanted")
-def test_without_torch_weights_are_an_array_and_numpys_global_seed_counts() -> None:
+def test_weights_are_an_array_without_torch() -> None:
     sampler = WeightedRandomSampler(WEIGHTS, 50)
     assert isinstance(sampler.weights, np.ndarray)
     np.random.seed(0)
@@ -101,7 +99,7 @@ def test_without_torch_weights_are_an_array_and_numpys_global_seed_counts() -> N
 
 
 @pytest.mark.usefixtures("torch_not_wanted")
-def test_a_generator_of_torch_is_obeyed_also_where_torch_is_not_wanted() -> None:
+def test_torch_generator_is_used_with_numpy_output() -> None:
     torch = pytest.importorskip("torch")
     sampler = WeightedRandomSampler(WEIGHTS, 20, generator=torch.Generator().manual_seed(1))
     weights = torch.tensor(WEIGHTS, dtype=torch.float64)
@@ -151,7 +149,7 @@ def test_an_order_follows_from_weights_and_key_alone() -> None:
     assert sampler.order(6).take(POSITIONS).tolist() != order.take(POSITIONS).tolist()
 
 
-def test_an_order_without_replacement_follows_from_weights_and_key_alone() -> None:
+def test_order_follows_from_weights_and_key() -> None:
     sampler = WeightedRandomSampler(range(300), 299, False)
     order = sampler.order(5).take(POSITIONS[:299]).tolist()
     assert sorted(order) == list(range(1, 300))
@@ -159,14 +157,14 @@ def test_an_order_without_replacement_follows_from_weights_and_key_alone() -> No
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-def test_to_walk_without_torchs_draws_is_to_walk_an_order(replacement: bool) -> None:
+def test_walking_without_torch_walks_an_order(replacement: bool) -> None:
     weights = np.random.default_rng(0).random(50_000)
     sampler = WeightedRandomSampler(weights, 40_000, replacement, numpys())
     key = int(numpys().integers(2**63 - 1))
     assert list(sampler) == sampler.order(key).take(np.arange(40_000)).tolist()
 
 
-def test_sums_are_made_once_and_anew_when_the_weights_have_changed(built: list[int]) -> None:
+def test_sums_are_computed_again_when_the_weights_change(built: list[int]) -> None:
     sampler = WeightedRandomSampler([1.0, 1.0], 300)
     for key in range(5):
         sampler.order(key)
@@ -200,7 +198,7 @@ def test_sums_do_not_travel(built: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("torch_not_wanted")
-def test_a_sampler_takes_eight_bytes_for_each_weight_beside_the_users() -> None:
+def test_weighted_sampler_takes_eight_bytes_for_each_weight() -> None:
     n = 500_000
     weights = np.random.default_rng(0).random(n)
     tracemalloc.start()

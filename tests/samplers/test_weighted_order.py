@@ -51,7 +51,7 @@ def deviations(counts: np.ndarray, probabilities: np.ndarray) -> float:
     return float((((counts - mean) ** 2 / mean).sum() - freedom) / math.sqrt(2 * freedom))
 
 
-# Whoever changes one of these changes the order of epochs that people have trained with.
+# A change of one of these changes the order of epochs that models were trained with.
 HARMONIC = tuple(1 / n for n in range(1, 3000))
 GOLDEN = {
     (tuple(WEIGHTS.tolist()), 0): ([5, 2, 5, 2, 5, 5, 2, 5], [3, 5, 2, 0]),
@@ -127,7 +127,7 @@ def test_a_weight_of_zero_has_no_share(weights: list[float]) -> None:
     assert all(weights[index] > 0 for index in Sums(np.array(weights, float)).find(ends))
 
 
-def test_what_is_drawn_has_the_right_frequencies() -> None:
+def test_drawn_indices_have_the_right_frequencies() -> None:
     weights = np.random.default_rng(5).exponential(size=100) ** 2
     counts = np.bincount(drawn(weights, 200_000, 1), minlength=100)
     assert abs(deviations(counts, weights)) < 5
@@ -141,7 +141,7 @@ def test_neighbours_and_epochs_are_independent() -> None:
         assert abs(deviations(np.bincount(a * 4 + b, minlength=16), both)) < 5
 
 
-def test_more_weights_than_torch_takes() -> None:
+def test_more_weights_than_torchs_limit_work() -> None:
     n = 2**24 + 3
     weights = np.zeros(n)
     weights[[5, n - 1]] = 1.0, 3.0
@@ -150,7 +150,7 @@ def test_more_weights_than_torch_takes() -> None:
     assert abs(counts[0] - 1000) < 5 * math.sqrt(4000 * 0.25 * 0.75)
 
 
-def test_sums_take_eight_bytes_for_each_weight_and_nothing_else_meanwhile() -> None:
+def test_sums_take_eight_bytes_for_each_weight() -> None:
     n = 500_000
     weights = np.ones(n)
     tracemalloc.start()
@@ -167,7 +167,7 @@ def test_sums_take_eight_bytes_for_each_weight_and_nothing_else_meanwhile() -> N
 # Without replacement
 
 
-def test_who_comes_first_second_and_third_has_the_right_frequencies() -> None:
+def test_first_three_ranks_have_the_right_frequencies() -> None:
     counts = dict.fromkeys([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)], 0)
     weights = [1, 2, 3]
     for key in range(4000):
@@ -176,7 +176,7 @@ def test_who_comes_first_second_and_third_has_the_right_frequencies() -> None:
     assert abs(deviations(np.array(list(counts.values())), np.array(exact))) < 5
 
 
-def test_of_many_the_heavy_come_earlier_as_often_as_they_should() -> None:
+def test_heavy_weights_come_early_as_often_as_expected() -> None:
     n, m = 100_000, 1000
     first = raced(np.where(np.arange(n) % 2, 3.0, 1.0), m, 3)
     assert len(set(first.tolist())) == m
@@ -185,7 +185,7 @@ def test_of_many_the_heavy_come_earlier_as_often_as_they_should() -> None:
     assert abs(deviations(tenths, np.ones(10))) < 5
 
 
-def test_weights_at_the_ends_of_the_range_come_in_turn_and_zero_never() -> None:
+def test_extreme_weights_are_drawn_and_zero_never() -> None:
     weights = np.repeat([0.0, SMALLEST, 1e-300, LARGEST, 1.0], 50)
     order = raced(weights, 200, 12)
     assert len(set(order.tolist())) == 200
@@ -200,7 +200,7 @@ def test_a_part_is_the_beginning_of_the_whole() -> None:
         assert raced(HARMONIC, size, 4).tolist() == whole[:size].tolist()
 
 
-def test_of_those_that_arrive_together_the_lower_index_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_arrivals_are_ordered_by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "hashes", lambda _, numbers: (numbers % 3).astype(np.uint64) << np.uint64(60))
     weights = np.ones(3000)
     expected_order = sorted(range(3000), key=lambda index: (index % 3, index))

@@ -39,7 +39,7 @@ def descendants() -> list[str]:
 
 
 def give_memory_back() -> None:
-    """From now on the allocator keeps nothing of a batch that is gone: what stays then is somebody's."""
+    """From now on the allocator keeps nothing of a batch that is gone: what stays then is still in use."""
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
 
 

@@ -69,9 +69,8 @@ class Drawing:
     def __call__(self, index: int) -> Any:
         drawn = [float(index)]
         if self.draws in ("rng", "all"):
-            info = stoker.get_worker_info()
-            assert info is not None
-            drawn += [info.rng.random_generator.random(), info.rng.numpy_generator.random()]
+            rng = stoker.sample_rng()
+            drawn += [rng.random_generator.random(), rng.numpy_generator.random()]
         if self.draws in ("globals", "all"):
             drawn += [random.random(), np.random.rand()]
         if index in self.faults:
@@ -114,15 +113,17 @@ class Plain(stoker.IterableDataset[Any]):
 class Keeping(Plain):
     """A stream that shares itself out among the workers, and knows where it stands."""
 
+    shards_itself = True
+
     def __init__(self, length: int, sample: Drawing) -> None:
         super().__init__(length, sample)
         self.next: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
         info = stoker.get_worker_info()
-        assert info is not None
-        begin, self.next = info.id if self.next is None else self.next, None
-        return _Keeping(self, begin, info.num_workers)
+        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        begin, self.next = number if self.next is None else self.next, None
+        return _Keeping(self, begin, workers)
 
     def state_dict(self) -> dict[str, Any]:
         return {"next": self.next}

@@ -47,7 +47,7 @@ class Torment:
         acts = [self._kill, self._kill, self._stop, self._freeze, self._fork]
         if iterator._num_yielded:  # the first zygote's death ends the run if it dies at its birth
             acts.append(self._kill_zygote)
-        if iterator._backend.can_grow:
+        if iterator._backend.capabilities.can_grow:
             acts.append(self._grow)
         act = self._chance.choice(acts)
         delay = self._chance.choice([0, 0, 0.0005, 0.003, 0.02])

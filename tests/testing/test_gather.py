@@ -16,6 +16,8 @@ ROWS = np.arange(15.0).reshape(5, 3)
 class Keeping:
     """Keeps of each batch what `keep` makes of it."""
 
+    stoker_protocol = True
+
     def __init__(self, layout: Any, keep: Callable[[Any], Any]) -> None:
         self.layout = layout
         self.keep = keep
@@ -37,7 +39,7 @@ class Keeping:
 
 @pytest.mark.parametrize("keep", [lambda out: out, lambda out: out[1:], lambda out: out.data, lambda out: out.view()])
 def test_an_array_that_is_kept_is_found(keep: Any) -> None:
-    with pytest.raises(AssertionError, match="or a view of it, is kept beyond the call"):
+    with pytest.raises(AssertionError, match="or a view of it, is kept after the call"):
         GatherSuite().test_it_keeps_nothing(Keeping(ROWS[:0], keep))
 
 
@@ -46,7 +48,7 @@ def test_an_array_that_is_kept_is_found(keep: Any) -> None:
 )
 def test_a_tensor_that_is_kept_is_found(keep: Any) -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(AssertionError, match="or a view of it, is kept beyond the call"):
+    with pytest.raises(AssertionError, match="or a view of it, is kept after the call"):
         GatherSuite().test_it_keeps_nothing(Keeping(torch.empty((0, 3), dtype=torch.float64), keep))
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Literal
+from typing import Literal
 
-from stoker._engine import interruption
-from stoker._engine.base import Answer, Backend, Job, NothingLeft, Recipe, StreamEnd, located
+from stoker._engine.backend import Answer, Backend, Job, JobFactory, NothingLeft, PlainMaker, StreamEnd, located
+from stoker._engine.backends import IN_STEP
+from stoker._engine.process_guard import harmless, tears
 from stoker._worker_info import current
 
 
 class SerialBackend(Backend):
     """Runs each unit in the caller's thread, when its answer is asked for. Exceptions are raised as they are."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._job = recipe(0)
-        self._outside = current.info  # a worker's, where this is a loader within a dataset
-        self._waiting: deque[tuple[int, Any]] = deque()
-        self._left: int | None = None  # the unit in which somebody called sys.exit(), or raised another of its kind
+    capabilities = IN_STEP
 
-    def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
+    def __init__(self, recipe: JobFactory) -> None:
+        self._job = recipe(0)
+        self._outside = current.rng  # another loader's, where this one is within its dataset
+        self._waiting: deque[tuple[int, object]] = deque()
+        self._left: int | None = None  # the unit in which sys.exit() was called, or a similar exception raised
+
+    def submit(self, unit: int, work: object, worker: int | None, rows: int = 0) -> None:
         self._waiting.append((unit, work))
 
     def receive(self, timeout: float | None) -> Answer:
@@ -32,25 +35,28 @@ class SerialBackend(Backend):
         except NothingLeft:
             kind, value = "empty", None
         except Exception as error:
-            current.info = self._outside  # a signal's handler may have raised before the job set it back
-            if interruption.tears(error):
+            current.rng = self._outside  # a signal's handler may have raised before the job set it back
+            if tears(error):
                 raise
             kind, value = "error", error
             _name_sample(error, self._job.failed_index())
         except KeyboardInterrupt:
-            current.info = self._outside
+            current.rng = self._outside
             raise
         except BaseException as left:  # sys.exit(), or what a signal's handler raises
-            current.info = self._outside
-            if self._left != unit:  # it may have come from outside: whoever goes on loses nothing
+            current.rng = self._outside
+            if self._left != unit:  # it may have come from outside: no batch is lost if the program continues
                 self._left = unit
                 raise
             kind, value = "error", left  # a sample does, each time
         answer = Answer(unit, kind, value, 0, self._job.said())
-        self._waiting.popleft()  # only now: after Ctrl-C whoever goes on gets this batch
+        self._waiting.popleft()  # only now: after Ctrl-C a program that continues gets this batch
         return answer
 
-    def open(self, answer: Answer) -> Any:
+    def plain(self) -> PlainMaker | None:
+        return self._job.plain()
+
+    def open(self, answer: Answer) -> object:
         return answer.value
 
     def discard(self, answer: Answer) -> None:
@@ -63,13 +69,13 @@ class SerialBackend(Backend):
         self._waiting.clear()
 
 
-@interruption.harmless
-def _made(job: Job, work: Any) -> Any:
+@harmless
+def _made(job: Job, work: object) -> object:
     return job.run(work)
 
 
-def _name_sample(error: Exception, index: Any) -> None:
+def _name_sample(error: Exception, index: object) -> None:
     """Says at which sample it was raised, below the user's own message. A class may raise one instance many times."""
     note = located("Raised in this process", index)
-    if index is not None and hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
+    if index is not None and note not in getattr(error, "__notes__", ()):
         error.add_note(note)

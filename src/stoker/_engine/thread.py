@@ -1,4 +1,4 @@
-"""The thread backend: workers are threads of the trainer's process. One copy of the dataset, nothing is transported."""
+"""The thread backend: workers are threads of the trainer's process. One copy of the dataset, no transport."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from stoker import errors
-from stoker._engine import interruption, owner
-from stoker._engine.base import IDLE, Answer, Backend, Failure, Job, NothingLeft, Recipe, StreamEnd, Witness, located
-from stoker._events import Event
-from stoker._stories import summary_of
-from stoker._supervision.dispatch import Dispatch, Run
+from stoker._engine.activity import NEW_MARK, Position
+from stoker._engine.backend import Answer, Backend, EventSink, Failure, Job, JobFactory, NothingLeft, StreamEnd, located
+from stoker._engine.backends import THREADS
+from stoker._engine.process_guard import check_owner, harmless
+from stoker._exceptions import summary_of
+from stoker._supervision.dispatch import Assignment, Dispatch
 from stoker._supervision.rules import Rules
 from stoker._supervision.stalls import Stalls
+from stoker.events import Event, WorkerStalled
 
 JOIN = 0.5
-"""Seconds that `close` waits for threads. One that is in a slow sample ends by itself behind it: nobody can stop it."""
+"""Seconds that `close` waits for threads. A thread cannot be stopped: one in a slow sample ends by itself after it."""
 
-_Inbox = queue.SimpleQueue[Any]
+_Inbox = queue.SimpleQueue["tuple[int, object] | None"]
 
 
 class _Outbox:
-    """Answers of all threads. Whoever waits for one takes nothing, so that Ctrl-C meanwhile loses none.
+    """Answers of all threads. Waiting takes no answer, so Ctrl-C during a wait loses none.
 
-    Not a queue: before Python 3.13, `SimpleQueue.get` may wait for ever where the time runs out while it looks.
+    Not a queue: before Python 3.13, `SimpleQueue.get` may wait for ever if the time runs out during its check.
     """
 
     def __init__(self) -> None:
@@ -47,7 +48,9 @@ class _Outbox:
             self._bell.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether there is one, in so many seconds. Perhaps earlier, for one that has been taken since."""
+        """Returns whether there is an answer, waiting at most this time; may return early after an answer that was
+        taken since.
+        """
         if not self._answers:
             _hear(self._bell, seconds)
         return bool(self._answers)
@@ -57,7 +60,7 @@ class _Outbox:
         return self._answers.popleft()
 
 
-@interruption.harmless
+@harmless
 def _hear(bell: threading.Lock, seconds: float | None) -> None:
     bell.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
@@ -69,18 +72,20 @@ class ThreadBackend(Backend):
     all share. Threads are daemons, so a sample that never ends does not keep the interpreter.
     """
 
-    def __init__(self, recipe: Recipe, workers: int, rules: Rules, witness: Witness) -> None:
+    capabilities = THREADS
+
+    def __init__(self, recipe: JobFactory, workers: int, rules: Rules, witness: EventSink) -> None:
         self._rules = rules
         self._witness = witness
         self._stalls = Stalls(rules.stall_warning)
-        self._marks = [[IDLE] for _ in range(workers)]
+        self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
         self._queues: list[_Inbox] = [queue.SimpleQueue() for _ in range(workers)]
-        self._work: dict[int, Any] = {}
+        self._work: dict[int, object] = {}
         self._dispatch = Dispatch(workers)
         self._dropped_below = 0
         self._owner = os.getpid()
-        self._events: deque[Event] = deque()  # not told yet
+        self._events: deque[Event] = deque()  # not delivered yet
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
@@ -92,7 +97,7 @@ class ThreadBackend(Backend):
         self._threads = threads
         self.close = weakref.finalize(self, _stop, closed, self._queues, threads)  # type: ignore[method-assign]
 
-    def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
+    def submit(self, unit: int, work: object, worker: int | None, rows: int = 0) -> None:
         self._work[unit] = work
         self._dispatch.submitted(unit, worker)
         self._hand_out()
@@ -107,10 +112,10 @@ class ThreadBackend(Backend):
         self._stalls.works_on(worker, held[0].unit if held else None, time.monotonic())
 
     def receive(self, timeout: float | None) -> Answer:
-        owner.check(self._owner)  # a forked child has none of its parent's threads
+        check_owner(self._owner)  # a forked child has none of its parent's threads
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            while self._events:  # what is left when the user's listener raises is told with the next batch
+            while self._events:  # events left when the user's listener raises are delivered with the next batch
                 self._witness.tell(self._events.popleft())
                 if not self.close.alive:  # type: ignore[attr-defined]  # by the listener: no thread will answer
                     raise errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
@@ -122,12 +127,12 @@ class ThreadBackend(Backend):
                 if until is not None and time.monotonic() >= until:
                     raise errors.LoaderTimeoutError(
                         f"DataLoader timed out after {timeout:g} seconds: no worker thread finished a batch. Raise "
-                        f"`timeout`, or see below where they are.\n{self.stacks()}"
+                        f"`timeout`, or see below where the workers are.\n{self.stacks()}"
                     )
                 self._look_for_stalls()
                 continue
             answer, seconds = self._answers.take()
-            self._dispatch.answered(answer.worker, Run(answer.unit), seconds)
+            self._dispatch.answered(answer.worker, Assignment(answer.unit), seconds)
             self._stalls.answered(answer.unit)
             self._note_work(answer.worker)
             self._hand_out()
@@ -135,21 +140,26 @@ class ThreadBackend(Backend):
                 return answer
 
     def _look_for_stalls(self) -> None:
-        """Only while somebody waits for a batch: else there is nobody here to look."""
+        """Reports stalls. Runs only while the trainer waits for a batch."""
         for worker, unit, seconds in self._stalls.due(time.monotonic()):
-            where = self._witness.locate(unit, self._marks[worker][0])
+            position = Position.of(*self._marks[worker])
+            where = self._witness.locate(unit, position)
             story = f"worker {worker} has been at {where.told} for {seconds:.3g} s."
             stack = _stack_of(self._threads[worker])
             if self._rules.stall_action == "raise":
-                raise errors.StalledError(f"{story} Raise stall_warning, or see where it is:\n{stack}")
-            told = f"{story} It goes on (stall_action='warn'). This is where it is:\n{stack}"
-            details = {"unit": unit, "mark": self._marks[worker][0], "seconds": seconds, "index": where.index}
-            self._events.append(Event("stall", told, worker=worker, batch=where.batch, details=details))
+                raise errors.StalledError(f"{story} Raise stall_warning, or look at its Python stack:\n{stack}")
+            told = f"{story} The worker goes on (stall_action='warn'). Its Python stack:\n{stack}"
+            mark, batch, index = position.mark, where.batch, where.index
+            self._events.append(
+                WorkerStalled(
+                    message=told, worker=worker, batch=batch, unit=unit, mark=mark, seconds=seconds, index=index
+                )
+            )
 
     def stacks(self) -> str:
         return "\n".join(f"Worker {number}:\n{_stack_of(thread)}" for number, thread in enumerate(self._threads))
 
-    def open(self, answer: Answer) -> Any:
+    def open(self, answer: Answer) -> object:
         return answer.value
 
     def discard(self, answer: Answer) -> None:
@@ -180,29 +190,29 @@ def _stack_of(thread: threading.Thread) -> str:
 
 
 def _work(
-    recipe: Recipe, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
+    recipe: JobFactory, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
 ) -> None:
-    """A worker thread's whole life."""
+    """Runs a worker thread."""
     where = f"in DataLoader worker thread {number}"
     job: Job | None = None
-    sick: Failure | errors.WorkerDiedError | None = None
+    failed: Failure | errors.WorkerDiedError | None = None
     try:
         job = recipe(number)
         job.mark = mark
     except BaseException as error:
-        sick = _told(error, where)
+        failed = _told(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
         start = time.perf_counter()
         unit, work = item
         try:
-            answer = Answer(unit, "error", sick, number) if job is None else _run(job, unit, work, number, where)
-        except BaseException as error:  # nobody else would answer
+            answer = Answer(unit, "error", failed, number) if job is None else _run(job, unit, work, number, where)
+        except BaseException as error:  # otherwise the unit would have no answer
             answer = Answer(unit, "error", _told(error, where), number)
         outbox.put(answer, time.perf_counter() - start)
         del item, work, answer  # the batch is the trainer's now
 
 
-def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
+def _run(job: Job, unit: int, work: object, number: int, where: str) -> Answer:
     try:
         answer = Answer(unit, "batch", job.run(work), number)
     except StreamEnd:
@@ -216,7 +226,7 @@ def _run(job: Job, unit: int, work: Any, number: int, where: str) -> Answer:
 
 
 def _told(error: BaseException, where: str) -> Failure | errors.WorkerDiedError:
-    """What the user gets. The class need not travel: also a local one stays itself."""
+    """Returns the error for the user. The class need not be picklable: also a local one stays itself."""
     if issubclass(type(error), Exception):
         return replace(Failure.of(error, where), kind=type(error))
     left = errors.WorkerDiedError(f"{where.removeprefix('in ')} exited unexpectedly: {summary_of(error)}")

@@ -1,4 +1,4 @@
-"""Files without a name: memory that processes share, and that is gone with its last descriptor and mapping."""
+"""Files without a name: memory shared by processes, freed with its last descriptor and mapping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAME = "stoker"
 
 
 def anonymous() -> int:
-    """A new, empty file without a name, in memory where the system has such; returns its descriptor, not inherited."""
+    """Returns the descriptor, not inherited, of a new, empty file without a name; in memory if the system can."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(NAME, os.MFD_CLOEXEC)
     descriptor, path = tempfile.mkstemp(prefix=NAME)

@@ -1,7 +1,7 @@
-"""The control groups that this process belongs to: both versions, every level up, as far as they can be seen.
+"""The control groups of this process: versions 1 and 2, every visible level.
 
-A container may see its own group alone (a bind mount or a cgroup namespace), the whole tree, or nothing. Where the
-path of `/proc/self/cgroup` is not found below a mount, the mount's root is the nearest group that is known.
+A container may see only its own group (a bind mount or a cgroup namespace), the whole tree, or nothing. If the path of
+`/proc/self/cgroup` is not found below a mount, the mount's root is the nearest known group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Cgroup:
     version: int
 
     def read(self, file: str) -> str | None:
-        """The text of one of its files, or None where it does not exist or may not be read."""
+        """Returns the text of one of its files, or None if the file cannot be read."""
         return read(f"{self.directory}/{file}")
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Cgroup:
 
 
 def read(path: str) -> str | None:
-    """The text of a file, or None where it cannot be read."""
+    """Returns the text of a file, or None if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().decode(errors="replace")
@@ -40,10 +40,10 @@ def read(path: str) -> str | None:
 
 
 def own(controller: str, root: str = "") -> tuple[Cgroup, ...]:
-    """The groups that may limit `controller` ("memory", "cpu") for this process, the innermost of a hierarchy first.
+    """Returns the groups that may limit `controller` ("memory", "cpu") for this process, innermost first.
 
-    The membership is asked anew each time, so that a moved process and a fork are seen; the mounts are asked once.
-    `root` is what stands before `/proc` and the mount points.
+    Reads the membership at each call, because a process can be moved or forked, and the mounts once for each
+    membership. `root` is a prefix of `/proc` and of the mount points.
     """
     membership = read(f"{root}/proc/self/cgroup")
     return _levels(controller, root, membership) if membership else ()
@@ -59,13 +59,13 @@ def _levels(controller: str, root: str, membership: str) -> tuple[Cgroup, ...]:
             views: list[list[Cgroup]] = [
                 _up_to_the_mount(path, top, point, version) for top, point in _mounts(root, version, controller)
             ]
-            views.sort(key=len)  # the mount that shows most levels is the one to believe
+            views.sort(key=len)  # the mount that shows the most levels is used
             found += views[-1] if views else []
     return tuple(found)
 
 
 def _mounts(root: str, version: int, controller: str) -> Iterator[tuple[str, str]]:
-    """For each mount of a hierarchy: which group is its root, and where it is mounted."""
+    """Yields, for each mount of a hierarchy, the group at its root and the mount point."""
     for line in (read(f"{root}/proc/self/mountinfo") or "").splitlines():
         mount, _, filesystem = line.partition(" - ")
         kind, _, options = filesystem.split(" ", 2)
@@ -75,12 +75,12 @@ def _mounts(root: str, version: int, controller: str) -> Iterator[tuple[str, str
 
 
 def _unescaped(path: str) -> str:
-    """mountinfo writes a space as backslash 040."""
+    """Returns the path with its octal escapes resolved: mountinfo writes a space as backslash 040."""
     return re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits[1], 8)), path)
 
 
 def _up_to_the_mount(path: str, top: str, point: str, version: int) -> list[Cgroup]:
-    """The group `path` and those above it, as far as a mount of the group `top` at `point` shows them."""
+    """Returns the group `path` and its ancestors, as far as a mount of the group `top` at `point` shows them."""
     relative = posixpath.relpath(path, top)
     hidden = ".." in path.split("/") or relative.startswith("..") or not os.path.isdir(f"{point}/{relative}")
     parts = [] if hidden or relative == "." else relative.split("/")

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use, and who says so."""
+"""The number of CPUs that this process may use, and the limit that determines it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Cpus:
     """The CPUs of this process.
 
     Attributes:
-        number: how many processes can compute at once, at least 1. A quota is rounded up: with 1.5 CPUs two processes
-            share the time, one would leave a third of it unused.
-        quota: CPUs' worth of time that the cgroups grant, `math.inf` where they grant any.
-        source: who limits, for people: "the machine", "CPU affinity", "quota of 1.5 CPUs of cgroup /docker/ab (v2)".
+        number: processes that can compute at once, at least 1. A quota is rounded up: with 1.5 CPUs, two processes
+            share the time, whereas one would leave a third unused.
+        quota: CPUs of time that the cgroups grant; `math.inf` without a limit.
+        source: the limit in words: "the machine", "CPU affinity", "quota of 1.5 CPUs of cgroup /docker/ab (v2)".
     """
 
     number: int
@@ -26,10 +26,10 @@ class Cpus:
 
 
 def cpus() -> Cpus:
-    """The least of what the machine, the process's affinity and its CPU cgroups (every level up) allow.
+    """Returns the lowest limit of the machine, the process's affinity and its CPU cgroups at every level.
 
-    Safe in any thread and process; asked anew at each call. Where the system has no affinity or no cgroups, those are
-    left out.
+    Safe in any thread and process; reads the limits at each call. Systems without affinity or cgroups have no such
+    limit.
     """
     return _cpus("")
 

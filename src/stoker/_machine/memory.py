@@ -1,4 +1,4 @@
-"""How much memory this process may still take: the least of what the machine and its memory cgroups have left."""
+"""The memory that this process may still take: the least left by the machine and its memory cgroups."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from stoker._machine.cgroups import Cgroup, own, read
 
 _NO_LIMIT = 1 << 60
-"""Version 1 writes "no limit" as a number near 2**63."""
+"""Limits from here on mean "no limit", in bytes: version 1 writes a number near 2**63."""
 
 
 @dataclass(frozen=True)
 class Available:
-    """What is left before the kernel has to kill something.
+    """The memory that is left before the kernel kills a process.
 
     Attributes:
-        bytes: that can still be taken; file cache counts as free, shared memory as taken. Never negative.
-        limit: the whole of what is limited, in bytes.
-        source: who limits, for people: "memory cgroup /docker/ab (v2)", "the machine".
+        bytes: still available; file cache counts as free, shared memory as taken. Never negative.
+        limit: the limit itself, in bytes.
+        source: the limit in words: "memory cgroup /docker/ab (v2)", "the machine".
     """
 
     bytes: int
@@ -29,22 +29,22 @@ class Available:
 
     @property
     def is_of_a_cgroup(self) -> bool:
-        """Whether a cgroup limits it: then nobody outside it is ended for want of it."""
+        """Whether a cgroup sets the limit: the kernel then kills only processes of that cgroup."""
         return self.source.startswith("memory cgroup")
 
 
 def available() -> Available:
-    """The least that is left at any level: the machine, and each memory cgroup up from this process's own.
+    """Returns the least memory left at any level: the machine, and each memory cgroup of this process.
 
-    Costs some tens of microseconds a level, so it may be asked before each reservation. Safe in any thread and
-    process. Levels that cannot be read are left out; on systems other than Linux and Windows the whole memory of the
-    machine is taken as available, or `sys.maxsize` where even that is unknown. Swap does not count.
+    Takes some tens of microseconds for each level, cheap enough before each reservation. Safe in any thread and
+    process. Unreadable levels are ignored. On systems other than Linux and Windows all memory of the machine counts as
+    available, or `sys.maxsize` if that is unknown. Swap does not count.
     """
     return _available("")
 
 
 def proportional(pid: int) -> int:
-    """Memory of a process in bytes, where what it shares is divided by those who share it; 0 if that is not known."""
+    """Returns the proportional memory of a process in bytes (shared pages divided by their users); 0 if unknown."""
     for line in (read(f"/proc/{pid}/smaps_rollup") or "").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
@@ -78,7 +78,7 @@ def _machine(root: str) -> Available:
 
 
 def _version_1(group: Cgroup) -> tuple[int, int]:
-    """Limit and use. `hierarchical_memory_limit` knows of levels above that a container cannot see."""
+    """Returns limit and use. `hierarchical_memory_limit` includes levels that a container cannot see."""
     stat = group.read("memory.stat")
     if stat is None:
         return _NO_LIMIT, 0
@@ -88,7 +88,7 @@ def _version_1(group: Cgroup) -> tuple[int, int]:
 
 
 def _version_2(group: Cgroup) -> tuple[int, int]:
-    """Limit and use. Beyond `memory.high` a process is slowed to a crawl, so that is a limit too."""
+    """Returns limit and use. `memory.high` counts as a limit, since the kernel throttles processes beyond it."""
     limit = min(_number(group.read("memory.max"), _NO_LIMIT), _number(group.read("memory.high"), _NO_LIMIT))
     if limit >= _NO_LIMIT:
         return _NO_LIMIT, 0
@@ -102,6 +102,6 @@ def _number(text: str | None, otherwise: int = 0) -> int:
 
 
 def _field(stat: str, name: str) -> int:
-    """A number of a `memory.stat`, which has one "name number" on each line; 0 where it is missing."""
+    """Returns a number of a `memory.stat`, which has "name number" on each line; 0 if it is missing."""
     _, _, rest = f"\n{stat}".partition(f"\n{name} ")
     return _number(rest.partition("\n")[0])

@@ -1,8 +1,8 @@
-"""Reserves shared memory so that a lack of it is an exception, and gives it back.
+"""Reserves shared memory, so that a shortage raises an exception, and gives it back.
 
-Inside a memory cgroup the kernel answers a reservation beyond the limit by killing some process, not by an error. So
-the first fence asks what is left and refuses with the numbers. Between asking and taking others may take too: a large
-reservation is therefore made by a throw-away child, which offers itself to the kernel as the one to kill.
+Inside a memory cgroup the kernel answers a reservation beyond the limit by killing a process, not by an error. So the
+available memory is checked first, and a refusal states the numbers. Other processes may take memory between the check
+and the reservation: a short-lived child, marked as the first process to kill, therefore makes large reservations.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from stoker.errors import MemoryLimitError
 
 _MIB = 1 << 20
 _FENCED_SHARE = 4
-"""A reservation of more than this part (a quarter) of what is available is made by a throw-away child."""
+"""A reservation of more than this fraction (a quarter) of the available memory is made by a short-lived child."""
 _DEADLINE = 10.0
-"""Seconds that the child may take, beside those for the memory itself at `_SLOWEST` bytes a second."""
+"""Seconds that the child may take, in addition to the time for the memory at `_SLOWEST` bytes per second."""
 _SLOWEST = 100 * _MIB
 _PR_SET_PDEATHSIG = 1
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -33,19 +33,19 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def reserve(fd: int, offset: int, size: int, spoken_for: int = 0) -> None:
-    """Reserves `size` bytes of a memory file from `offset` on, and makes the file that long where it is shorter.
+    """Reserves `size` bytes of a memory file from `offset` on, and lengthens the file if necessary.
 
-    Afterwards the range can be touched without fear of SIGBUS. What is reserved already costs nothing again, but is
-    counted as needed. A twentieth of the limit stays free, at least 64 MiB and at most 1 GiB, in small containers a
-    quarter (`kept_free`); and so many bytes as are `spoken_for`, because workers will take them for their samples.
+    Touching the range afterwards cannot raise SIGBUS. Bytes that are reserved already cost nothing again, but count as
+    needed. A twentieth of the limit stays free, at least 64 MiB and at most 1 GiB, in small containers a quarter
+    (`kept_free`), and in addition `spoken_for` bytes, which workers are about to take for their samples.
 
-    Forks where the reservation takes more than a quarter of what is available, if the process has one thread; with
-    more threads, or where there can be no other process, the first fence stands alone. Systems without
-    `posix_fallocate` have the file lengthened by zeros.
+    Forks if the reservation exceeds a quarter of the available memory and the process has one thread; with more
+    threads, or if a fork fails, the check of the available memory is the only protection. On systems without
+    `posix_fallocate`, zeros are written to the file.
 
     Raises:
-        MemoryLimitError: there is not enough; nothing new is reserved then.
-        OSError: the descriptor takes no reservation.
+        MemoryLimitError: there is not enough memory; nothing new is reserved then.
+        OSError: the descriptor does not support reservations.
     """
     memory = check(size, spoken_for)
     fenced = _libc is not None and size > memory.bytes // _FENCED_SHARE and threading.active_count() == 1
@@ -53,24 +53,23 @@ def reserve(fd: int, offset: int, size: int, spoken_for: int = 0) -> None:
     if (why := refused(failure)) is not None:
         raise refusal(size, memory, f"but {why}")
     if failure == errno.EINTR:
-        raise refusal(size, memory, "but something else took it meanwhile and the kernel stopped the reservation")
+        raise refusal(size, memory, "but another process took it meanwhile and the kernel stopped the reservation")
     if failure:
         raise OSError(failure, os.strerror(failure))
 
 
 def refused(number: int | None) -> str | None:
-    """Why the system gives no memory to a file, in words, by the `errno`; None for what is no refusal."""
+    """Returns the reason, in words, for an `errno` that refuses memory to a file; None for other numbers."""
     if number == errno.EFBIG:
-        return "no file of this process may be so large, not even one in memory: raise that limit (`ulimit -f`)"
+        return "the limit on file sizes (`ulimit -f`), which also applies to files in memory, is lower: raise it"
     return f"the system refused it: {os.strerror(number)}" if number in (errno.ENOSPC, errno.ENOMEM) else None
 
 
 def check(size: int, spoken_for: int = 0) -> Available:
-    """Asks whether so many bytes can be taken, for shared memory or for one's own, if others will take what is
-    spoken for; returns what there is.
+    """Returns the available memory if it holds `size` bytes, shared or private, besides `spoken_for` bytes of others.
 
     Raises:
-        MemoryLimitError: they cannot.
+        MemoryLimitError: it does not.
     """
     memory = available()
     if size > memory.bytes - kept_free(memory.limit) - spoken_for:
@@ -82,11 +81,11 @@ def check(size: int, spoken_for: int = 0) -> Available:
 def punch(fd: int, offset: int, size: int) -> None:
     """Gives the memory of a range back to the system; the file keeps its length, and the range reads as zeros.
 
-    The range must be reserved again before it is written to. Whole pages are given back, parts of pages are zeroed.
-    On systems other than Linux nothing happens.
+    The range must be reserved again before it is written. Whole pages are given back, parts of pages are zeroed. Does
+    nothing on systems other than Linux.
 
     Raises:
-        OSError: the descriptor is not that of a memory file.
+        OSError: the descriptor is not of a memory file.
     """
     if _libc is None:
         return
@@ -96,7 +95,7 @@ def punch(fd: int, offset: int, size: int) -> None:
 
 
 def kept_free(limit: int) -> int:
-    """How many bytes of a limit a reservation leaves alone, for everything else that the processes still need."""
+    """Returns the bytes of a limit that reservations leave free for other needs of the processes."""
     return min(max(64 * _MIB, limit // 20), limit // 4, 1024 * _MIB)
 
 
@@ -118,14 +117,14 @@ def _lengthen(fd: int, end: int) -> None:
 
 
 def _reserve_in_child(fd: int, offset: int, size: int) -> int:
-    """Returns 0, the child's errno, or EINTR where it was killed or took too long; nothing is reserved by it then."""
+    """Returns 0, the child's errno, or EINTR if it was killed or took too long; nothing is reserved by it then."""
     try:
         hear, say = os.pipe()
-    except OSError:  # no descriptor is left
+    except OSError:  # no free descriptor
         return _reserve_here(fd, offset, size)
     try:
         pid = os.fork()
-    except OSError:  # nor a process
+    except OSError:  # no further process
         os.close(hear)
         os.close(say)
         return _reserve_here(fd, offset, size)
@@ -140,7 +139,7 @@ def _reserve_in_child(fd: int, offset: int, size: int) -> int:
             answer = os.read(hear, 1)
     finally:
         os.close(hear)
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # this process may reap whatever ends
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # other code may have reaped the child
             if not answer:
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -159,16 +158,16 @@ def _be_the_first_to_die(fd: int, offset: int, size: int, say: int) -> NoReturn:
 
 
 def kept_in_words(memory: Available) -> str:
-    """How much of it a reservation leaves alone."""
-    return f"{_text(kept_free(memory.limit))} of it are kept free so that nothing is killed"
+    """Returns the bytes that a reservation leaves free, in words."""
+    return f"{_text(kept_free(memory.limit))} of it are kept free so that the kernel kills no process"
 
 
 def refusal(size: int, memory: Available, why: str) -> MemoryLimitError:
-    """The error that says so: what is needed, what there is, why that does not do, and what to change."""
+    """Returns the error: the bytes needed, the bytes available, the reason and the remedy."""
     return MemoryLimitError(
         f"cannot reserve {_text(size)} of memory for batches: {_text(memory.bytes)} are available of "
         f"{_text(memory.limit)} (limited by {memory.source}), {why}. Use a smaller batch_size, fewer workers or a "
-        "smaller prefetch_factor, let go of batches that are kept, or give the container more memory."
+        "smaller prefetch_factor, delete batches that are still kept, or give the container more memory."
     )
 
 

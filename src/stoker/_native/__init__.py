@@ -1,7 +1,7 @@
-"""The compiled part: `native.c` beside this file, built when Stoker is installed, where there is a C compiler.
+"""The compiled part: `native.c` beside this file, built when Stoker is installed if there is a C compiler.
 
-It gives nothing that NumPy or torch would not give as well; each caller has both ways, and asks here which there is.
-`STOKER_NATIVE=0` in the environment leaves it unused. Calls let other threads run, and may come from any of them.
+NumPy or torch can replace each function; each caller has both ways and asks this module for the library.
+`STOKER_NATIVE=0` in the environment disables the library. Calls release the GIL and are thread safe.
 """
 
 from __future__ import annotations
@@ -12,66 +12,71 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-VERSION = 2
+VERSION = 3
 LARGE = 2 << 20
 LARGE_HERE = 16 << 20
-"""Bytes from which on a copy for another process, or for this one, is better made past the caches: what is written the
-usual way is read first, and pushes out what is in use. Whoever takes it finds it in memory, not in a cache, where so
-much would hardly have stayed until then. Measured: `docs/design/14-native.md`."""
+"""Bytes from which a non-temporal copy is faster, for another process and for this one. An ordinary copy reads each
+target line first and evicts cached data. The reader finds the copy in memory, but that much data would seldom still be
+cached. Measured in `docs/design/14-native.md`."""
 
-LIBRARY = Path(__file__).with_name("native.bin")  # as `.so` it would be taken for a module of Python's
+LIBRARY = Path(__file__).with_name("native.bin")  # named `.so`, it would look like a Python extension module
 
 
 class Functions(NamedTuple):
-    """What the library can do. Addresses are tested by nobody: whoever calls has to know what lies there.
+    """The functions of the library. They do not check addresses: the caller must.
 
     Attributes:
-        stack: `(to, sources, size)` copies `size` bytes from each source, one behind the other, past the caches.
-        planes: `(to, source, points)` copies an image of so many points past the caches: three bytes that lie beside
-            each other in each point, as photographs are decoded, come channel by channel.
-        walk: `(points, count, n, width, height, keys, rounds)` puts each point where a permutation has it.
+        stack: `(to, sources, size)` copies `size` bytes from each source, one behind the other, bypassing the caches.
+        planes: `(to, source, points)` copies an image of `points` pixels from interleaved channels (three bytes for
+            each pixel, as decoders give them) to three planes, bypassing the caches.
+        lookup: `(to, source, points, tables)` replaces each byte of an image of `points` pixels, with three interleaved
+            channels, by its number in the channel's table of 256 float32, and writes one plane for each channel.
+        walk: `(points, count, n, width, height, keys, rounds)` replaces each point by its image in a permutation.
     """
 
     stack: Callable[[int, Sequence[int], int], None]
     planes: Callable[[int, int, int], None]
+    lookup: Callable[[int, int, int, int], None]
     walk: Callable[[int, int, int, int, int, int, int], None]
 
 
 def _loaded() -> tuple[Functions | None, str]:
-    """What there is, and in words why it is not there or where it is from."""
+    """Returns the functions or None, and the reason in words."""
     if os.environ.get("STOKER_NATIVE") == "0":
         return None, "STOKER_NATIVE=0"
     if not LIBRARY.exists():
-        return None, "Stoker was installed where there was no C compiler"
+        return None, "there was no C compiler when Stoker was installed"
     try:
         library = ctypes.CDLL(str(LIBRARY))
         version = library.stoker_version()
-    except (OSError, AttributeError) as error:  # built for another machine, or cut off
+    except (OSError, AttributeError) as error:  # built for another machine, or truncated
         return None, f"it cannot be loaded: {error}"
     if version != VERSION:
         return None, f"it was built from other sources (version {version}, not {VERSION}): install Stoker again"
     stack, planes, walk = library.stoker_stack, library.stoker_planes, library.stoker_walk
+    lookup = library.stoker_lookup
     address, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     stack.argtypes, stack.restype = [address, address, size, size], None
     planes.argtypes, planes.restype = [address, address, size], None
+    lookup.argtypes, lookup.restype = [address, address, size, address], None
     walk.argtypes, walk.restype = [address, size, number, number, number, address, size], None
 
     def stacked(to: int, sources: Sequence[int], size: int) -> None:
         count = len(sources)
         stack(to, (address * count)(*sources), count, size)
 
-    return Functions(stacked, planes, walk), "compiled"
+    return Functions(stacked, planes, lookup, walk), "compiled"
 
 
 functions, why = _loaded()
-"""The functions, or None; and why."""
+"""The functions or None, and the reason in words."""
 
 
 def for_large(size: int, is_read_here: bool = False) -> Functions | None:
-    """What copies so many bytes past the caches; None where they are too few for that, or there is nothing.
+    """Returns the functions if a copy of `size` bytes should bypass the caches and there is a library; else None.
 
     Args:
-        size: of what is written in all.
-        is_read_here: whether this process may be the one that reads it next.
+        size: bytes written in total.
+        is_read_here: whether this process may read them next.
     """
     return functions if size >= (LARGE_HERE if is_read_here else LARGE) else None

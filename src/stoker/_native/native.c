@@ -1,32 +1,32 @@
-/* What is done for every batch, and where a few lines of C are a multiple of what NumPy can do (docs/design/14-native.md).
+/* Work done for every batch that a few lines of C do several times as fast as NumPy (docs/design/14-native.md).
 
-   Nothing here knows Python, allocates, locks or keeps a state, and who calls has tested what it gives. So one library
-   serves every Python of a platform. `__init__.py` is its header; beside each caller stands the same in NumPy or torch,
-   for where there is no compiler, and both pass the same tests. */
+   Nothing here uses Python, allocates, locks or keeps state, and callers check their arguments. So one library serves
+   every Python of a platform. `__init__.py` declares the functions. Each caller has the same code in NumPy or torch,
+   for platforms without a compiler; both pass the same tests. */
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #if defined(__x86_64__)
-#include <tmmintrin.h> /* SSE2, which every x86-64 has, and SSSE3, where it is said */
+#include <tmmintrin.h> /* SSE2, which every x86-64 has, and SSSE3 for functions that declare it */
 #endif
 
 #define EXPORTED __attribute__((visibility("default")))
 
-/* The system's loader picks the version for its processor. */
+/* The system's loader picks the version for the processor. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define FOR_THE_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define FOR_THE_PROCESSOR
 #endif
 
-/* Changes with what any function below takes or does: a library of another source is not used. */
-enum { VERSION = 2 };
+/* Changes with the interface of any function below: `__init__.py` rejects a library of another version. */
+enum { VERSION = 3 };
 EXPORTED int stoker_version(void) { return VERSION; }
 
-/* Copies past the caches: a line that is written whole need not be read before, and pushes nothing out that is in use.
-   On other processors as `memcpy` does. */
+/* Copies with non-temporal stores: lines that are written whole are not read first, and nothing is evicted.
+   On other processors, calls `memcpy`. */
 static void copy_past(char *to, const char *from, size_t size) {
 #if defined(__x86_64__)
     enum { LINE = 64, AHEAD = 16 * LINE };
@@ -35,7 +35,7 @@ static void copy_past(char *to, const char *from, size_t size) {
         memcpy(to, from, head);
         to += head, from += head, size -= head;
         for (; size >= LINE; to += LINE, from += LINE, size -= LINE) {
-            __builtin_prefetch(from + AHEAD, 0, 0); /* behind the end this does nothing, whatever lies there */
+            __builtin_prefetch(from + AHEAD, 0, 0); /* harmless beyond the end */
             const __m128i *source = (const __m128i *)from;
             __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
             __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
@@ -52,15 +52,15 @@ static void copy_past(char *to, const char *from, size_t size) {
 EXPORTED void stoker_stack(char *to, const char *const *from, size_t count, size_t size) {
     for (size_t i = 0; i < count; i++) copy_past(to + i * size, from[i], size);
 #if defined(__x86_64__)
-    _mm_sfence(); /* whoever is told of it sees it */
+    _mm_sfence(); /* makes the stores visible to other processes before they learn of the batch */
 #endif
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* Sixteen points at a time, past the caches where the planes begin as the stores want it. Returns how many are done. */
+/* Copies sixteen points at a time, with non-temporal stores if the planes are aligned. Returns the points done. */
 __attribute__((target("ssse3"))) static size_t planes_by_sixteen(uint8_t *to, const uint8_t *from, size_t points) {
     int streams = (uintptr_t)to % 16 == 0 && points % 16 == 0;
-    __m128i places[3][3]; /* of each channel's bytes in each 16 of 48; -128 gives zero */
+    __m128i places[3][3]; /* of each channel's bytes in each 16 of 48 bytes; -128 gives zero */
     for (int channel = 0; channel < 3; channel++)
         for (int third = 0; third < 3; third++) {
             int8_t bytes[16];
@@ -86,7 +86,7 @@ __attribute__((target("ssse3"))) static size_t planes_by_sixteen(uint8_t *to, co
 }
 #endif
 
-/* Copies an image whose three channels are bytes that lie beside each other for each point: channel by channel. */
+/* Copies an image from three interleaved channels of bytes to one plane for each channel. */
 EXPORTED void stoker_planes(uint8_t *restrict to, const uint8_t *restrict from, size_t points) {
     uint8_t *first = to, *second = first + points, *third = second + points;
     size_t done = 0;
@@ -96,19 +96,31 @@ EXPORTED void stoker_planes(uint8_t *restrict to, const uint8_t *restrict from, 
     for (; done < points; done++)
         first[done] = from[3 * done], second[done] = from[3 * done + 1], third[done] = from[3 * done + 2];
 #if defined(__x86_64__)
-    _mm_sfence(); /* whoever is told of it sees it */
+    _mm_sfence(); /* makes the stores visible to other processes before they learn of the batch */
 #endif
 }
 
-/* A pass of `samplers/permutation.py`, where it is explained: all rounds, once, over each point. */
+/* Replaces each byte of an image, of three interleaved channels, by the number that its channel's table of 256 has for
+   it, and writes one plane for each channel. */
+EXPORTED void stoker_lookup(float *restrict to, const uint8_t *restrict from, size_t points,
+                            const float *restrict tables) {
+    float *first = to, *second = first + points, *third = second + points;
+    for (size_t i = 0; i < points; i++, from += 3) {
+        first[i] = tables[from[0]];
+        second[i] = tables[256 + from[1]];
+        third[i] = tables[512 + from[2]];
+    }
+}
+
+/* Applies all rounds once to each point; `samplers/permutation.py` explains the method. */
 FOR_THE_PROCESSOR static void pass(uint64_t *points, size_t count, uint64_t width, uint64_t height,
                                    const uint64_t *keys, size_t rounds) {
-    enum { SOME = 64 }; /* both coordinates stay in the first cache */
+    enum { SOME = 64 }; /* both coordinates stay in the L1 cache */
     uint64_t first[SOME], second[SOME], inverse = UINT64_MAX / height;
     for (size_t begin = 0; begin < count; begin += SOME, points += SOME) {
         size_t some = count - begin < SOME ? count - begin : SOME;
         uint64_t *moved = first, *other = second, side = width, other_side = height;
-        for (size_t i = 0; i < some; i++) { /* a division by multiplication: at most one too little */
+        for (size_t i = 0; i < some; i++) { /* division by multiplication: the quotient is at most one too small */
             uint64_t quotient = (uint64_t)(((unsigned __int128)points[i] * inverse) >> 64);
             uint64_t rest = points[i] - quotient * height;
             uint64_t more = rest >= height;
@@ -128,7 +140,7 @@ FOR_THE_PROCESSOR static void pass(uint64_t *points, size_t count, uint64_t widt
     }
 }
 
-/* Puts each point where it first lands below `n`. */
+/* Replaces each point by the first point of its walk that is below `n`. */
 EXPORTED void stoker_walk(uint64_t *points, size_t count, uint64_t n, uint64_t width, uint64_t height,
                           const uint64_t *keys, size_t rounds) {
     pass(points, count, width, height, keys, rounds);

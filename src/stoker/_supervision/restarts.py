@@ -1,4 +1,6 @@
-"""Who is to blame for deaths, and how many are survived: a pure policy, facts in, decisions out. No clock, no I/O."""
+"""Decides what a worker's death proves, and how many deaths are survived: a pure policy, facts in, decisions out. No
+clock, no I/O.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +10,44 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 PERIOD = 600.0
-"""Seconds over which deaths are counted. Rarer ones cost a run of weeks nothing; a broken dataset makes its own in
-seconds."""
+"""Seconds over which deaths are counted. Rarer deaths cost a run of weeks nothing; a broken dataset causes its own
+within seconds.
+"""
 
 DEFAULT = 5
-"""Deaths in `PERIOD` that are survived: a few, so that the story is told while it is short."""
+"""Deaths in `PERIOD` that are survived: few, so that the error comes while its report is short."""
 
 TOLD = 20
-"""Deaths before the last one of which the error tells."""
+"""Deaths before the last one that the error describes."""
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
-"""Seconds before the replacement of the second that dies without a unit done in between, which then double, up to this:
-what kills (a full memory, a file server that is away) may pass. The first is replaced at once."""
+"""Seconds before a replacement, from the second death without a unit done in between. The pause then doubles, up to the
+longest: the cause (a full memory, a file server that is away) may pass. The first replacement starts at once.
+"""
 
 KILLS = 3
-"""Deaths of one unit at one place that prove the place guilty, by whatever signal: two may be chance."""
+"""Deaths of one unit at one place that prove the place guilty, by any signal: two may be chance."""
 
 OWN_KILLS = 2
-"""The same, by what only the process does to itself. One may be a bit that fell over."""
+"""The same, for deaths that a process can only cause itself. One may be a flipped bit."""
 
 OWN_SIGNALS = {
     -int(getattr(signal, name))
     for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
     if hasattr(signal, name)
 }
-"""Exit codes of workers that end by what only a process does to itself. Any other signal may come from outside: from
-the kernel for want of memory, an operator, somebody who asks for a stack where the handler is gone."""
+"""Exit codes of deaths that a process can only cause itself. Any other signal may come from outside: from the kernel
+when memory runs out, from an operator, or from a request for a stack after its handler is gone.
+"""
 
 
 class Verdict(NamedTuple):
-    """What follows from a death.
+    """The consequence of a death.
 
     Attributes:
-        pause: seconds to wait before the replacement; None if there is to be none, and the run ends.
-        blamed: whether the place in the unit is proven guilty: the unit goes on without it.
+        pause: seconds to wait before the replacement; None if there is none, and the run ends.
+        blamed: whether the place in the unit is proven guilty: the unit continues without it.
     """
 
     pause: float | None
@@ -50,31 +55,31 @@ class Verdict(NamedTuple):
 
 
 class Restarts:
-    """Counts deaths, and says what to do about each.
+    """Counts deaths, and decides the consequence of each.
 
     Args:
         most: deaths in `PERIOD` that are survived; 0 for none.
-        before: when there were others, whoever has counted them.
+        before: times of earlier deaths, counted elsewhere.
     """
 
     def __init__(self, most: int, before: Iterable[float] = ()) -> None:
         self._most = most
         self._deaths: deque[tuple[float, int | None]] = deque((when, None) for when in before)  # (when, the unit)
-        self._kills: dict[int, list[tuple[int, bool]]] = {}  # unit → (place, whether by its own doing)
-        self._on_trial: dict[int, float] = {}  # unit → when it ended a worker by its own doing, once so far
+        self._kills: dict[int, list[tuple[int, bool]]] = {}  # unit → (place, whether the process caused it itself)
+        self._on_trial: dict[int, float] = {}  # unit → time of the only death that it caused itself so far
         self._suspects: list[tuple[float, set[int]]] = []  # deaths of which one of several units may be guilty
         self._blamed: set[tuple[int, int]] = set()
         self._in_a_row = 0
 
     def died(self, unit: int | None, place: int | None, code: int | None, now: float) -> Verdict:
-        """Somebody died at `now` (seconds, of a clock that never goes back), working on `unit`, or idle (None).
+        """Records the death of a worker; returns its consequence.
 
         Args:
-            unit: what it worked on.
-            place: where in the unit; equal numbers are equal places. A sample's, from 0, may be blamed again (another
-                took its place), any other only once. None can not be blamed.
-            code: its exit code, negative for a signal; None where that is unknown.
-            now: the time.
+            unit: the unit in work; None if the worker was idle.
+            place: place in the unit; equal numbers are equal places. A sample's, from 0, may be blamed again (another
+                took its place), any other only once. None cannot be blamed.
+            code: its exit code, negative for a signal; None if unknown.
+            now: seconds of a monotonic clock.
         """
         if not self._most:
             return Verdict(None)
@@ -85,7 +90,7 @@ class Restarts:
                 self.forgive(unit)
                 return Verdict(0.0, blamed=True)
             if place >= 0 and self._kills[unit] == [(place, True)]:
-                # Most likely the sample's doing, as the next death will prove: then it is the error policy's
+                # Most likely the sample's fault, as a second death will prove: then the error policy handles it
                 self._on_trial[unit] = now
                 return Verdict(0.0)
             if unit in self._on_trial:
@@ -94,7 +99,7 @@ class Restarts:
         return self._goes_on(now)
 
     def _goes_on(self, now: float) -> Verdict:
-        """After which pause, unless these were too many."""
+        """Returns the pause before the replacement, or None if there were too many deaths."""
         self._deaths = deque(death for death in self._deaths if now - death[0] <= PERIOD)
         if len(self._deaths) > self._most:
             return Verdict(None)
@@ -102,8 +107,9 @@ class Restarts:
         return Verdict(0.0 if again < 0 else min(LONGEST_PAUSE, FIRST_PAUSE * 2**again))
 
     def died_among(self, units: Collection[int], now: float) -> Verdict:
-        """Somebody died who worked on all these units at once. Each is to be done again sample by sample: then one is
-        proven guilty and forgiven, or all are answered, and the death counts."""
+        """Records the death of a worker that worked on all these units at once. Each is made again sample by sample:
+        then one is proven guilty and forgiven, or all are answered, and the death counts.
+        """
         if not self._most:
             return Verdict(None)
         self._in_a_row += 1
@@ -112,14 +118,14 @@ class Restarts:
 
     def _guilty(self, unit: int, place: int, code: int | None) -> bool:
         kills = self._kills.setdefault(unit, [])
-        kills.append((place, code is not None and (code >= 0 or code in OWN_SIGNALS)))
+        kills.append((place, ends_itself(code)))
         if place < 0 and (unit, place) in self._blamed:
             return False
         here = [own for other, own in kills if other == place]
         return len(here) >= KILLS or here.count(True) >= OWN_KILLS
 
     def forgive(self, unit: int) -> None:
-        """What the unit does is known, and can be left out: its deaths are the error policy's."""
+        """Removes the deaths of a unit whose guilty place is known: the error policy leaves the place out."""
         self._deaths = deque(death for death in self._deaths if death[1] != unit)
         self._kills.pop(unit, None)
         self._on_trial.pop(unit, None)
@@ -127,7 +133,7 @@ class Restarts:
         self._in_a_row = 0
 
     def answered(self, unit: int) -> None:
-        """The unit is done after all."""
+        """Records that the unit is done."""
         self._in_a_row = 0
         self._kills.pop(unit, None)
         if unit in self._on_trial:
@@ -142,10 +148,15 @@ class Restarts:
             self._blamed = {(other, place) for other, place in self._blamed if other != unit}
 
     def recounted(self, times: Iterable[float]) -> None:
-        """Somebody else goes on counting, from what was counted here, and has come to these."""
+        """Replaces the counted deaths by those of another counter, which continued from these."""
         self._deaths = deque((when, None) for when in times)
 
     @property
     def times(self) -> tuple[float, ...]:
-        """When those deaths were that count at present."""
+        """The times of the deaths that count at present."""
         return tuple(when for when, _ in self._deaths)
+
+
+def ends_itself(code: int | None) -> bool:
+    """Whether a process with this exit code caused its own end, rather than a signal from outside."""
+    return code is not None and (code >= 0 or code in OWN_SIGNALS)

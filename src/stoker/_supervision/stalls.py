@@ -1,19 +1,20 @@
-"""Which units take too long: a pure policy, facts in, decisions out. No clock, process or I/O."""
+"""Finds units that take too long: a pure policy, facts in, decisions out. No clock, process or I/O."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 DEFAULT = 60.0
-"""Seconds that a unit may take without a word: a batch of large images from a slow file server takes less."""
+"""Seconds that a unit may take without a report: a batch of large images from a slow file server takes less."""
 
 LOOKS = 10
 LONGEST = 1.0
-"""How often workers are looked at: so many times in the time after which a unit stalls, and at least so often, in
-seconds. To be told of each unit would cost as much as all else that is done for a small one."""
+"""Number of looks at workers in the time after which a unit stalls, and the longest time between two looks, in seconds.
+A message for each unit would cost as much as all other work on a small one.
+"""
 
 STALLS = 2
-"""Stalls of one unit at one place that prove the place guilty, where stalled workers are restarted."""
+"""Stalls of one unit at one place that prove the place guilty, if stalled workers are restarted."""
 
 
 class Stall(NamedTuple):
@@ -25,13 +26,13 @@ class Stall(NamedTuple):
 
 
 class Stalls:
-    """Knows since when each worker works on what.
+    """Knows the unit of each worker, and since when it has it.
 
     Args:
-        after: seconds from which on a unit stalls; None or 0 for never.
+        after: seconds after which a unit stalls; None or 0 for never.
 
     Attributes:
-        tick: seconds between two looks at all workers; None where there is nothing to look for.
+        tick: seconds between two looks at all workers; None if stalls are not watched.
     """
 
     def __init__(self, after: float | None) -> None:
@@ -39,10 +40,10 @@ class Stalls:
         self.tick = min(LONGEST, after / LOOKS) if after else None
         self._since: dict[int, tuple[int, float]] = {}  # worker → (unit, since when)
         self._told: set[int] = set()  # units
-        self._places: dict[int, list[int]] = {}  # unit → where it stalled and was ended
+        self._places: dict[int, list[int]] = {}  # unit → places at which it stalled and was ended
 
     def works_on(self, worker: int, unit: int | None, now: float) -> None:
-        """Seen at a look: the worker works on this unit; on none, or waits for somebody else: None."""
+        """Records the worker's unit at a look; None if it has none, or waits for another component."""
         if self._after is None:
             return
         if unit is None:
@@ -51,12 +52,12 @@ class Stalls:
             self._since[worker] = unit, now
 
     def answered(self, unit: int) -> None:
-        """The unit is done after all."""
+        """Forgets a unit that is done."""
         self._told.discard(unit)
         self._places.pop(unit, None)
 
     def due(self, now: float) -> list[Stall]:
-        """Units that take too long, each once as long as nobody begins it anew."""
+        """Returns the units that take too long, each once until a worker begins it again."""
         if self._after is None:
             return []
         late = [
@@ -68,18 +69,18 @@ class Stalls:
         return late
 
     def next_look(self, now: float) -> float | None:
-        """Seconds until one may be late; None while there is nothing to watch."""
+        """Returns the seconds until a unit may be late; None if none is watched."""
         if self._after is None:
             return None
         waits = [since + self._after - now for unit, since in self._since.values() if unit not in self._told]
         return max(0.0, min(waits)) if waits else None
 
     def forgive(self, seconds: float) -> None:
-        """Everybody was frozen for so long, the watcher as well."""
+        """Excludes a time in which all processes were frozen, this one included."""
         self._since = {worker: (unit, since + seconds) for worker, (unit, since) in self._since.items()}
 
     def ended(self, unit: int, place: int | None) -> bool:
-        """The worker was ended because it stalled there; returns whether the place is proven guilty.
+        """Records that a worker was ended because it stalled there; returns whether the place is proven guilty.
 
         A sample's, from 0, may be guilty again (another took its place), any other only once, and None never.
         """

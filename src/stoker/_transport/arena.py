@@ -1,4 +1,4 @@
-"""The arena's owner: which slots exist, which are free, what is reserved and given back. Runs in the zygote."""
+"""The owner of the arena: allocates, reuses and releases slots. Runs in the zygote."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stoker._transport import segments
 from stoker.errors import MemoryLimitError
 
 RESERVING = 0.75e-6
-"""Seconds that it takes to reserve a page anew."""
+"""Seconds per page to reserve memory anew, as measured."""
 
 OFTEN = 400
-"""What lay idle for so many times what it takes to reserve the latest slot is given back. So memory is not kept for a
-need that is rare, and to reserve it anew costs at most 0.25 %; with the first touch by those who use it, some 1 %."""
+"""Slots idle for this many times the time needed to reserve the latest slot are given back to the system. Reserving
+them again then costs at most 0.25 % of the time, or about 1 % including the first page faults of the users."""
 
 SHORTEST = 0.1
-"""Seconds that this takes at the least."""
+"""Lower bound of that idle time, in seconds."""
 
 
 SpokenFor = Callable[[], int]
-"""Says how many bytes others will take. It is asked where memory is reserved anew."""
+"""Returns the bytes that other processes are about to take. Called before memory is reserved."""
 
 
 def _nothing() -> int:
@@ -31,7 +31,7 @@ def _nothing() -> int:
 
 
 class Slot(NamedTuple):
-    """A range of the arena: whole pages, of one place and size for ever. `number` is its name in messages."""
+    """A range of whole pages of the arena; its place and size never change. Messages refer to it by `number`."""
 
     number: int
     offset: int
@@ -39,7 +39,7 @@ class Slot(NamedTuple):
 
 
 def rounded(size: int) -> int:
-    """`size` rounded up to an eighth of a power of two, and to whole pages, so that uneven batches share slots."""
+    """Returns `size` rounded up to an eighth of a power of two, in whole pages, so that uneven batches share slots."""
     return _up_to(max(segments.PAGE, 1 << max(0, size.bit_length() - 4)), size)
 
 
@@ -48,13 +48,13 @@ def _up_to(step: int, size: int) -> int:
 
 
 class Arena:
-    """Slots in one shared file. Not thread safe; one process only, the one that forks the workers.
+    """Slots in one shared file. Not thread safe; used only by the process that forks the workers.
 
     Args:
-        descriptor: the file's.
-        limit: bytes that all slots together may take; None for what the memory gives.
-        clock: seconds since some moment.
-        begin: where the first slot lies.
+        descriptor: of the shared file.
+        limit: bytes that all slots together may take; None: limited only by the available memory.
+        clock: returns seconds.
+        begin: offset of the first slot.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class Arena:
         self._limit = limit
         self._clock = clock
         self._slots: list[Slot] = []
-        self._free: set[int] = set()  # reserved, and nobody's
-        self._holes: set[int] = set()  # given back to the system, and nobody's
+        self._free: set[int] = set()  # idle slots whose memory is reserved
+        self._holes: set[int] = set()  # idle slots whose memory was given back to the system
         self._end = begin
-        self._looked_at = clock()  # when idle slots were looked at last
-        self._least_idle = 0  # how many lay idle all the time
-        self._largest = 0  # batch that lay in a slot, in bytes of whole pages
-        self._is_even = True  # whether none was larger than the first
+        self._looked_at = clock()  # time of the last check for idle slots
+        self._least_idle = 0  # lowest number of idle slots since that check
+        self._largest = 0  # size of the largest batch, in bytes of whole pages
+        self._is_even = True  # whether no batch was larger than the first
 
     def slot(self, number: int) -> Slot:
         return self._slots[number]
 
     def can_give(self, count: int, size: int, spoken_for: SpokenFor = _nothing) -> bool:
-        """Whether `take` would give so many slots of `size` bytes, even if the processes grow a little meanwhile."""
+        """Returns whether `take` can provide `count` slots of `size` bytes, with a margin for growing processes."""
         wanted = self.wanted(count, size)
         if not wanted:
             return True
@@ -90,7 +90,7 @@ class Arena:
         return memory.bytes - 2 * reserve.kept_free(memory.limit) - spoken_for() >= wanted
 
     def wanted(self, count: int, size: int) -> int:
-        """Bytes that would be reserved anew for so many slots of `size` bytes."""
+        """Returns the bytes to reserve for `count` slots of `size` bytes, beyond the idle slots."""
         idle = sum(self._slots[number].capacity >= size for number in self._free)
         return max(0, count - idle) * self._capacity(size)
 
@@ -99,7 +99,7 @@ class Arena:
         return sum(slot.capacity for slot in self._slots if slot.number not in self._holes)
 
     def take_free(self, size: int) -> Slot | None:
-        """A slot of at least `size` bytes that lies idle, if there is one."""
+        """Returns an idle slot of at least `size` bytes, or None."""
         slot = self._best(self._free, size)
         if slot is not None:
             self._free.discard(slot.number)
@@ -107,8 +107,11 @@ class Arena:
         return slot
 
     def take(self, size: int, spoken_for: SpokenFor = _nothing) -> Slot:
-        """A slot of at least `size` bytes, reserved; raises MemoryLimitError if the memory cannot hold it, and what is
-        spoken for."""
+        """Returns a reserved slot of at least `size` bytes.
+
+        Raises:
+            MemoryLimitError: the memory cannot hold the slot in addition to the bytes that `spoken_for` returns.
+        """
         fits = self.take_free(size)
         if fits is not None:
             return fits
@@ -132,13 +135,13 @@ class Arena:
         return slot
 
     def wrote(self, size: int) -> None:
-        """A batch takes so many bytes of its slot."""
+        """Records that a batch takes `size` bytes of its slot."""
         pages = _up_to(segments.PAGE, size)
         self._is_even = self._is_even and pages <= (self._largest or pages)
         self._largest = max(self._largest, pages)
 
     def _capacity(self, size: int) -> int:
-        """What a new slot for so many bytes should hold: where batches are even, no more than one of them."""
+        """Returns the capacity of a new slot: the size of the largest batch if batches are even, else rounded up."""
         pages = _up_to(segments.PAGE, size)
         return max(pages, min(rounded(size), self._largest)) if self._is_even else rounded(size)
 
@@ -147,12 +150,12 @@ class Arena:
         if self._limit is not None and taken + size > self._limit:
             raise MemoryLimitError(
                 f"a batch needs {size / 2**20:,.1f} MiB, but of the {self._limit / 2**20:,.1f} MiB that memory_budget "
-                f"leaves for batches {taken / 2**20:,.1f} MiB are taken by others. Use smaller batches, fewer workers "
-                "or a smaller prefetch_factor, let go of batches that were delivered, or raise memory_budget."
+                f"leaves for batches, other batches take {taken / 2**20:,.1f} MiB. Use smaller batches, fewer workers "
+                "or a smaller prefetch_factor, delete delivered batches that are still kept, or raise memory_budget."
             )
 
     def put_back(self, number: int) -> None:
-        """The slot is nobody's again. Of those that lay idle for a while some are given back to the system."""
+        """Marks the slot as idle. Gives slots back to the system that stayed idle since the last check."""
         assert number not in self._free and number not in self._holes, "a slot was put back twice"
         self._free.add(number)
         now, pages = self._clock(), self._slots[number].capacity // segments.PAGE
@@ -161,13 +164,13 @@ class Arena:
             self._looked_at, self._least_idle = now, len(self._free)
 
     def trim(self, keep: int) -> None:
-        """Gives memory back to the system until at most `keep` slots lie idle, the largest first."""
+        """Gives idle slots back to the system, the largest first, until at most `keep` remain."""
         while len(self._free) > keep:
             self._give_back(max(self._free, key=lambda number: self._slots[number].capacity))
         self._least_idle = min(self._least_idle, len(self._free))
 
     def _best(self, numbers: set[int], size: int) -> Slot | None:
-        """The smallest that holds `size` without wasting more than half of itself."""
+        """Returns the smallest slot that holds `size` bytes and wastes at most half of itself."""
         most = 2 * rounded(size)
         fitting = [self._slots[n] for n in numbers if size <= self._slots[n].capacity <= most]
         return min(fitting, key=lambda slot: slot.capacity, default=None)

@@ -1,10 +1,11 @@
-"""Where the trainer leaves word, without a message, of slots that it has let go of: a byte for each, in shared memory.
+"""Released slots, posted by the trainer without a message: one byte for each slot, in shared memory.
 
-A training loop lets go of a batch when it has the next one: after the trainer's message for that. Who learns of it
-with the message thereafter needs one slot more than there are batches. So the zygote looks here when it wants a slot.
+A training loop usually releases a batch after it has received the next one, hence after the trainer's message for that
+one. With messages alone, a loader would need one more slot than it has batches. The zygote therefore reads the board
+whenever it needs a slot.
 
-A byte has one writer at a time: the trainer while the slot is in the user's hands, the zygote when it is not. No lock,
-so either may die.
+A byte has one writer at a time: the trainer while it holds the lease, otherwise the zygote. There is no lock, so either
+process may die.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import os
 from stoker._transport.segments import PAGE, Mapping
 
 SIZE = PAGE
-"""Bytes at the beginning of the arena's file, and slots that have one; who comes back of the others is told."""
+"""Bytes at the beginning of the arena's file, one for each of the first slots. Later slots are returned by message."""
 
 
 class Board:
-    """One process's view of it. Any thread may `post`, one `collect`.
+    """One process's mapping of the board. `post` is thread safe; only one thread may call `collect`.
 
     Args:
-        descriptor: the arena's file, which is made long enough.
+        descriptor: of the arena's file, which is lengthened if necessary.
 
     Raises:
-        OSError: the system has no more mappings for this process, or no file of it may be so long.
+        OSError: the process has too many mappings, or the file-size limit is lower than `SIZE`.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -37,7 +38,7 @@ class Board:
 
     @classmethod
     def where_allowed(cls, descriptor: int) -> Board | None:
-        """None where no file may be so long (`ulimit -f`): nor is there a slot then, and small batches need neither."""
+        """Returns a board, or None if `ulimit -f` forbids a file of this size: there are no slots then either."""
         try:
             return cls(descriptor)
         except OSError as error:
@@ -46,20 +47,20 @@ class Board:
             return None
 
     def has(self, number: int) -> bool:
-        """Whether there is a byte for this slot."""
+        """Returns whether this slot has a byte."""
         return number < SIZE
 
     def post(self, number: int) -> None:
-        """The slot is nobody's any more, and is not touched from here until it is handed out again.
+        """Marks the slot as released. The caller must not touch the slot until it receives it again.
 
-        Nothing in a fork of the process that made this board: there, batches end with the threads that are missing,
-        before any hook is called, and they are still the parent's.
+        Does nothing in a fork of the process that made this board: there, batches of vanished threads are destroyed
+        before any at-fork hook runs, while the parent still uses them.
         """
         if os.getpid() == self._owner:
             self._bytes[number] = b"\1"
 
     def collect(self) -> list[int]:
-        """The slots that were posted since the last time."""
+        """Returns the slots posted since the last call."""
         posted, numbers = self._bytes.raw, []
         at = posted.find(1)
         while at >= 0:

@@ -1,7 +1,7 @@
-"""Arrays and tensors in a pickle, replaced by their place in a slot.
+"""Arrays and tensors in a pickle, replaced by references into a slot.
 
-A batch is pickled with its large leaves taken out. `_leaf(i)` stands in the pickle for leaf i; while `loads` runs, it
-gives the i-th of the leaves that the caller built.
+Large leaves are taken out of a batch before it is pickled. The pickle calls `_leaf(i)` for leaf i; while `loads` runs,
+this returns the i-th of the leaves that the caller has built.
 """
 
 from __future__ import annotations
@@ -13,59 +13,71 @@ import pickle
 import sys
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from stoker import errors
-from stoker._transport.owned import Owned, tensor_over
+from stoker._transport.owned import AnyDtype, Array, Owned, tensor_over
+
+if TYPE_CHECKING:
+    import torch
+
+Opaque = object
+"""A user's object, or one of a library: it is carried, and its own package knows its type."""
+
+Reduced = str | tuple[Opaque, ...]
+"""The result of a reducer of `pickle`."""
+
+Dtype = str | AnyDtype
+"""NumPy's, as text if that is unambiguous, or the name of torch's."""
 
 SMALL = 64 * 1024
-"""Leaves below this many bytes travel in the pickle: the trainer would copy them out of the slot anyway."""
+"""Bytes below which a leaf stays in the pickle: the trainer would copy such a leaf out of the slot anyway."""
 
 
 class Leaf(NamedTuple):
-    """Where a leaf lies and what it is. `dtype` is NumPy's, as text where that says it all, or the name of torch's."""
+    """The place and type of a leaf."""
 
     offset: int
     size: int
     tensor: bool
-    dtype: Any
+    dtype: Dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
     requires_grad: bool
 
 
 def pack(leaves: Sequence[Leaf]) -> bytes:
-    """Leaves as they travel: who passes them on need not look at them."""
+    """Returns the leaves in the form in which messages carry them."""
     return pickle.dumps([tuple(leaf) for leaf in leaves], 5) if leaves else b""
 
 
 @functools.lru_cache(8)
 def unpack(data: bytes) -> tuple[Leaf, ...]:
-    """What `pack` was given. Nearly every batch of a loader has the same leaves as the one before."""
+    """Returns the leaves passed to `pack`. Cached, because nearly all batches of a loader have the same leaves."""
     return tuple(Leaf(*leaf) for leaf in pickle.loads(data)) if data else ()
 
 
 class _Building(threading.local):
-    leaves: Sequence[Any] = ()
+    leaves: Sequence[Opaque] = ()
 
 
 _building = _Building()
 
 
-def _leaf(index: int) -> Any:
+def _leaf(index: int) -> Opaque:
     return _building.leaves[index]
 
 
 def _small_tensor(
-    array: np.ndarray[Any, Any],
+    array: Array,
     dtype: str | None = None,
     layout: tuple[Sequence[int], Sequence[int]] | None = None,
     requires_grad: bool = False,
-) -> Any:
-    """A small leaf. Torch's own pickling takes ten times as long, and a worker without torch has none."""
+) -> torch.Tensor:
+    """Rebuilds a small tensor. Torch's own pickling takes ten times as long, and workers may lack torch."""
     tensor = tensor_over(array.view(Owned))
     if dtype is not None:
         tensor = tensor.view(getattr(sys.modules["torch"], dtype))
@@ -74,8 +86,8 @@ def _small_tensor(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _small_array(tensor: Any) -> tuple[Any, ...] | None:
-    """What `_small_tensor` makes the tensor from; None for one that is more, or other, than memory of the CPU's."""
+def _small_array(tensor: torch.Tensor) -> tuple[Opaque, ...] | None:
+    """Returns the arguments of `_small_tensor` for a tensor; None if it is not plain, dense memory of the CPU."""
     try:
         array, dtype = _numbers(tensor)
         if array.flags.forc:
@@ -87,8 +99,9 @@ def _small_array(tensor: Any) -> tuple[Any, ...] | None:
         if tensor.requires_grad and not tensor.is_leaf:
             raise errors.GradientInWorkerError(
                 f"a worker made a batch with a tensor of shape {tuple(tensor.shape)} that autograd made "
-                f"({type(tensor.grad_fn).__name__}). Its graph is the worker's: no gradient would reach the training "
-                "process. Call .detach() on it in the dataset or the collate_fn, or compute it under torch.no_grad()."
+                f"({type(tensor.grad_fn).__name__}). Its graph stays in the worker, so no gradient would reach the "
+                "training process. Call .detach() on it in the dataset or the collate_fn, or compute it under "
+                "torch.no_grad()."
             ) from None
     memory, strides = memory_of(tensor)
     try:
@@ -97,22 +110,22 @@ def _small_array(tensor: Any) -> tuple[Any, ...] | None:
         return None
 
 
-def _numbers(tensor: Any) -> tuple[np.ndarray[Any, Any], str | None]:
-    """The tensor's memory as an array, and its dtype where NumPy has no such."""
+def _numbers(tensor: torch.Tensor) -> tuple[Array, str | None]:
+    """Returns the tensor's memory as an array, and the name of its dtype if NumPy lacks that dtype."""
     try:
         return tensor.numpy(), None
-    except TypeError:  # bfloat16 and its like
-        if tensor.is_quantized:  # it has a scale as well
+    except TypeError:  # bfloat16 and others that NumPy lacks
+        if tensor.is_quantized:  # its scale would be lost
             raise
         whole = getattr(sys.modules["torch"], f"int{8 * tensor.itemsize}")
         return tensor.view(whole).numpy(), str(tensor.dtype).removeprefix("torch.")
 
 
-def memory_of(tensor: Any) -> tuple[Any, tuple[int, ...]]:
-    """All that a tensor of the CPU shows, and nothing beside it: a tensor without gaps, and the strides to see it by.
+def memory_of(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Returns a tensor without gaps that holds all values of a CPU tensor, and the strides to view it with.
 
-    A layout that fills its memory is kept (channels last, a transpose), and so is one that shows some of it again and
-    again (an expanded tensor). Where there are gaps, as in a column of a table, the values are brought together.
+    A dense layout (channels last, a transpose) is kept, and so is one that repeats memory (an expanded tensor). A
+    layout with gaps, such as a column of a table, is copied into contiguous memory.
     """
     source = tensor.detach().resolve_conj().resolve_neg()
     if source.is_contiguous():
@@ -127,22 +140,22 @@ def memory_of(tensor: Any) -> tuple[Any, tuple[int, ...]]:
 _STORAGE = "torch.storage.UntypedStorage"
 
 
-def _untyped_storage(tensor: Any) -> Any:
+def _untyped_storage(tensor: torch.Tensor) -> Opaque:
     return tensor.untyped_storage()
 
 
-Place = Callable[[Any], "int | None"]
-"""Gives the number of a leaf that is taken out of the pickle, or None for one that stays in it."""
+Place = Callable[[Opaque], "int | None"]
+"""Returns the number of a leaf to take out of the pickle, or None for a leaf to leave in it."""
 
 
-def dumps(batch: Any, place: Place) -> bytes:
-    """Pickles a batch; `place` is asked for each array and tensor. Falls back on cloudpickle for local classes."""
+def dumps(batch: Opaque, place: Place) -> bytes:
+    """Returns the batch as a pickle; calls `place` for each array and tensor. Uses cloudpickle for local classes."""
     numbers: dict[int, int] = {}
     if (frame := _frame(batch, place, numbers)) is not None:
         return frame
     sink = io.BytesIO()
     try:
-        _Pickler(sink, place, numbers).dump(batch)
+        _LeafPickler(sink, place, numbers).dump(batch)
     except (pickle.PicklingError, AttributeError, TypeError):
         sink = io.BytesIO()
         _by_value()(sink, place, numbers).dump(batch)
@@ -150,24 +163,24 @@ def dumps(batch: Any, place: Place) -> bytes:
 
 
 _FRAME = b"F"
-"""Begins what is no pickle of a batch, but of its frame: a pickle begins with another byte."""
+"""First byte of a pickled frame. No pickle of a batch begins with this byte."""
 
 
-def _frame(batch: Any, place: Place, numbers: dict[int, int]) -> bytes | None:
-    """Of a list, tuple or dict of leaves that are all taken out, in order, all that is left; None for anything else.
+def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None:
+    """Returns the frame of a list, tuple or dict whose values are all leaves that `place` takes out; else None.
 
-    Most batches are no more than this, and the trainer need not unpickle, nor look for the module that rebuilds a leaf.
+    Most batches have this form. The trainer then neither unpickles a batch nor imports the module that rebuilds a leaf.
 
     Args:
         batch: the batch.
-        place: asked for each leaf.
-        numbers: gets the number of each leaf that was placed, by its id.
+        place: called for each leaf.
+        numbers: receives the number of each placed leaf, by the leaf's id.
     """
     kind = type(batch)
     if kind is not list and kind is not tuple and kind is not dict:
         return None
-    keys = tuple(batch) if kind is dict else None
-    parts = batch.values() if kind is dict else batch
+    keys = tuple(batch) if isinstance(batch, dict) else None
+    parts: Collection[Opaque] = batch.values() if isinstance(batch, dict) else cast("Sequence[Opaque]", batch)
     if not parts or len({id(part) for part in parts}) < len(parts) or not all(map(_is_plain, map(type, parts))):
         return None
     if keys is not None and any(type(key) is not str for key in keys):
@@ -184,8 +197,8 @@ def _is_plain(kind: type) -> bool:
     return kind is np.ndarray or kind is _tensor() or _name(kind) == DEFERRED
 
 
-DEFERRED, TEXTS = "stoker.collate.leaves.TensorLeaf", "stoker.collate.plan.Texts"
-"""Classes of the data side that are leaves, by name: it is not known here. The user's may be called so too."""
+DEFERRED, TEXTS = "stoker.collate._leaves.stacking.TensorLeaf", "stoker.collate._compiled.collate_plan.RunTexts"
+"""Names of collation classes that are leaves. By name, since this package does not import them; users' may match."""
 
 
 def _name(kind: type) -> str:
@@ -193,7 +206,7 @@ def _name(kind: type) -> str:
 
 
 def _tensor() -> type | None:
-    """Torch's class, if it is there: not where torch is not loaded, nor while another thread is importing it."""
+    """Returns `torch.Tensor`, or None if torch is not loaded or another thread is importing it."""
     return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
@@ -203,13 +216,15 @@ def _kind_and_keys(frame: bytes) -> tuple[bool, tuple[str, ...] | None]:
     return found
 
 
-def dumps_unit(unit: Any) -> bytes:
-    """Pickles what seldom holds arrays, and none that is taken out. A named tuple travels as a tuple, which takes a
-    third of the time: who gets it knows its names."""
+def dumps_unit(unit: Opaque) -> bytes:
+    """Returns a unit as a pickle; arrays, which are rare in units, stay in it.
+
+    A named tuple is pickled as a tuple, in a third of the time: the receiver knows its names.
+    """
     sink = io.BytesIO()
     pickler = pickle.Pickler(sink, 5)
     if (tensor := _tensor()) is not None:
-        pickler.dispatch_table = _with_tensors(tensor)
+        pickler.dispatch_table = _with_tensors(tensor)  # type: ignore[assignment]
     try:
         pickler.dump(tuple(unit) if isinstance(unit, tuple) else unit)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -219,28 +234,30 @@ def dumps_unit(unit: Any) -> bytes:
 
 
 @functools.cache
-def _with_tensors(kind: type) -> ChainMap[type, Callable[[Any], Any]]:
-    """How tensors are pickled: by their values. Torch sends all that a tensor is a view of."""
+def _with_tensors(kind: type) -> Mapping[type, Callable[[torch.Tensor], Reduced]]:
+    """Returns a dispatch table that pickles a tensor by its values. Torch would send the whole storage of a view."""
 
-    def reduced(tensor: Any) -> Any:
+    def reduced(tensor: torch.Tensor) -> Reduced:
         small = _small_array(tensor)
-        return tensor.__reduce_ex__(5) if small is None else (_small_tensor, small)
+        if small is not None:
+            return _small_tensor, small
+        return cast("Reduced", tensor.__reduce_ex__(5))  # type: ignore[no-untyped-call]
 
-    return ChainMap({kind: reduced}, copyreg.dispatch_table)
+    return ChainMap({kind: reduced}, cast("dict[type, Callable[[torch.Tensor], Reduced]]", copyreg.dispatch_table))
 
 
 class _Takes:
-    """Takes arrays and tensors out of what is pickled."""
+    """Mixin of picklers that takes arrays and tensors out of the pickle."""
 
     def __init__(self, sink: io.BytesIO, place: Place, numbers: Mapping[int, int]) -> None:
         super().__init__(sink, protocol=5)  # type: ignore[call-arg] # beside a pickler
         self._place = place
-        self._numbers = numbers  # of leaves that are placed already, by their id
+        self._numbers = numbers  # of the leaves that are placed already, by id
         self._tensor = _tensor()
 
-    def reducer_override(self, thing: Any) -> Any:
+    def reducer_override(self, thing: Opaque) -> Reduced:
         kind = type(thing)
-        name = "" if kind is np.ndarray or kind is self._tensor else _name(kind)  # nearly always one of these
+        name = "" if kind is np.ndarray or kind is self._tensor else _name(kind)  # usually one of these two
         deferred = name == DEFERRED
         if not name or deferred or name == TEXTS:
             number = self._numbers.get(id(thing))
@@ -250,38 +267,38 @@ class _Takes:
                 return _leaf, (number,)
             if deferred:
                 return _small_tensor, (np.array(thing),)
-            small = _small_array(thing) if kind is self._tensor else None
+            small = _small_array(cast("torch.Tensor", thing)) if kind is self._tensor else None
             if small is not None:
                 return _small_tensor, small
-            if kind is np.ndarray and not thing.flags.writeable:
-                return thing.copy("K").__reduce_ex__(5)  # else it would arrive read-only, and the batch is the user's
-        elif name == _STORAGE and thing.device.type == "cpu":  # torch writes one by itself, and cannot read it
-            torch = sys.modules["torch"]
-            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(thing),)
+            if isinstance(thing, np.ndarray) and kind is np.ndarray and not thing.flags.writeable:
+                return thing.copy("K").__reduce_ex__(5)  # a read-only array would stay read-only in the user's batch
+        elif name == _STORAGE and (storage := cast("torch.UntypedStorage", thing)).device.type == "cpu":
+            torch = sys.modules["torch"]  # it can write a bare storage but not read it
+            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(storage),)
         return self._otherwise(thing)
 
-    def _otherwise(self, thing: Any) -> Any:
-        return NotImplemented
+    def _otherwise(self, thing: Opaque) -> Reduced:
+        return cast("Reduced", NotImplemented)
 
 
-class _Pickler(_Takes, pickle.Pickler):
-    """By reference, as pickle does."""
+class _LeafPickler(_Takes, pickle.Pickler):  # type: ignore[misc]
+    """Pickles classes and functions by reference."""
 
 
 @functools.cache
-def _by_value() -> Any:
-    """A pickler that sends classes and functions of no importable module by value."""
+def _by_value() -> type[_LeafPickler]:
+    """Returns a pickler class that pickles classes and functions without an importable module by value."""
     import cloudpickle
 
     class ByValue(_Takes, cloudpickle.Pickler):  # type: ignore[misc]
-        def _otherwise(self, thing: Any) -> Any:
-            return cloudpickle.Pickler.reducer_override(self, thing)
+        def _otherwise(self, thing: Opaque) -> Reduced:
+            return cast("Reduced", cloudpickle.Pickler.reducer_override(self, thing))
 
     return ByValue
 
 
-def loads(data: Any, leaves: Sequence[Any]) -> Any:
-    """Rebuilds a batch. Nests: a class of the user may unpickle another batch meanwhile."""
+def loads(data: bytes | bytearray, leaves: Sequence[Opaque]) -> Opaque:
+    """Returns the rebuilt batch. Reentrant: a user's class may unpickle another batch meanwhile."""
     if data[:1] == _FRAME:
         is_list, keys = _kind_and_keys(bytes(data))
         if keys is not None:

@@ -1,15 +1,16 @@
 """The trainer's side of the transport: batches as leases on slots.
 
-Under the arrays and tensors of a delivered batch lies an exporter, a ctypes array over the slot. NumPy and torch keep
-it alive through views of views, `.numpy()`, DLPack, storages and autograd. When it is gone, so is the last of them:
+An exporter, a ctypes array over the slot, lies under the arrays and tensors of a delivered batch. NumPy and torch keep
+it alive through views of views, `.numpy()`, DLPack, storages and autograd. When the exporter is gone, no view is left:
 the slot is posted on the board, or its number appears in `returned()`, and it may be written again.
 
-Weak references' callbacks run anywhere, at any time, in any thread: they only append to a deque, and write that byte.
+Callbacks of weak references run at any time in any thread: they only append to a deque and write the board's byte.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pickle
 import sys
@@ -17,44 +18,51 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from stoker._machine.reserve import check, punch
-from stoker._transport import leaves, owned, segments
+from stoker._transport import holds, leaves, owned, segments
 from stoker._transport.arena import Slot
 from stoker._transport.board import Board
-from stoker._transport.leaves import SMALL, Leaf
-from stoker._transport.owned import Owned, tensor_over
+from stoker._transport.holds import Hold
+from stoker._transport.leaves import SMALL, Leaf, Opaque
+from stoker._transport.owned import Array, Owned, tensor_over
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import Written
 from stoker.errors import MemoryLimitError
 
-MEANWHILE = 3
-"""So many times as much as a batch takes may others take while it is copied: a slot for the next one, and what that is
-made of. Who looks here and who looks there do not know of each other."""
+if TYPE_CHECKING:
+    import torch
 
-_open: set[Lease] = set()  # leases whose exporter lives; also beyond the loader's end
-_moved: deque[Lease] = deque()  # leases with a storage that was moved away, and may have views left here
-_born_by: dict[int, ForkHold] = {}  # by the thread that makes a fork of ours
-_forks: list[int] = []  # threads in which forks are under way, of whomever
+Exporter = ctypes.Array[ctypes.c_char]
+"""A buffer over a slot, under the arrays and tensors of a batch."""
+
+MEANWHILE = 3
+"""Multiple of a batch's bytes that others may take while the batch is copied: the next batch's slot and samples.
+Needed because the reader and the zygote check the available memory independently."""
+
+_open: set[Lease] = set()  # leases whose exporter lives; may outlive the loader
+_moved: deque[Lease] = deque()  # leases whose storage was moved elsewhere while views may still point to the slot
+_born_by: dict[int, ForkHold] = {}  # by the thread that forks a zygote
+_forks: list[int] = []  # threads with a fork in progress, by Stoker or any other code
 
 
 class Home:
-    """What the leases of one reader need of it when they end."""
+    """The part of a reader that its leases use when they end."""
 
     def __init__(self, board: Board | None) -> None:
         self.gone: deque[Lease] = deque()
-        self.board = board  # None: there is none, or nobody looks any more
+        self.board = board  # None: there is no board, or the zygote no longer reads it
 
 
 class Lease:
-    """A slot in the user's hands: whether its exporter lives, and whether it may ever be written again."""
+    """A slot that the user holds: whether its exporter lives, and whether the slot may be written again."""
 
     def __init__(self, slot: Slot, home: Home) -> None:
         self.slot = slot
-        self._mapping: Mapping | None = None  # kept as long as the exporter
+        self._mapping: Mapping | None = None  # lives as long as the exporter
         self.holds = 0
         self.begun = False
         self.retired = False
@@ -62,11 +70,11 @@ class Lease:
         self.over = False
         self.settled = False
         self._home = home
-        self._reference: Any = None  # to the exporter
-        self._storages: list[tuple[Any, Any]] = []  # made over it, with their class
+        self._reference: weakref.ref[Exporter] | None = None  # weak reference to the exporter
+        self._storages: list[tuple[Opaque, type[torch.UntypedStorage]]] = []  # weak references to storages, their class
 
-    def export(self, mapping: Mapping) -> Any:
-        """A buffer over the slot: the lease lasts until it is gone."""
+    def export(self, mapping: Mapping) -> Exporter:
+        """Returns a buffer over the slot. The lease ends when the buffer is garbage collected."""
         self._mapping = mapping
         self.begun = True
         exporter = mapping.part(0, self.slot.capacity)
@@ -74,21 +82,25 @@ class Lease:
         _open.add(self)
         return exporter
 
-    def watch_storage(self, storage: Any) -> None:
+    def hold(self) -> Hold:
+        """Returns a hold of the slot, which lasts beyond the last view; an inactive one if no view is left."""
+        return Hold(None if self._reference is None else self._reference())
+
+    def watch_storage(self, storage: torch.UntypedStorage) -> None:
         """Extends the lease if `storage`, made over the exporter, outlives it.
 
         `share_memory_()` and multiprocessing queues move a storage to other memory while an earlier NumPy view of a
-        tensor may still point here; exactly then the storage survives the exporter. Such a view keeps its tensor, and
-        that keeps the storage: when the storage is gone, so are the views.
+        tensor may still point to the slot; only then does the storage outlive the exporter. Such a view keeps its
+        tensor alive, and the tensor its storage: when the storage is gone, so are the views.
         """
         self._storages.append((storage._weak_ref(), type(storage)))
 
     def hold_released(self) -> None:
-        """A zygote that could see the slot has ended."""
+        """Records that a zygote that could see the slot has ended."""
         self.holds -= 1
         self._home.gone.append(self)
 
-    def _exporter_gone(self, reference: Any) -> None:
+    def _exporter_gone(self, reference: object) -> None:
         if sys.is_finalizing():
             return
         self._forget_gone_storages()
@@ -99,14 +111,14 @@ class Lease:
         left = []
         for weak, kind in self._storages:
             if kind._expired(weak):
-                kind._free_weak_ref(weak)
+                kind._free_weak_ref(weak)  # type: ignore[no-untyped-call]
             else:
                 left.append((weak, kind))
         self._storages = left
 
     def look_again(self) -> None:
-        """Ends the lease if the storages that were moved away are gone by now. Only by who has taken it from `_moved`:
-        a storage is forgotten once."""
+        """Ends the lease if its moved storages are gone. The caller must have taken the lease out of `_moved`, because
+        a storage's weak reference may be freed only once."""
         self._forget_gone_storages()
         self._over_or_moved()
 
@@ -116,17 +128,17 @@ class Lease:
             return
         self._mapping = None
         _open.discard(self)
-        self.retired = self.retired or bool(_forks and not self.holds)  # a fork that is under way may see it
+        self.retired = self.retired or bool(_forks and not self.holds)  # a fork in progress may see the slot
         board = self._home.board
         self.posted = board is not None and board.has(self.slot.number) and not (self.holds or self.retired)
         self.over = True
-        self._home.gone.append(self)  # before others may write the slot: who reads it then has settled this
+        self._home.gone.append(self)  # before the post: the reader settles this lease before it reads the slot again
         if board is not None and self.posted:
             board.post(self.slot.number)
 
 
 class ForkHold:
-    """What one forked zygote can see: the leases that were out when it was born. Released when it has ended."""
+    """The leases that existed when a zygote was forked, and that it can see. Released when the zygote has ended."""
 
     def __init__(self) -> None:
         self.leases: set[Lease] = set()
@@ -139,7 +151,7 @@ class ForkHold:
 
 @contextlib.contextmanager
 def forking(hold: ForkHold) -> Iterator[None]:
-    """A fork within is ours: `hold` keeps the slots that are leased now, instead of retiring them for ever."""
+    """Assigns the leases to `hold` when a zygote is forked within the block, instead of retiring their slots."""
     thread = threading.get_ident()
     _born_by[thread] = hold
     try:
@@ -159,16 +171,16 @@ def _mark_open() -> None:
 
 
 def _before_fork() -> None:
-    """Other threads go on until the fork is made, and behind it: what ends meanwhile, the child sees."""
+    """Marks the open leases. Other threads run on during the fork: the child also sees leases that end meanwhile."""
     _forks.append(threading.get_ident())
     _mark_open()
 
 
 def _after_fork_in_parent() -> None:
     try:
-        _mark_open()  # those that began meanwhile
+        _mark_open()  # leases that began during the fork
     finally:
-        with contextlib.suppress(ValueError):  # this module was imported while the fork was under way
+        with contextlib.suppress(ValueError):  # this module was imported during the fork
             _forks.remove(threading.get_ident())
 
 
@@ -182,36 +194,38 @@ if hasattr(os, "register_at_fork"):
 
 
 class Reader:
-    """Rebuilds batches from slots. One thread at a time; leases may end in any thread.
+    """Rebuilds batches from slots. Used by one thread at a time; leases may end in any thread.
 
     Args:
-        descriptor: the arena's shared file; the reader does not close it.
+        descriptor: of the arena's file; the reader does not close it.
         budget: bytes of leased slots above which batches are copied out of their slots, if there is memory for it.
-        board: where whoever hands out slots looks for those that came back; None where they are told.
+        board: receives released slots; None: `returned()` is the only way.
     """
 
     def __init__(self, descriptor: int, budget: int, board: Board | None = None) -> None:
         self._descriptor = descriptor
         self._budget = budget
         self._mappings: dict[int, Mapping] = {}
-        self._kept: dict[int, Slot] = {}  # leased, or seen by a fork
+        self._kept: dict[int, Slot] = {}  # slots that are leased or that a fork can see
         self._home = Home(board)
+        self._latest: Lease | None = None  # of the batch that was read last
         self._returned: list[int] = []
         self._came_back = False
         self.leased_bytes = 0
         self.copied_batches = 0
 
-    def read(self, slot: Slot | None, written: Written) -> Any:
-        """The batch. Large leaves are views of the slot, which is leased until they are gone.
+    def read(self, slot: Slot | None, written: Written) -> Opaque:
+        """Returns the batch. Its large leaves are views of the slot, which is leased until they are gone.
 
         Raises:
-            MemoryLimitError: so many batches are kept that the system maps no more of them, and there is no memory for
-                a copy.
+            MemoryLimitError: the user holds more batches than the system allows mappings, and there is no memory for a
+                copy.
         """
+        self._latest = None
         if slot is None or written.slot is None:
-            return leaves.loads(written.pickle, ())
+            return leaves.loads(cast("bytes", written.pickle), ())
         self._settle()
-        assert slot.number not in self._kept, "a slot was written again while somebody could see it"
+        assert slot.number not in self._kept, "a slot was written again while a view of it existed"
         mapping = self._map(slot)
         copies = mapping is None or self.leased_bytes + slot.capacity > self._budget
         if copies:
@@ -221,10 +235,10 @@ class Reader:
                 if mapping is None:
                     self.discard(slot)
                     raise
-                copies = False  # where it lies it needs no more
+                copies = False  # a view needs no further memory
         lease = Lease(slot, self._home)
-        exporter: Any = None
-        made: list[Any] = []
+        exporter: Exporter | None = None
+        made: list[Opaque] = []
         try:
             for number, leaf in enumerate(written.leaves):
                 if number in written.texts:
@@ -234,18 +248,26 @@ class Reader:
                 else:
                     if exporter is None:
                         exporter = lease.export(mapping)
-                    made.append(_built(leaf, exporter, leaf.offset))
-                    if leaf.tensor:
-                        lease.watch_storage(made[-1].untyped_storage())
+                    view = _built(leaf, exporter, leaf.offset)
+                    made.append(view)
+                    if not isinstance(view, np.ndarray):
+                        lease.watch_storage(view.untyped_storage())
             where = written.pickle
             return leaves.loads(where if isinstance(where, bytes) else self._copy(slot, *where), made)
         finally:
             if lease.begun:
                 self.leased_bytes += slot.capacity
                 self._kept[slot.number] = slot
+                self._latest = lease
             else:
                 self._let_go(slot)
                 self.copied_batches += copies
+
+    def hold(self) -> Hold:
+        """Returns a hold of the slot of the batch that was read last (`stoker._transport.holds`); an inactive one if
+        no view of the slot is left, as of a batch that was copied out of it.
+        """
+        return Hold(None) if self._latest is None else self._latest.hold()
 
     def _copy(self, slot: Slot, offset: int, size: int) -> bytearray:
         mapping = self._map(slot)
@@ -254,7 +276,7 @@ class Reader:
         return bytearray(mapping.part(offset, size))
 
     def _map(self, slot: Slot) -> Mapping | None:
-        """None where the system has no more mappings for this process, as with tens of thousands of batches kept."""
+        """Returns None if the process has too many mappings, as with tens of thousands of leases."""
         mapping = self._mappings.get(slot.number)
         if mapping is None:
             try:
@@ -264,7 +286,7 @@ class Reader:
         return mapping
 
     def discard(self, slot: Slot) -> None:
-        """The batch in the slot is not wanted."""
+        """Releases the slot of a batch that is not delivered."""
         self._let_go(slot)
 
     def _let_go(self, slot: Slot) -> None:
@@ -276,9 +298,10 @@ class Reader:
             self._returned.append(slot.number)
 
     def close(self) -> None:
-        """No more batches come, and nobody writes any more. What is leased stays until its last view is gone.
+        """Stops reading; no worker may write any more. Leased slots stay until their last view is gone.
 
-        The rest goes back to the system now, also where a fork of this process holds the arena's file or a mapping.
+        All other memory is given back to the system now, even if a fork of this process holds the arena's file or a
+        mapping.
         """
         self._home.board = None
         self._settle()
@@ -291,13 +314,17 @@ class Reader:
             at = slot.offset + slot.capacity
 
     def returned(self) -> list[int]:
-        """Numbers of the slots that came back since the last call, but for those on the board."""
+        """Returns the numbers of the slots released since the last call and not posted on the board."""
+        if holds.pending():
+            holds.look()
         self._settle()
         numbers, self._returned = self._returned, []
         return numbers
 
     def has_returned(self) -> bool:
-        """Whether any came back since the last call."""
+        """Returns whether a slot was released since the last call."""
+        if holds.pending():
+            holds.look()
         self._settle()
         came_back, self._came_back = self._came_back, False
         return came_back
@@ -305,15 +332,15 @@ class Reader:
     def _settle(self) -> None:
         if owned.moved:
             owned.look_again()
-        for _ in range(len(_moved)):  # of all readers: some have no loader any more
+        for _ in range(len(_moved)):  # of all readers, since a loader may have ended
             try:
                 lease = _moved.popleft()
-            except IndexError:  # another thread looks at them
+            except IndexError:  # another thread took it
                 break
             lease.look_again()
         while self._home.gone:
             lease = self._home.gone.popleft()
-            # What was posted is over, whoever has forked meanwhile: nobody could see it any more
+            # A posted lease is over even if the process forked meanwhile: no view of it was left.
             if lease.over and not lease.settled and (lease.posted or not lease.holds):
                 lease.settled = True
                 self.leased_bytes -= lease.slot.capacity
@@ -324,37 +351,37 @@ class Reader:
                         self._returned.append(lease.slot.number)
 
 
-def _joined(leaf: Leaf, runs: list[bytes]) -> Any:
-    """A column of texts, of the runs in which it was made."""
+def _joined(leaf: Leaf, runs: list[bytes]) -> list[str | bytes] | tuple[str | bytes, ...]:
+    """Returns a column of texts, joined from its runs."""
     texts = [text for run in runs for text in pickle.loads(run)]
     return tuple(texts) if leaf.dtype == "tuple" else texts
 
 
-def _copied(leaf: Leaf, memory: bytearray) -> Any:
-    """The array or tensor that this is a copy of."""
+def _copied(leaf: Leaf, memory: bytearray) -> Array | torch.Tensor:
+    """Returns the array or tensor over a copy of the leaf's bytes."""
     if not leaf.tensor:
         return _built(leaf, memory, 0)
-    dtype = _IN_NUMPY.get(leaf.dtype)
+    dtype = _IN_NUMPY.get(str(leaf.dtype))
     if leaf.strides is None and dtype is not None:
         tensor = tensor_over(Owned(leaf.shape, dtype, memory))
     else:
         import torch
 
-        flat = tensor_over(Owned(len(memory), np.uint8, memory)).view(getattr(torch, leaf.dtype))
+        flat = tensor_over(Owned(len(memory), np.uint8, memory)).view(getattr(torch, str(leaf.dtype)))
         tensor = flat.view(leaf.shape) if leaf.strides is None else flat.as_strided(leaf.shape, leaf.strides)
     return tensor.requires_grad_() if leaf.requires_grad else tensor
 
 
-def _built(leaf: Leaf, buffer: Any, offset: int) -> Any:
-    """The array or tensor over this buffer, from `offset` on."""
+def _built(leaf: Leaf, buffer: Exporter | bytearray, offset: int) -> Array | torch.Tensor:
+    """Returns the array or tensor over this buffer, beginning at `offset`."""
     if not leaf.tensor:
-        return np.ndarray(leaf.shape, leaf.dtype, buffer, offset)
+        return np.ndarray(leaf.shape, leaf.dtype, buffer, offset)  # type: ignore[arg-type] # takes any buffer
     import torch
 
-    if leaf.strides is None and (dtype := _IN_NUMPY.get(leaf.dtype)) is not None:  # half the time of the other way
-        tensor = torch.from_numpy(np.ndarray(leaf.shape, dtype, buffer, offset))
+    if leaf.strides is None and (dtype := _IN_NUMPY.get(str(leaf.dtype))) is not None:  # takes half the time
+        tensor = torch.from_numpy(np.ndarray(leaf.shape, dtype, buffer, offset))  # type: ignore[arg-type]
     else:
-        kind = getattr(torch, leaf.dtype)
+        kind = getattr(torch, str(leaf.dtype))
         flat = torch.frombuffer(buffer, dtype=kind, count=leaf.size // kind.itemsize, offset=offset)
         tensor = flat.view(leaf.shape) if leaf.strides is None else flat.as_strided(leaf.shape, leaf.strides)
     return tensor.requires_grad_() if leaf.requires_grad else tensor
@@ -363,4 +390,4 @@ def _built(leaf: Leaf, buffer: Any, offset: int) -> Any:
 _IN_NUMPY = {
     np.dtype(kind).name: np.dtype(kind) for kind in ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
 }
-"""What torch and NumPy call by the same name."""
+"""The dtypes that have the same name in torch and NumPy."""

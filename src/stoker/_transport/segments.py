@@ -1,8 +1,8 @@
-"""Anonymous shared memory: with `segments_windows` the only file that knows how a platform makes and maps it.
+"""Anonymous shared memory: only this module and `segments_windows` know how a platform makes and maps it.
 
-Linux has `memfd_create`. Elsewhere an unlinked temporary file stands in: it has no name either, and is gone with its
-last descriptor and mapping. Ranges are mapped by libc's `mmap`, because Python's `mmap` object duplicates the
-descriptor for each mapping before Python 3.13. Windows has none of this, and its own half of this file.
+Linux uses `memfd_create`, other systems an unlinked temporary file: both have no name and vanish with their last
+descriptor and mapping. Ranges are mapped by libc's `mmap`, because Python's `mmap` object duplicates the descriptor for
+each mapping before Python 3.13. Windows uses `segments_windows`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing import reduction
-from typing import Any
+from typing import Protocol
 
 from stoker._machine.anonymous import anonymous as create
 
 __all__ = ["CAN_DETACH", "PAGE", "Mapping", "Sent", "create", "read"]
 
 PAGE = mmap.ALLOCATIONGRANULARITY
-"""Mappings begin at multiples of so many bytes: of pages, and on Windows of 64 KiB."""
+"""Mappings begin at multiples of this many bytes: a page, or 64 KiB on Windows."""
 
 _MAP_SHARED = 0x01
-_MAP_POPULATE = 0x8000 if sys.platform == "linux" else 0  # page tables at once: a fault each costs more than the copy
+_MAP_POPULATE = 0x8000 if sys.platform == "linux" else 0  # page faults one by one would cost more than the copy
 _MAP_FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
 
 
 def read(descriptor: int, offset: int, size: int) -> bytearray:
-    """A copy of a range of a shared file, made without mapping it."""
+    """Returns a copy of a range of a shared file, made without mapping it."""
     data = bytearray(size)
     rest = memoryview(data)
     while rest:
@@ -50,7 +50,7 @@ _loaded: list[ctypes.CDLL] = []
 
 
 class Mapping:
-    """A range of a shared file in this process's memory, readable and writable, until the object is gone."""
+    """A range of a shared file, mapped readable and writable for the lifetime of the object."""
 
     def __init__(self, descriptor: int, offset: int, size: int) -> None:
         if not _loaded:
@@ -65,12 +65,11 @@ class Mapping:
         self._unmap = _loaded[0].munmap
 
     def part(self, offset: int, size: int) -> ctypes.Array[ctypes.c_char]:
-        """The bytes from `offset` on, as a buffer. It does not keep the mapping: the caller does."""
+        """Returns `size` bytes beginning at `offset` as a buffer. The caller keeps the mapping alive."""
         return (ctypes.c_char * size).from_address(self.address + offset)
 
     def detach(self) -> None:
-        """From now on this memory is the process's own, at the same address and with what it holds: the file's range is
-        somebody else's."""
+        """Replaces the mapping by private memory of the process with the same contents, at the same address."""
         held = ctypes.string_at(self.address, self.size)
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         own = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
@@ -80,29 +79,37 @@ class Mapping:
         ctypes.memmove(self.address, held, self.size)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the interpreter's end arrays of the user may still look here; the kernel unmaps it all soon.
+        # At interpreter exit, arrays of the user may still point to the mapping; the kernel unmaps it soon.
         if not is_finalizing() and hasattr(self, "address"):
             self._unmap(self.address, self.size)
 
 
+class _Passed(Protocol):
+    """A descriptor on its way to another process."""
+
+    def detach(self) -> int: ...
+
+
 class Sent:
-    """A shared file among the arguments of a process that multiprocessing spawns; there `descriptor` is its own."""
+    """A shared file among the arguments of a spawned process; unpickling gives it a descriptor of that process."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, tuple[object]]:
         return _arrived, (reduction.DupFd(self.descriptor),)
 
 
-def _arrived(passed: Any) -> Sent:
+def _arrived(passed: _Passed) -> Sent:
     descriptor = passed.detach()
-    os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in it
+    os.set_inheritable(descriptor, False)  # not for programs that a dataset runs
     return Sent(descriptor)
 
 
 if hasattr(os, "O_TEMPORARY"):  # Windows
-    from stoker._transport.segments_windows import Mapping, Sent, create, read  # type: ignore[assignment]
+    from stoker._transport.segments_windows import WindowsMapping as Mapping  # type: ignore[assignment]
+    from stoker._transport.segments_windows import WindowsSent as Sent  # type: ignore[assignment]
+    from stoker._transport.segments_windows import create, read
 
 CAN_DETACH = hasattr(Mapping, "detach")
-"""Whether a mapping can be replaced by a copy at its address: not on Windows."""
+"""Whether a mapping can be replaced by a private copy at the same address: not on Windows."""

@@ -1,4 +1,4 @@
-"""The worker's side of the transport: a batch is collated into a slot, and what lies elsewhere is copied in once."""
+"""The worker's side of the transport: collates a batch into a slot, and copies leaves that lie elsewhere once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -15,21 +15,35 @@ from stoker import _native, errors
 from stoker._machine.reserve import check
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
-from stoker._transport.leaves import SMALL, Leaf
+from stoker._transport.leaves import SMALL, Dtype, Leaf, Opaque
+from stoker._transport.owned import AnyDtype, Array
 from stoker._transport.segments import Mapping
 
-Lent = tuple[Mapping, "weakref.ref[Any]"]
-"""A mapping, and a part of it that was lent."""
+if TYPE_CHECKING:
+    import torch
+
+Part = ctypes.Array[ctypes.c_char]
+"""Memory of a mapping."""
+
+Memory: TypeAlias = "Array | torch.Tensor"
+"""An array, or a tensor, whose memory travels in a slot."""
+
+Lent = tuple[Mapping, "weakref.ref[Part]"]
+"""A mapping, and a weak reference to a part of it that was lent to a collator."""
 
 ALIGNMENT = 64
 IN_MESSAGE = 16 * 1024
-"""A pickle below this many bytes travels in the message, a larger one in the slot."""
+"""Bytes below which a pickle travels in the message; a larger pickle travels in the slot."""
+
+
+Packed = tuple["int | None", int, bytes, "bytes | tuple[int, int]", dict[int, list[bytes]]]
+"""A `Written` as messages carry it: slot, used, packed leaves, pickle, texts."""
 
 
 class Written(NamedTuple):
-    """A batch on its way: in `slot` (its number, or None), with its leaves, and its pickle here or at a place there.
+    """A batch to be sent: the number of its slot or None, its leaves, and its pickle or the pickle's place in the slot.
 
-    Of a leaf that is no array but a column of texts, `texts` has the pickled runs, by the leaf's number.
+    For a leaf that is a column of texts, `texts` has the pickled runs, by the number of the leaf.
     """
 
     slot: int | None
@@ -38,28 +52,28 @@ class Written(NamedTuple):
     pickle: bytes | tuple[int, int]
     texts: dict[int, list[bytes]] = {}  # noqa: RUF012 - never written
 
-    def packed(self) -> tuple[Any, ...]:
-        """As it travels; begins with `slot` and `used`."""
+    def packed(self) -> Packed:
+        """Returns the tuple that messages carry; it begins with `slot` and `used`."""
         return self.slot, self.used, leaves.pack(self.leaves), self.pickle, self.texts
 
     @classmethod
-    def unpacked(cls, value: tuple[Any, ...]) -> Written:
-        """What `packed` gave."""
+    def unpacked(cls, value: Packed) -> Written:
+        """Returns the batch from the result of `packed`."""
         slot, used, packed, pickle, texts = value
         return cls(slot, used, leaves.unpack(packed), pickle, texts)
 
 
 def aligned(size: int) -> int:
-    """Where the next leaf may begin, behind one of so many bytes."""
+    """Returns `size` rounded up to the alignment of leaves, in bytes."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class SlotWriter:
-    """Writes batches into slots of one arena, one after the other. Single threaded.
+    """Writes batches into slots of one arena, one after the other. Not thread safe.
 
     Args:
-        descriptor: the arena's shared file.
-        ask: gives a slot of at least so many bytes in exchange for the one held; raises MemoryLimitError.
+        descriptor: of the arena's file.
+        ask: exchanges the held slot for one of at least the given bytes; raises MemoryLimitError.
     """
 
     def __init__(self, descriptor: int, ask: Callable[[int], Slot]) -> None:
@@ -71,10 +85,10 @@ class SlotWriter:
         self._used = 0
         self._lends = True
         self._lent: list[Lent] = []
-        self._detached: list[tuple[Mapping, list[weakref.ref[Any]]]] = []  # of which somebody has kept some
+        self._detached: list[tuple[Mapping, list[weakref.ref[Part]]]] = []  # mappings with parts still in use
 
     def begin(self, slot: Slot | None) -> None:
-        """The next batch is written into `slot`."""
+        """Begins a batch, to be written into `slot`."""
         if self._detached:
             self._detached = [kept for kept in self._detached if any(part() is not None for part in kept[1])]
         self._slot = slot
@@ -82,10 +96,10 @@ class SlotWriter:
         self._mapping = None if slot is None else self.map(slot)
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
-        """Memory of the slot for a collator, or None: too small to be worth it, or more than is left.
+        """Returns memory of the slot for a collator; None if the size is small or exceeds the rest of the slot.
 
         Raises:
-            MemoryLimitError: the memory cannot hold the batch. Said before it is written, since then it would be late.
+            MemoryLimitError: the memory cannot hold the batch. Raised before the batch is written.
         """
         if size < SMALL or not self._lends:
             return None
@@ -101,34 +115,35 @@ class SlotWriter:
         return part
 
     def let_go(self, also: Sequence[Lent] = ()) -> None:
-        """What was lent for this unit, and `also` that, is the trainer's from now on, and then other batches'.
+        """Ends the use of the memory lent for this unit, and of `also`: it belongs to the trainer, then to other
+        batches.
 
-        Whoever has kept some of it (a `collate_fn` that remembers its last batch) finds it unchanged: the pages there
-        are replaced by copies. It would be so for each batch, so nothing is lent any more.
+        If user code keeps some of it (a `collate_fn` that remembers its last batch), the pages are replaced by a
+        private copy, so their contents stay. Nothing is lent any more then, since this would happen for each batch.
         """
         lent, self._lent = [*self._lent, *also], []
         if any(part() is not None for _, part in lent):
-            gc.collect()  # a cycle, as an exception that was kept in a variable and raised, is no keeping
+            gc.collect()  # parts held only by a cycle, such as a raised exception kept in a variable, do not count
         kept = {id(mapping): mapping for mapping, part in lent if part() is not None}
         for mapping in kept.values():
             self._lends = False
             self._detach(mapping, [part for owner, part in lent if owner is mapping])
 
-    def _detach(self, mapping: Mapping, parts: Sequence[weakref.ref[Any]] = ()) -> None:
-        """What was lent of this mapping stays as it is, whoever writes into the slot."""
+    def _detach(self, mapping: Mapping, parts: Sequence[weakref.ref[Part]] = ()) -> None:
+        """Makes lent parts of this mapping independent of the slot."""
         if not segments.CAN_DETACH:
             return
         self._mappings = {number: known for number, known in self._mappings.items() if known is not mapping}
         mapping.detach()
         self._detached.append((mapping, list(parts) or [part for owner, part in self._lent if owner is mapping]))
 
-    def finish(self, batch: Any) -> Written:
-        """Pickles the batch, its large leaves taken out and into the slot."""
-        outside: list[Any] = []  # leaves that lie elsewhere, kept alive until they are copied
-        placed: list[tuple[Any, Leaf]] = []
+    def finish(self, batch: Opaque) -> Written:
+        """Returns the pickled batch; its large leaves are in the slot."""
+        outside: list[Memory] = []  # leaves outside the slot, kept alive until they are copied
+        placed: list[tuple[Memory | None, Leaf]] = []
 
-        def place(thing: Any) -> int | None:
-            described = describe(thing)
+        def place(thing: Opaque) -> int | None:
+            described = describe(cast("Memory", thing))
             if described is None:
                 return None
             source, address, leaf = described
@@ -155,25 +170,25 @@ class SlotWriter:
 
     @property
     def slot(self) -> Slot | None:
-        """The slot held, written or not."""
+        """The held slot, written or not."""
         return self._slot
 
     def _make_room(self, extra: int) -> None:
-        """Exchanges the slot for a larger one where `extra` bytes do not fit, and takes along what is written."""
+        """Exchanges the slot for a larger one if `extra` bytes do not fit, and copies the written bytes."""
         if self._slot is not None and self._used + extra <= self._slot.capacity:
             return
         used, before = self._used, self._mapping
         if before is not None and any(mapping is before and part() is not None for mapping, part in self._lent):
-            self._detach(before)  # the batch that is being made still looks there
+            self._detach(before)  # leaves of the unfinished batch still point to it
         kept = bytes(before.part(0, used)) if before is not None and used else b""
-        # Given in exchange: from now on it may be somebody else's
+        # The old slot may belong to another batch from here on.
         self._slot, self._mapping, self._used = None, None, 0
         slot = self._ask(used + extra)
         mapping = self.map(slot)
         ctypes.memmove(mapping.address, kept, len(kept))
         self._slot, self._mapping, self._used = slot, mapping, used
 
-    def _copy(self, source: Any, size: int) -> int:
+    def _copy(self, source: Memory, size: int) -> int:
         assert self._mapping is not None and self._slot is not None
         at, self._used = self._used, aligned(self._used + size)
         copy_to(self._mapping.part(at, size), source, size)
@@ -186,15 +201,15 @@ class SlotWriter:
         return at if at >= 0 and at + size <= self._used else None
 
     def map(self, slot: Slot) -> Mapping:
-        """The slot in this process's memory."""
+        """Returns the slot's mapping in this process."""
         mapping = self._mappings.get(slot.number)
         if mapping is None:
             mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
         return mapping
 
 
-def copy_to(target: ctypes.Array[ctypes.c_char], source: Any, size: int) -> None:
-    """Copies an array or tensor, as `describe` gave it: its memory has no gaps."""
+def copy_to(target: Part, source: Memory, size: int) -> None:
+    """Copies an array or tensor without gaps, as `describe` returns it."""
     begin = source.ctypes.data if isinstance(source, np.ndarray) else source.data_ptr()
     if (functions := _native.for_large(size)) is not None:
         functions.stack(ctypes.addressof(target), [begin], size)
@@ -202,13 +217,13 @@ def copy_to(target: ctypes.Array[ctypes.c_char], source: Any, size: int) -> None
         ctypes.memmove(target, begin, size)
 
 
-def copied(source: Any) -> Any:
-    """An array or tensor, as `describe` gave it, in memory of its own."""
+def copied(source: Memory) -> Memory:
+    """Returns a private copy of an array or tensor as `describe` returns it."""
     return source.copy() if isinstance(source, np.ndarray) else source.clone()
 
 
-def describe(thing: Any, smallest: int = SMALL) -> tuple[Any, int, Leaf] | None:
-    """(what to copy from, its address, what it is), or None for what stays in the pickle, as all that is smaller."""
+def describe(thing: Memory, smallest: int = SMALL) -> tuple[Memory, int, Leaf] | None:
+    """Returns a leaf's gapless memory, its address and its type; None for a leaf that stays in the pickle."""
     if isinstance(thing, np.ndarray):
         if thing.nbytes < smallest or thing.dtype.hasobject or not thing.size:
             return None
@@ -219,8 +234,8 @@ def describe(thing: Any, smallest: int = SMALL) -> tuple[Any, int, Leaf] | None:
     torch = sys.modules["torch"]
     if thing.device.type not in ("cpu", "meta"):
         raise errors.DeviceInWorkerError(
-            f"a worker made a batch with a tensor on {thing.device}: workers hand over memory of the CPU. Leave the "
-            "tensor on the CPU in the dataset and the collate_fn, and move the batch in the training loop "
+            f"a worker made a batch with a tensor on {thing.device}: workers can only send memory of the CPU. Leave "
+            "the tensor on the CPU in the dataset and the collate_fn, and move the batch in the training loop "
             "(batch.to(device, non_blocking=True), with pin_memory=True)."
         )
     if thing.layout is not torch.strided or thing.is_nested or thing.is_quantized or thing.device.type != "cpu":
@@ -236,6 +251,6 @@ def describe(thing: Any, smallest: int = SMALL) -> tuple[Any, int, Leaf] | None:
     return source, source.data_ptr(), leaf
 
 
-def _as_text(dtype: np.dtype[Any]) -> Any:
-    """A type of NumPy's own as text, which is pickled in a tenth of the time; any other as it is."""
+def _as_text(dtype: AnyDtype) -> Dtype:
+    """Returns a built-in dtype as text, which is pickled in a tenth of the time; other dtypes unchanged."""
     return dtype.str if dtype.isbuiltin == 1 and dtype.metadata is None else dtype

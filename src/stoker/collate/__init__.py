@@ -1,6 +1,6 @@
-"""From samples to a batch: the default collation and conversion, padding, and the memory that they write into.
+"""Collation: the default collation and conversion, padding, and the memory that they write into.
 
-What most loaders do without is loaded on first use.
+Classes that most loaders do not need are imported on first use.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stoker._first_use import loading
-from stoker.collate.compiled import Compiled
+from stoker.collate._compiled.compiled import Compiled
+from stoker.collate._leaves.stacking import TensorLeaf
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
 from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_gathered, is_ours
 from stoker.collate.gathered import NOT_GATHERED, Gathered
-from stoker.collate.leaves import TensorLeaf
 from stoker.collate.registry import default_collate_fn_map
 from stoker.collate.worker_patch import write_in_place
 

@@ -1,4 +1,4 @@
-"""The default collation: samples of one structure to one batch of that structure.
+"""The default collation: samples of one structure become one batch of that structure.
 
 | samples                                    | batch of n                                                      |
 |--------------------------------------------|-----------------------------------------------------------------|
@@ -10,15 +10,15 @@
 | named tuples, dataclasses                  | the same type, each field collated                              |
 | tuples                                     | a list, each place collated                                     |
 | other sequences                            | the same type, each place collated                              |
-| types in a `default_collate_fn_map`        | what the function registered there returns                      |
+| types in a `default_collate_fn_map`        | the result of the function registered there                     |
 
-Leaves lie in fresh memory, or in a worker process in that of the batch, written once. The functions keep no state:
-they may be called from any thread and process. Samples are not changed, and the batch shares no memory with them.
+Leaves lie in new memory or, in a worker process, in the memory of the batch, written once. The functions are stateless:
+any thread and process may call them. Samples are not changed, and the batch shares no memory with them.
 
 Raises:
-    BatchError: samples differ in shape, length, keys or structure. It is a RuntimeError, and where torch raises
-        TypeError or KeyError it is that too. The message names the field, the samples by their position in the batch,
-        and what each has.
+    BatchError: samples differ in shape, length, keys or structure. It is a RuntimeError, and also a TypeError or
+        KeyError wherever torch raises one. The message names the field, the samples by their position in the batch,
+        and the shape, length, keys or type of each.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stoker.collate import mismatch, registry, structure
+from stoker.collate import registry, structure
+from stoker.collate._leaves import mismatch
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Collates samples into a batch: leaves are torch tensors where torch is installed, else NumPy arrays.
+    """Returns samples collated into a batch: leaves are torch tensors if torch is installed, else NumPy arrays.
 
     Args:
         batch: samples of one structure, at least one.
@@ -42,29 +43,28 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def numpy_collate(batch: Sequence[Any]) -> Any:
-    """Collates as `default_collate` does, with NumPy arrays for leaves; samples that are tensors are converted.
+    """Returns samples collated as by `default_collate`, with NumPy arrays as leaves; tensors are converted.
 
-    Arrays may have any dtype here, those of strings, dates and objects too. What registered functions return is left
-    as it is.
+    Arrays may have any dtype here, also strings, dates and objects. Results of registered functions stay unchanged.
     """
     return collated_by(batch, registry.functions(registry.leaves_for("numpy")))
 
 
 def deferred_collate(batch: Sequence[Any]) -> Any:
-    """`default_collate` for a worker that has not imported torch: each leaf that is to be a tensor is a `TensorLeaf`.
+    """Returns `default_collate` of samples in a worker without torch: each future tensor is a `TensorLeaf`.
 
-    Where torch is loaded, by the dataset for instance, leaves are tensors.
+    If torch is loaded, by the dataset for instance, the leaves are tensors.
     """
     return collated_by(batch, registry.functions(registry.leaves_for("deferred")))
 
 
 def collate(batch: Sequence[Any], *, collate_fn_map: Mapping[registry.Key, registry.CollateFn] | None = None) -> Any:
-    """Collates samples with the given functions for leaves, and with no others.
+    """Returns samples collated with the given functions for leaves, and with no others.
 
     Args:
         batch: samples of one structure, at least one.
         collate_fn_map: from the type of a leaf, or a tuple of types, to `fn(batch, *, collate_fn_map)`. The exact type
-            is looked up first; then the first key counts that the leaf is an instance of.
+            of a leaf takes precedence, then the first key that it is an instance of.
 
     Raises:
         LeafTypeError: a leaf has none of these types and is no structure.
@@ -73,7 +73,7 @@ def collate(batch: Sequence[Any], *, collate_fn_map: Mapping[registry.Key, regis
 
 
 def one_level(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn], field: structure.Field) -> Any:
-    """Collates by the function for the samples' type, or else as a structure whose fields `field` collates."""
+    """Returns the samples collated by the function for their type, else as a structure with fields by `field`."""
     fn = registry.function_for(batch[0], fn_map)
     if fn is not None:
         return fn(batch, collate_fn_map=fn_map)
@@ -86,5 +86,5 @@ def one_level(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.Colla
 
 
 def collated_by(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.CollateFn]) -> Any:
-    """Collates by these functions, structures field by field."""
+    """Returns the samples collated by these functions, structures field by field."""
     return one_level(batch, fn_map, lambda values, _key: collated_by(values, fn_map))

@@ -1,9 +1,8 @@
-"""Batches that a dataset writes at once, where they will travel: what `gather` gives, checked, as the loader's batch.
+"""Batches that a dataset writes at once into the memory in which they travel, checked against its samples.
 
-The first batch is compared with samples, and later ones now and then: a dataset whose `gather` and `__getitem__`
-disagree is refused, and so is one that keeps what it was lent, or leaves some of it unwritten in the first batch. What
-only looks at `out` is done for each batch. See
-`docs/design/08-gather-and-collation.md`.
+The first batch, and some later ones, are compared with samples: a dataset whose `gather` and `__getitem__` disagree is
+refused, and so is one that keeps lent memory or leaves part of it unwritten in the first batch. Checks of `out` alone
+run for each batch. See `docs/design/08-gather-and-collation.md`.
 """
 
 from __future__ import annotations
@@ -18,68 +17,70 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from stoker._hashing import mixed
-from stoker.collate import default, memory, registry, structure
-from stoker.collate.leaves import NumpyLeaves
-from stoker.collate.promotion import common_dtype
-from stoker.collate.tensors import as_tensor, is_plain, is_tensor
+from stoker.collate import default, registry, structure
+from stoker.collate._leaves import batch_memory
+from stoker.collate._leaves.promotion import common_dtype
+from stoker.collate._leaves.stacking import NumpyLeaves
+from stoker.collate._leaves.tensors import as_tensor, is_plain, is_tensor
 from stoker.errors import BatchError, LeafTypeError, StokerError
 
 NOT_GATHERED = object()
-"""The answer for a batch that has to be fetched sample by sample."""
+"""Returned for a batch that has to be fetched sample by sample."""
 
 _UNWRITTEN = 0xA5
-"""Lies in each byte of `out` before the first batch."""
+"""The value of each byte of `out` before the first batch is gathered."""
 
 _ROWS_AT_FIRST, _ROWS_LATER = 16, 4
-"""Rows that are compared in the first batch, and in the 2nd, 4th, 8th, 16th, …: others each time. Each is a sample that
-is made once more."""
+"""Rows compared in the first batch, and in the 2nd, 4th, 8th, 16th, …, each time other ones. Each comparison makes one
+sample again."""
 
 _PATIENCE = 4
-"""So many batches may be declined before it matters whether most are."""
+"""Number of declined batches up to which gathering is always tried; beyond it, only if most batches were gathered."""
 
 FnMap = Mapping[registry.Key, registry.CollateFn]
 
 
-class Source(Protocol):
-    """What gathers: see `stoker.datasets.gather`."""
+class GatherSource(Protocol):
+    """The gathering side of a dataset: see `stoker.datasets.gather`."""
 
     def gather_layout(self) -> Any:
-        """What a sample looks like, with an empty batch for each leaf, or None."""
+        """Returns the structure of a sample, with an empty batch for each leaf, or None."""
 
     def gather(self, indices: Any, out: Any) -> Any:
         """Writes the samples at `indices` into `out`."""
 
 
 class Gathered:
-    """Batches of one dataset, gathered into memory that is lent. Not thread safe: one for each worker and epoch.
+    """Batches of one dataset, gathered into lent memory. Not thread safe: each worker has its own in each epoch.
 
     Args:
-        dataset: has `__getitem__`, which the first batch is compared with.
-        source: gathers for it.
-        output: which kind of leaves.
+        dataset: has `__getitem__`, with which batches are compared.
+        source: gathers for the dataset.
+        output: the kind of leaves.
 
     Attributes:
-        trouble: what the dataset raised last when it was to gather. Where the samples of that batch can be fetched all
-            the same, its `gather` is to blame.
+        trouble: the last error of the dataset's gather methods. If the samples of that batch can be fetched one by
+            one, `gather` is at fault.
     """
 
-    def __init__(self, dataset: Any, source: Source, output: registry.Output | None) -> None:
+    def __init__(self, dataset: Any, source: GatherSource, output: registry.Output | None) -> None:
         self._dataset = dataset
         self._source = source
         self._output = output
         self.trouble: Exception | None = None
         self._fn_map: FnMap | None = None
         self._layout: Any = None
-        self._flat: list[_Maker] | None = None  # of a tuple of leaves
+        self._flat: list[_Maker] | None = None  # set if the layout is a tuple of leaves
         self._checked = False
         self._gathered = 0
         self._declined = 0
 
     def __call__(self, indices: Sequence[Any]) -> Any:
-        """The batch of these samples, or `NOT_GATHERED`, also where the dataset raises: samples show which one it is.
+        """Returns the batch of these samples, or `NOT_GATHERED`, also if the dataset raises: the samples, fetched one
+        by one, then show which is at fault.
 
         Raises:
-            BatchError: what was gathered is not what the samples are, or the dataset did not keep to the protocol.
+            BatchError: the gathered batch differs from its samples, or the dataset violates the protocol.
             MemoryLimitError: the memory cannot hold the batch.
         """
         try:
@@ -111,13 +112,13 @@ class Gathered:
         made: list[Any] = []
         out: Any
         batch: Any
-        if self._flat is not None:  # by far the most frequent, and as quick as it can be
+        if self._flat is not None:  # the most frequent case, optimised
             count = len(places)
             made = [empty((count, *shape), dtype) for empty, shape, dtype, _ in self._flat]
             out = [*made]
         else:
             out = _over(self._layout, lambda leaf: _allocated(_maker(leaf, leaves), len(places), made))
-        with memory.lent_by(None):
+        with batch_memory.lent_by(None):
             answer = self._source.gather(places, out) if self._checked else self._watched(places, out, made)
         if answer is NotImplemented:
             self._declined += 1
@@ -129,21 +130,21 @@ class Gathered:
             )
         if not (self._flat and all(map(operator.is_, out, made))) and not _is_in_place(out, made):
             raise self._replaced()
-        if self._flat is not None:  # only now: torch may copy, where a default device is set
+        if self._flat is not None:  # only now: torch may copy if a default device is set
             batch = [finish(leaf) for leaf, (_, _, _, finish) in zip(made, self._flat, strict=True)]
         else:
             rest = iter(made)
             batch = _over(self._layout, lambda leaf: _maker(leaf, leaves).finish(next(rest)))
         self._gathered += 1
         if not self._gathered & (self._gathered - 1):
-            with memory.lent_by(None):
+            with batch_memory.lent_by(None):
                 self._compare(indices, batch, fn_map)
             self._checked = True
         return batch
 
     @property
     def gathers(self) -> bool:
-        """Whether the last batch that was asked for had a layout by which it could be gathered."""
+        """Whether the last requested batch had a layout that can be gathered."""
         return self._layout is not None
 
     @property
@@ -151,7 +152,7 @@ class Gathered:
         return type(self._dataset).__name__
 
     def _watched(self, places: Any, out: Any, made: list[Any]) -> Any:
-        """Gathers, and looks at what became of `out`."""
+        """Returns the result of `gather`, after checks of `out`."""
         holders = _holders(out)
         before = _references(made, holders)
         forms = [(leaf.shape, leaf.dtype) for leaf in made]
@@ -164,7 +165,7 @@ class Gathered:
         if (answer := self._see_what_is_written(places, out, made)) is not None:
             return answer
         if _references(made, holders) != before:
-            gc.collect()  # a cycle is no keeping
+            gc.collect()  # references held only by a cycle do not count
             if _references(made, holders) != before:
                 raise BatchError(
                     f"{self._name}.gather() keeps `out`, or a part of it. Its memory is lent: it belongs to the "
@@ -173,16 +174,16 @@ class Gathered:
         return answer
 
     def _see_what_is_written(self, places: Any, out: Any, made: list[Any]) -> Any:
-        """Whether every item is: by gathering once more where some are as they were, as bytes often are by right.
+        """Checks that every item is written. Gathers again if some bytes are unchanged, since bytes may coincide.
 
         Returns:
-            What `gather` answered then.
+            The result of the second `gather`, or None.
         """
         as_it_was = [_unwritten(leaf) for leaf in made]
         if not any(map(np.any, as_it_was)):
             return None
         _fill(made, ~_UNWRITTEN & 0xFF)
-        if (answer := self._source.gather(places, out)) is not None:  # now nothing is
+        if (answer := self._source.gather(places, out)) is not None:  # now the batch is not gathered at all
             return answer
         for (path, leaf), before in zip(_flat(out), as_it_was, strict=True):
             (left,) = np.nonzero(before & ~_unwritten(leaf))
@@ -192,12 +193,12 @@ class Gathered:
 
     def _replaced(self) -> BatchError:
         return BatchError(
-            f"{self._name}.gather() put something else in the place of a leaf of `out`, whose memory is where the "
-            'batch travels: write into it, as in out["x"][...] = values.'
+            f"{self._name}.gather() replaced a leaf of `out`. The batch travels in the memory of that leaf: write into "
+            'it, as in out["x"][...] = values.'
         )
 
     def _compare(self, indices: Sequence[Any], batch: Any, fn_map: FnMap) -> None:
-        """Some rows, with the samples there."""
+        """Compares some rows with their samples."""
         gathered = list(_flat(batch))
         for row in self._rows(len(indices)):
             sample = default.collated_by([operator.getitem(self._dataset, operator.index(indices[row]))], fn_map)
@@ -215,7 +216,7 @@ class Gathered:
                     )
 
     def _rows(self, count: int) -> list[int]:
-        """Which of so many: of the first batch the first, the last, and some between; later ones that lie anywhere."""
+        """Returns the rows to compare: first, last and evenly spaced ones of the first batch, later hashed ones."""
         if self._gathered == 1:
             step = max(1, (count - 1) / (_ROWS_AT_FIRST - 1))
             return sorted({min(round(place * step), count - 1) for place in range(_ROWS_AT_FIRST)})
@@ -223,32 +224,32 @@ class Gathered:
 
     def _disagrees(self, how: str) -> BatchError:
         return BatchError(
-            f"{self._name}.gather() {how}. The samples that it gathers must be those of __getitem__, bit for bit: "
-            "correct gather() or gather_layout(), or let the subclass that changed __getitem__ have its own gather()."
+            f"{self._name}.gather() {how}. Gathered samples must equal those of __getitem__, bit for bit: correct "
+            "gather() or gather_layout(), or define gather() in the subclass that overrides __getitem__."
         )
 
 
 def _as_integers(indices: Any) -> Any:
-    """The indices as int64, or None where they are anything else, or none."""
+    """Returns the indices as int64; None if they are empty or no integers."""
     if type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1:
         return indices if len(indices) else None
     try:
         if type(indices) is list and indices and type(indices[0]) is int:
-            return np.frombuffer(array("q", indices), np.int64)  # takes integers alone, a third of `asarray`'s time
+            return np.frombuffer(array("q", indices), np.int64)  # accepts only integers, in a third of `asarray`'s time
         places = np.asarray(indices)
     except (TypeError, ValueError, OverflowError):
         return None
     integers = places.ndim == 1 and len(places) > 0 and places.dtype.kind in "iu"
-    if not integers or (places.dtype == np.uint64 and int(places.max()) >= 2**63):  # it would become negative
+    if not integers or (places.dtype == np.uint64 and int(places.max()) >= 2**63):  # int64 would overflow
         return None
     return places.astype(np.int64, copy=False)
 
 
 def _over(layout: Any, change: Callable[[Any], Any]) -> Any:
-    """What a batch of samples like this layout is, with each leaf changed."""
+    """Returns the structure of a batch of samples with this layout, with `change` applied to each leaf."""
     if _is_leaf(layout):
         return change(layout)
-    if type(layout) is tuple:  # the rules are `structure`'s; the most frequent cases take no detour
+    if type(layout) is tuple:  # the rules are those of `structure`; the most frequent cases take a shortcut
         return [_over(value, change) for value in layout]
     if type(layout) is dict:
         return {key: _over(value, change) for key, value in layout.items()}
@@ -265,38 +266,38 @@ def _is_leaf(layout: Any) -> bool:
 
 
 class _Maker(NamedTuple):
-    """How a leaf of the layout is made."""
+    """Makes a leaf of the layout."""
 
     empty: Callable[[Any, Any], Any]
     shape: tuple[int, ...]  # of a row
     dtype: Any
-    finish: Callable[[Any], Any]  # makes it what the user gets
+    finish: Callable[[Any], Any]  # converts it to the leaf that the user gets
 
 
 def _maker(leaf: Any, leaves: NumpyLeaves) -> _Maker:
     shape = tuple(leaf.shape[1:])
     if isinstance(leaf, np.ndarray):
-        return _Maker(memory.empty, shape, common_dtype({leaf.dtype}, ()), leaves.leaf)
-    return _Maker(memory.empty_tensor, shape, leaf.dtype, leaves.of_tensor)
+        return _Maker(batch_memory.empty, shape, common_dtype({leaf.dtype}, ()), leaves.leaf)
+    return _Maker(batch_memory.empty_tensor, shape, leaf.dtype, leaves.of_tensor)
 
 
 def _allocated(maker: _Maker, count: int, made: list[Any]) -> Any:
-    """Memory for a leaf, for so many samples."""
+    """Returns memory for a leaf with `count` rows."""
     made.append(maker.empty((count, *maker.shape), maker.dtype))
     return made[-1]
 
 
 def has_our_functions(layout: Any, output: registry.Output | None) -> bool:
-    """Whether samples like this layout would be collated by nothing but functions of ours: so they are gathered."""
+    """Returns whether only Stoker's functions would collate samples of this layout, so that they can be gathered."""
     leaves = registry.leaves_for(output)
     return _is_collated_by(leaves, registry.functions(leaves), layout)
 
 
 def _is_collated_by(leaves: NumpyLeaves, fn_map: FnMap, layout: Any) -> bool:
-    """Whether samples like this layout would be collated by nothing but these functions of ours."""
+    """Returns whether only these functions of Stoker would collate samples of this layout."""
     if isinstance(layout, np.ndarray):
         numbers = layout.dtype.kind in "biufc" and layout.dtype.char not in "gG"
-        # What gathers may have Python's numbers for samples as well as NumPy's
+        # Samples may be Python's numbers as well as NumPy's
         samples = [layout] if layout.ndim > 1 else [layout.dtype.type(), 0, 0.0]
         return numbers and _accepts(leaves.accept, layout.dtype) and all(_is_ours(leaves, fn_map, s) for s in samples)
     if is_tensor(layout):
@@ -314,7 +315,7 @@ def _is_collated_by(leaves: NumpyLeaves, fn_map: FnMap, layout: Any) -> bool:
 
 
 def _is_ours(leaves: NumpyLeaves, fn_map: FnMap, sample: Any) -> bool:
-    """Whether one of our functions collates such samples; one of the user's for tensors gets arrays, too."""
+    """Returns whether a function of Stoker collates such samples. A user's function for tensors also takes arrays."""
     fn, tensor = registry.function_for(sample, fn_map), getattr(sys.modules.get("torch"), "Tensor", None)
     of_tensors = leaves.tensors if tensor is None else fn_map.get(tensor, leaves.tensors)
     return fn in (leaves.arrays, leaves.scalars, leaves.floats, leaves.ints, leaves.tensors) and (
@@ -326,12 +327,12 @@ def _accepts(test: Callable[[Any], Any], value: Any) -> bool:
     try:
         test(value)
     except LeafTypeError:
-        return False  # the general path says it in its own words
+        return False  # the general path raises the error
     return True
 
 
 def _flat(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each leaf with its path, in which also the kinds of structures on the way are named."""
+    """Yields each leaf with its path, which also names the types of the structures around it."""
     if isinstance(batch, np.ndarray) or is_tensor(batch):
         yield path, batch
         return
@@ -349,7 +350,7 @@ def _flat(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_in_place(out: Any, made: list[Any]) -> bool:
-    """Whether `out` still holds the leaves that were made for it."""
+    """Returns whether `out` still holds the leaves made for it."""
     if type(out) is dict and len(out) == len(made) and all(map(operator.is_, out.values(), made)):
         return True  # without a walk
     return list(map(id, (leaf for _, leaf in _flat(out)))) == list(map(id, made))
@@ -360,8 +361,8 @@ def _said(paths: list[str]) -> str:
 
 
 def _references(made: list[Any], holders: list[Any]) -> list[int]:
-    """How often each leaf is referred to, what holds them, and the array that their views refer to; none of it where
-    nobody counts."""
+    """Returns the reference counts of the leaves, their containers, and the arrays that they are views of; an empty
+    list on interpreters without reference counts."""
     if sys.implementation.name != "cpython":
         return []
     bases = [leaf.base for leaf in made if isinstance(leaf, np.ndarray) and isinstance(leaf.base, np.ndarray)]
@@ -369,7 +370,7 @@ def _references(made: list[Any], holders: list[Any]) -> list[int]:
 
 
 def _holders(out: Any) -> list[Any]:
-    """The structures of a batch."""
+    """Returns the structures of a batch."""
     if _is_leaf(out):
         return []
     below: list[Any] = [out]
@@ -383,7 +384,7 @@ def _holders(out: Any) -> list[Any]:
 
 
 def _bytes(leaf: Any) -> Any:
-    """The leaf's memory, which has no gaps."""
+    """Returns the leaf's memory as bytes; it has no gaps."""
     if is_tensor(leaf):
         import torch
 
@@ -397,14 +398,14 @@ def _fill(made: list[Any], byte: int) -> None:
 
 
 def _unwritten(leaf: Any) -> Any:
-    """Which of its items have all the bytes that were there before. A number has them hardly ever, a byte often."""
+    """Returns a mask of the items with all bytes unchanged. A written number rarely matches, a written byte often."""
     size = min(8, leaf.itemsize)
     items = _bytes(leaf).view(f"u{size}")
     return items == items.dtype.type(int.from_bytes(bytes([_UNWRITTEN] * size), "little"))
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two leaves hold the same bytes."""
+    """Returns whether two leaves hold the same bytes."""
     if is_tensor(one):
         import torch
 

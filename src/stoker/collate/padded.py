@@ -1,4 +1,4 @@
-"""Samples of different lengths: padded to one length, with a mask of what is real."""
+"""Samples of different lengths: padded to one length, with a mask of the real values."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.collate import lists, memory, ragged, registry, structure
+from stoker.collate import registry, structure
+from stoker.collate._leaves import batch_memory, number_lists, ragged
+from stoker.collate._leaves.tensors import is_tensor
 from stoker.collate.default import one_level
 from stoker.collate.flavours import Flavoured
-from stoker.collate.tensors import is_tensor
 from stoker.errors import BatchError
 
 
 class Padded(NamedTuple):
-    """A padded field where there is no mapping to put its mask into.
+    """A padded field outside of a mapping, where its mask cannot become a field of its own.
 
     Attributes:
         values: shape (batch, *padded shape), the dtype of the samples.
-        mask: shape (batch, *padded sizes of `dims`), bool, True where the value is a sample's own.
+        mask: shape (batch, *padded sizes of `dims`), bool, True for values of a sample.
     """
 
     values: Any
@@ -31,32 +32,32 @@ class Padded(NamedTuple):
 class PadCollator(Flavoured):
     """A `collate_fn` that pads arrays, tensors and lists of numbers to the longest of the batch.
 
-    With one `padding_value`, every tensor, array and list of numbers that has the dimensions `dims` is padded, and gets
-    a mask in every batch, also when its samples happen to be of one size. With a mapping, only the fields that it names
-    are padded. All else follows the rules of `default_collate`.
+    With a single `padding_value`, every tensor, array and list of numbers with the dimensions `dims` is padded and gets
+    a mask in every batch, even if its samples have one size. With a mapping, only the fields that it names are padded.
+    Other fields follow the rules of `default_collate`.
 
-    In samples that are mappings, the mask of field `"ids"` is the field `"ids_mask"` beside it. Elsewhere (a sample
-    that is the array itself, a place in a tuple, an attribute) the field becomes `Padded(values, mask)`.
+    In samples that are mappings, the mask of field `"ids"` is the field `"ids_mask"`. Elsewhere (a sample that is the
+    array itself, a place in a tuple, an attribute) the field becomes `Padded(values, mask)`.
 
         PadCollator()                                       # waveforms, token lists: padded at the end with 0
         PadCollator({"input_ids": 0, "labels": -100}, side="left", multiple_of=8)
         PadCollator({("target", "boxes"): 0.0})             # sample["target"]["boxes"], shape (any number, 4)
         PadCollator({0: 0}, dims=(1, 2))                    # (image, label), image of shape (3, any, any)
 
-    Lists of ints become int64, lists of floats float64, an empty one int64 where no other says more. Tensors that
-    autograd follows or that live on a device stay so. Everything else is written once, in a worker process into the
-    memory of the batch. Keeps no state: may be called from any thread and process, and pickled.
+    Lists of ints become int64, lists of floats float64; an empty list takes the dtype of the others, or int64. Tensors
+    with gradients or on a device stay so. Other leaves are written once, in a worker process into the memory of the
+    batch. Stateless: any thread and process may call it, and it can be pickled.
 
     Attributes:
         padding_value: the value, or a mapping from field to value. A field is a key, a position, the name of an
             attribute, or a tuple of them that leads into nested structures.
-        side: where the padding goes, "right" (the end) or "left" (the start).
+        side: the side of the padding, "right" (the end) or "left" (the start).
         multiple_of: padded sizes are rounded up to a multiple of it.
-        max_length: sizes above it are cut to it first, on the side where padding would go: with "right" the first
-            elements stay, with "left" the last ones.
+        max_length: longer samples are first cut to it, on the side of the padding: with "right" the first elements
+            stay, with "left" the last ones.
         dims: the dimensions of a sample that may differ; all others have to be equal.
-        mask: what is appended to a key to name its mask; None makes no masks, and no `Padded`.
-        output: "torch" or "numpy"; None is what `default_collate` gives here.
+        mask: suffix of a key that names its mask; None makes no masks, and no `Padded`.
+        output: "torch" or "numpy"; None is the output of `default_collate`.
 
     Raises:
         BatchError: on call, if samples differ in more than `dims`, a named field is missing or cannot be padded, or the
@@ -75,29 +76,29 @@ class PadCollator(Flavoured):
 
     def __post_init__(self) -> None:
         if self.side not in ("right", "left"):
-            raise ValueError(f"side is 'right' or 'left', not {self.side!r}")
+            raise ValueError(f"side should be 'right' or 'left', but got {self.side!r}")
         for name, size in (("multiple_of", self.multiple_of), ("max_length", self.max_length)):
             if size is not None and (not isinstance(size, int) or size < 1):
-                raise ValueError(f"{name} is a positive integer, not {size!r}")
+                raise ValueError(f"{name} should be a positive integer, but got {size!r}")
         if not self.dims or list(self.dims) != sorted(set(self.dims)) or min(self.dims) < 0:
-            raise ValueError(f"dims are dimensions of a sample from 0, ascending, not {self.dims!r}")
+            raise ValueError(f"dims should be dimensions of a sample from 0, ascending, but got {self.dims!r}")
 
     def for_output(self, output: registry.Output) -> PadCollator:
-        """The same collator with another kind of leaves."""
+        """Returns the same collator with leaves of another kind."""
         return replace(self, output=output)
 
     def __call__(self, batch: Sequence[Any]) -> Any:
-        """Collates samples into a batch."""
+        """Returns the samples collated into a batch."""
         padding = _Padding(self)
         collated = padding.collated(batch, ())
         if padding.named is not None and len(padding.met) < len(padding.named):
             absent = [path[0] if len(path) == 1 else path for path in padding.named if path not in padding.met]
-            raise BatchError(f"PadCollator is to pad {absent}, which the samples do not have: correct padding_value.")
+            raise BatchError(f"padding_value names {absent}, but the samples have no such fields: correct it.")
         return collated
 
 
 class _Padding:
-    """One batch being collated."""
+    """The collation of one batch."""
 
     def __init__(self, options: PadCollator) -> None:
         self.options = options
@@ -144,7 +145,7 @@ class _Padding:
 
     def _padded(self, batch: Sequence[Any], value: Any) -> Any:
         dims, side = self.options.dims, self.options.side
-        if tuple(dims) == (0,) and (numbers := lists.numbers_of(batch)) is not None:
+        if tuple(dims) == (0,) and (numbers := number_lists.numbers_of(batch)) is not None:
             return self._laid_out(numbers, value)
         rows = ragged.rows_of(batch, dims)
         if self.options.max_length is not None:
@@ -153,8 +154,8 @@ class _Padding:
         values = ragged.padded(rows, sizes, side, value, self.leaves)
         return values if self.options.mask is None else Padded(values, ragged.mask(rows, sizes, side, self.leaves))
 
-    def _laid_out(self, numbers: lists.Numbers, value: Any) -> Any:
-        """Lists of numbers, which are by far the most frequent."""
+    def _laid_out(self, numbers: number_lists.ListedNumbers, value: Any) -> Any:
+        """Returns lists of numbers, the most frequent case, as one padded leaf."""
         side = self.options.side
         if self.options.max_length is not None:
             numbers = numbers.cut(self.options.max_length, from_start=side == "left")
@@ -163,13 +164,13 @@ class _Padding:
         ragged.check_fits(value, dtype)
         places, had = np.arange(size), lengths[:, None]
         is_real = places < had if side == "right" else places >= size - had
-        out = memory.empty(shape, dtype)
+        out = batch_memory.empty(shape, dtype)
         out[...] = value
         out[is_real] = numbers.values
         values = self.leaves.leaf(out)
         if self.options.mask is None:
             return values
-        mask = memory.empty(shape, is_real.dtype)
+        mask = batch_memory.empty(shape, is_real.dtype)
         mask[...] = is_real
         return Padded(values, self.leaves.leaf(mask))
 

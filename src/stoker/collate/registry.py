@@ -1,7 +1,7 @@
-"""Which function collates a leaf: Stoker's own, or one that the user registered, here or in torch's registry.
+"""The function that collates a leaf: Stoker's own, or one that the user registered, here or in torch's registry.
 
-Where torch is loaded, its `default_collate_fn_map` is read anew for each batch, so that types registered there and
-entries replaced there are obeyed. Functions that are torch's own are answered by ours of the same meaning.
+If torch is loaded, its `default_collate_fn_map` is read for each batch, so that types registered there and entries
+replaced there take effect. Torch's own functions are replaced by equivalent ones of Stoker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stoker.collate.leaves import DEFERRED, NUMPY, TENSORS, NumpyLeaves
+from stoker.collate._leaves.stacking import DEFERRED, NUMPY, TENSORS, NumpyLeaves
 
 Key = type | tuple[type, ...]
 CollateFn = Callable[..., Any]
@@ -32,8 +32,8 @@ default_collate_fn_map: dict[Key, CollateFn] = {
 }
 """From the type of a leaf to the function that collates it, `fn(batch, *, collate_fn_map)`.
 
-Add a type to have it collated by your function, wherever `default_collate` meets it; an entry that you replace holds
-for every output. What is registered in torch's map of the same name is obeyed as well, and need not be repeated.
+`default_collate` uses your function for each type that you add; an entry that you replace holds for every output.
+Entries of torch's map of the same name take effect too and need not be repeated.
 """
 
 _OURS_FOR = {
@@ -47,11 +47,10 @@ _OURS_FOR = {
 
 
 def leaves_for(output: Output | None) -> NumpyLeaves:
-    """The leaves of a kind of output; None is what a plain `default_collate` gives.
+    """Returns the leaves of a kind of output; None is the output of a plain `default_collate`.
 
-    That is tensors where torch is installed, also in a worker that has not imported it: only code of the user's calls
-    `default_collate` there, and it expects what it would get in the trainer. "deferred" is tensors where torch is
-    loaded.
+    None gives tensors if torch is installed, even in a worker that has not imported it: there, only user code calls
+    `default_collate`, and it expects the same result as in the trainer. "deferred" gives tensors if torch is loaded.
     """
     if output == "numpy":
         return NUMPY
@@ -66,13 +65,15 @@ _last: dict[NumpyLeaves, tuple[list[object], dict[Key, CollateFn]]] = {}
 
 
 def functions(leaves: NumpyLeaves) -> dict[Key, CollateFn]:
-    """The functions in force now, those that are nobody's but ours or torch's given by `leaves`.
+    """Returns the functions in force now; Stoker's and torch's own functions are replaced by methods of `leaves`.
 
-    Both registries are read for every batch, since users change them at any time; what follows from them is worked out
-    anew only when they have changed, because that takes as long as a small batch does. Not to be changed by the caller.
+    Reads both registries for every batch, because users may change them at any time. Rebuilds the map, which takes as
+    long as collating a small batch, only after a change. The caller must not change the map.
     """
     theirs = torch_collation()
-    now = [*default_collate_fn_map.items(), theirs, *(() if theirs is None else theirs.default_collate_fn_map.items())]
+    now = [*default_collate_fn_map, *default_collate_fn_map.values(), theirs]  # without a tuple for each
+    if theirs is not None:
+        now += [*theirs.default_collate_fn_map, *theirs.default_collate_fn_map.values()]
     before = _last.get(leaves)
     if before is None or before[0] != now:
         before = _last[leaves] = now, _in_force(leaves, theirs)
@@ -90,12 +91,12 @@ def _in_force(leaves: NumpyLeaves, theirs: Any) -> dict[Key, CollateFn]:
 
 
 def in_place(fn_map: Mapping[Key, CollateFn]) -> dict[Key, CollateFn]:
-    """The same functions, but for torch's own those of ours that write in place."""
+    """Returns the same functions, with torch's own replaced by Stoker's, which write in place."""
     return {key: _given_by(TENSORS, fn) if is_torchs(fn) else fn for key, fn in fn_map.items()}
 
 
 def function_for(elem: object, fn_map: Mapping[Key, CollateFn]) -> CollateFn | None:
-    """The function for a leaf: by its exact type, else the first that it is an instance of."""
+    """Returns the function for a leaf: by its exact type, else by the first key that it is an instance of."""
     fn = fn_map.get(type(elem))
     if fn is None:
         for key, candidate in fn_map.items():
@@ -105,13 +106,13 @@ def function_for(elem: object, fn_map: Mapping[Key, CollateFn]) -> CollateFn | N
 
 
 def is_torchs(fn: CollateFn) -> bool:
-    """Whether the function is one that torch itself registers, however it is wrapped or named elsewhere."""
+    """Returns whether torch itself defines the function, however it is wrapped or named elsewhere."""
     theirs = torch_collation()
     return theirs is not None and isinstance(fn, FunctionType) and fn.__globals__ is vars(theirs)
 
 
 def torch_collation() -> Any:
-    """torch's module of collate functions, where it is loaded."""
+    """Returns torch's module of collate functions, or None if it is not loaded."""
     return sys.modules.get("torch.utils.data._utils.collate")
 
 
@@ -121,7 +122,7 @@ def _given_by(leaves: NumpyLeaves, fn: CollateFn) -> CollateFn:
 
 
 def _kind(fn: CollateFn) -> str | None:
-    """The name of our method that `fn` is, or stands for; None for a function of the user's."""
+    """Returns the name of the method of Stoker's leaves that `fn` is or stands for; None for a user's function."""
     if isinstance(getattr(fn, "__self__", None), NumpyLeaves):
         return fn.__name__
     return _OURS_FOR.get(fn.__code__.co_name) if is_torchs(fn) else None

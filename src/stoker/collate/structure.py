@@ -1,8 +1,8 @@
-"""Mappings, named tuples, sequences and dataclasses: taken apart into fields, and put together again.
+"""Mappings, named tuples, sequences and dataclasses: taken apart into fields and rebuilt.
 
-The rules are those of torch's default collation. A caller gives `field(values, key)`, which makes one field of the
-result from that field's value in each sample, where `key` is its key, position or name; what it raises as `BatchError`
-leaves with the field's path.
+The rules are those of torch's default collation. A caller passes `field(values, key)`, which makes one field of the
+result from that field's value in each sample; `key` is its key, position or name. A `BatchError` that it raises gets
+the field's path.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import functools
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from typing import Any
 
-from stoker.collate import mismatch
+from stoker.collate._leaves import mismatch
 from stoker.errors import BatchError
 
 Field = Callable[[Sequence[Any], Any], Any]
 
 NOT_A_STRUCTURE = object()
-"""The answer for what has no fields."""
+"""Returned for samples without fields."""
 
 
 def collated(batch: Sequence[Any], field: Field) -> Any:
-    """One structure like the first sample's, or `NOT_A_STRUCTURE`.
+    """Returns one structure like the first sample's, or `NOT_A_STRUCTURE`.
 
-    Mappings keep their type and what else they carry, named tuples their type, tuples become lists, sequences keep
-    their type where it can be built.
+    Mappings keep their type and attributes, named tuples their type, tuples become lists, other sequences keep their
+    type if it can be built.
     """
     elem = batch[0]
     if isinstance(elem, Mapping):
@@ -37,7 +37,7 @@ def collated(batch: Sequence[Any], field: Field) -> Any:
 
 
 def mapping_fields(batch: Sequence[Any], field: Field) -> dict[Any, Any]:
-    """The fields of samples that are mappings, by the keys of the first."""
+    """Returns the fields of samples that are mappings, by the keys of the first."""
     fields = {}
     for key in batch[0]:
         try:
@@ -49,10 +49,10 @@ def mapping_fields(batch: Sequence[Any], field: Field) -> dict[Any, Any]:
 
 
 def rebuilt_mapping(elem: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
-    """A mapping of the sample's type with these fields, or a dict where the type cannot be built so."""
+    """Returns a mapping of the sample's type with these fields, or a dict if the type cannot be built so."""
     try:
         if isinstance(elem, MutableMapping):
-            clone = copy.copy(elem)  # keeps attributes beside the items
+            clone = copy.copy(elem)  # keeps attributes of the mapping
             clone.update(fields)
             return clone
         return type(elem)(fields)  # type: ignore[call-arg]
@@ -61,7 +61,7 @@ def rebuilt_mapping(elem: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
 
 
 def copied(elem: Any) -> Any:
-    """A copy of a dataclass to put collated fields into, without what was computed from this one's and kept."""
+    """Returns a copy of a dataclass for collated fields, without cached properties of the original."""
     clone = copy.copy(elem)
     kept = getattr(clone, "__dict__", {})
     for name in [name for name in kept if isinstance(getattr(type(clone), name, None), functools.cached_property)]:
@@ -70,14 +70,14 @@ def copied(elem: Any) -> Any:
 
 
 def collated_dataclass(batch: Sequence[Any], field: Field) -> Any:
-    """The same dataclass with collated fields, or `NOT_A_STRUCTURE`.
+    """Returns the same dataclass with collated fields, or `NOT_A_STRUCTURE`.
 
-    The constructor is not called, because its checks are written for one sample.
+    The constructor is not called, because its checks apply to one sample.
     """
     elem = batch[0]
     if not dataclasses.is_dataclass(elem) or isinstance(elem, type):
         return NOT_A_STRUCTURE
-    if any(type(sample) is not type(elem) for sample in batch):  # a subclass may have fields that would be dropped
+    if any(type(sample) is not type(elem) for sample in batch):  # fields of a subclass would be dropped
         raise mismatch.unequal_types(batch)
     clone = copied(elem)
     for name in (f.name for f in dataclasses.fields(elem) if hasattr(elem, f.name)):
@@ -85,7 +85,7 @@ def collated_dataclass(batch: Sequence[Any], field: Field) -> Any:
             values = [getattr(sample, name) for sample in batch]
         except AttributeError as cause:
             raise mismatch.missing_field(batch, name) from cause
-        object.__setattr__(clone, name, _at(f".{name}", field, values, name))  # frozen ones too
+        object.__setattr__(clone, name, _at(f".{name}", field, values, name))  # works for frozen ones too
     return clone
 
 

@@ -1,96 +1,16 @@
-"""What holds the samples: datasets by index, streams, and ways to join, cut and store them.
+"""Datasets by index, streams, and classes that join, split and cache them.
 
-Each is loaded on first use: most are subclasses of torch's in name, and a program needs few of them.
+Each is loaded on first use: most are nominal subclasses of torch's classes, and a program needs few of them. The names
+are those of `stoker/__init__.pyi`.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING
+from stoker import _first_use
 
-from stoker._first_use import loading
-
-if TYPE_CHECKING:
-    from stoker.datasets.base import Dataset, IterableDataset
-    from stoker.datasets.cache import CacheDataset
-    from stoker.datasets.chain import ChainDataset
-    from stoker.datasets.columnar import Columns, columns
-    from stoker.datasets.concat import ConcatDataset
-    from stoker.datasets.filter import FilterDataset
-    from stoker.datasets.interleave import InterleaveDataset
-    from stoker.datasets.iterable import from_iterable
-    from stoker.datasets.map import MapDataset
-    from stoker.datasets.mix import MixDataset
-    from stoker.datasets.pack import PackDataset
-    from stoker.datasets.shuffle_buffer import ShuffleDataset
-    from stoker.datasets.split import random_split
-    from stoker.datasets.stack import StackDataset
-    from stoker.datasets.stream import Stream, StreamIterator
-    from stoker.datasets.subset import Subset
-    from stoker.datasets.tensor import TensorDataset
-    from stoker.datasets.text import TextLineDataset
-    from stoker.datasets.tokens import TokenWindows
-    from stoker.datasets.views import ViewsDataset, average_views
-    from stoker.datasets.window import WindowDataset
-    from stoker.datasets.zip import ZipDataset
-else:
-    __getattr__ = loading(
-        __name__,
-        {
-            "CacheDataset": "cache",
-            "ChainDataset": "chain",
-            "Columns": "columnar",
-            "ConcatDataset": "concat",
-            "Dataset": "base",
-            "FilterDataset": "filter",
-            "InterleaveDataset": "interleave",
-            "IterableDataset": "base",
-            "MapDataset": "map",
-            "MixDataset": "mix",
-            "PackDataset": "pack",
-            "ShuffleDataset": "shuffle_buffer",
-            "StackDataset": "stack",
-            "Stream": "stream",
-            "StreamIterator": "stream",
-            "Subset": "subset",
-            "TensorDataset": "tensor",
-            "TextLineDataset": "text",
-            "TokenWindows": "tokens",
-            "ViewsDataset": "views",
-            "WindowDataset": "window",
-            "ZipDataset": "zip",
-            "average_views": "views",
-            "columns": "columnar",
-            "from_iterable": "iterable",
-            "random_split": "split",
-        },
-    )
+_HOMES = _first_use.homes_in(__name__)
+__all__ = sorted(_HOMES)
 
 
-__all__ = [
-    "CacheDataset",
-    "ChainDataset",
-    "Columns",
-    "ConcatDataset",
-    "Dataset",
-    "FilterDataset",
-    "InterleaveDataset",
-    "IterableDataset",
-    "MapDataset",
-    "MixDataset",
-    "PackDataset",
-    "ShuffleDataset",
-    "StackDataset",
-    "Stream",
-    "StreamIterator",
-    "Subset",
-    "TensorDataset",
-    "TextLineDataset",
-    "TokenWindows",
-    "ViewsDataset",
-    "WindowDataset",
-    "ZipDataset",
-    "average_views",
-    "columns",
-    "from_iterable",
-    "random_split",
-]
+def __getattr__(name: str) -> Any:
+    return _first_use.loaded(__name__, name, _HOMES)

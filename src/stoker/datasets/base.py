@@ -1,4 +1,4 @@
-"""The two contracts: samples by index, and samples as a stream."""
+"""The two kinds of dataset: samples by index, and samples as a stream."""
 
 from __future__ import annotations
 
@@ -16,33 +16,39 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Dataset(_nominal.base("Dataset"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
-    """Samples by index: a subclass has `__getitem__`, and `__len__` unless its sampler needs none.
+    """Samples by index: a subclass defines `__getitem__`, and `__len__` unless its sampler needs none.
 
-    A subclass may have `__getitems__(indices) -> list` beside it: a loader then asks once for a whole batch, of a
-    sample for each index. The loader does not require this class: anything with these methods is a dataset. Workers
-    read their own copy each (threads share one), so `__getitem__` must be thread safe only where threads are asked for.
+    A subclass may also define `__getitems__(indices) -> list`, which returns a sample for each index; a loader then
+    calls it once for a whole batch. The loader does not require this class: any object with these methods is a dataset.
+    Each worker process reads its own copy, and threads share one, so `__getitem__` must be thread safe only if threads
+    are requested.
+
+    With the class attribute `stoker_protocol = True`, the loader also calls `set_epoch(epoch)` before each epoch, and
+    uses `gather`, `describe` and `fingerprint`: see the guide on moving from torch.
     """
 
     def __getitem__(self, index: Any) -> T_co:
         """Returns the sample at `index`.
 
         Raises:
-            NotImplementedError: the subclass has not written it.
+            NotImplementedError: the subclass does not define it.
         """
         raise NotImplementedError("Subclasses of Dataset should implement __getitem__.")
 
     def __add__(self, other: Dataset[Any]) -> ConcatDataset[Any]:
         """Returns this dataset followed by `other`."""
-        from stoker.datasets.concat import ConcatDataset  # `+` is torch's, and must name a leaf
+        from stoker.datasets.concat import ConcatDataset  # torch defines `+` too; a local import avoids a cycle
 
         return ConcatDataset([self, other])
 
 
 class IterableDataset(Dataset[T_co], _nominal.base("IterableDataset"), Iterable[T_co]):  # type: ignore[misc]
-    """Samples as a stream: a subclass has `__iter__`, and `__len__` only if it knows it.
+    """Samples as a stream: a subclass defines `__iter__`, and `__len__` only if it knows the length.
 
-    Each worker iterates over a copy of its own. `stoker.get_worker_info()`, asked before the first sample, says which
-    share is meant for it.
+    Each worker iterates over its own copy. `stoker.get_worker_info()`, called before the first sample, identifies the
+    worker's share. The attribute `shards_itself` of a subclass declares whether it gives only that share (True) or
+    relies on the loader to divide its samples (False); without it, the loader guesses and warns. With `stoker_protocol
+    = True`, the loader calls its `shard(num_shards, index)` instead, and `set_epoch(epoch)` before each epoch.
     """
 
     def __add__(self, other: Dataset[Any]) -> ChainDataset[Any]:
@@ -53,9 +59,9 @@ class IterableDataset(Dataset[T_co], _nominal.base("IterableDataset"), Iterable[
 
 
 def is_stream(dataset: object) -> bool:
-    """Whether `dataset` is an `IterableDataset`, ours or torch's."""
+    """Returns whether `dataset` is an `IterableDataset`, Stoker's or torch's."""
     if isinstance(dataset, IterableDataset):
         return True
-    # Not by our base: it is a plain one where torch was imported only after this module.
+    # Our class is not derived from torch's if torch was imported after this module.
     torch_data = sys.modules.get("torch.utils.data")
     return torch_data is not None and isinstance(dataset, torch_data.IterableDataset)

@@ -1,4 +1,4 @@
-"""Samples that are made once and kept: in memory that all workers share, on disk, or both."""
+"""Samples that are made once and cached: in memory shared by all workers, on disk, or both."""
 
 from __future__ import annotations
 
@@ -9,64 +9,65 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stoker._worker_info import current
+from stoker.datasets._cache.sample_pickle import loaded, pickled
+from stoker.datasets._cache.store import Folder, Memory, Store
+from stoker.datasets._stream.listening import listened
+from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.cache_pickle import loaded, pickled
-from stoker.datasets.cache_store import Folder, Memory, Store
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
 from stoker.datasets.described import describe
-from stoker.datasets.listening import listened
-from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
 
 T = TypeVar("T")
 
 _CHUNK = 1 << 22
-"""Bytes of pickled samples that a stream keeps together."""
+"""Bytes of pickled samples that a stream stores together."""
 _CHUNKS = 1 << 16
-"""How many chunks of a stream are kept at most: 256 GiB of each shard."""
+"""Chunks of a stream that are stored at most: 256 GiB of each shard."""
 
 
 class CacheDataset(Dataset[T]):
-    """The samples of a dataset, each made once and then kept.
+    """The samples of a dataset, each made once and then cached.
 
-    What is kept is a sample's pickle: each access gives a new object, which may be changed. So a sample is kept as it
-    was made the first time: put random augmentation above the cache, and below it what costs time and is always the
-    same. Nothing is evicted: what no longer fits is made again each time. (An epoch visits each sample once, so
-    evicting would trade a sample that is kept for one that is needed no sooner.)
+    The cache holds pickles: each access returns a new object, which may be changed. A sample stays as it was first
+    made, so put random augmentation above the cache, and slow, deterministic work below it. Nothing is evicted: samples
+    that do not fit are made again each time. (An epoch visits each sample once, so eviction would only replace a cached
+    sample by one that is needed no sooner.)
 
-    `memory` is shared by all workers, forked or clean, of all epochs, and gone with the last process that has it.
-    `folder` outlives them: a file in it for each `key`, which jobs of the same machine may share, and which stays until
-    you delete it. Any number of processes read and write at once, wait for nobody, and may be killed at any moment: a
-    sample is found whole or not at all, on disk too (a checksum says which). Keep the folder on a disk of the machine,
-    and where nobody else may write: reading a pickle runs what it says.
+    `memory` is shared by all workers, forked or clean, in all epochs, and is freed with the last process that uses it.
+    `folder` outlives them: it holds one file for each `key`, which jobs on the same machine may share, and which stays
+    until you delete it. Any number of processes read and write at once, without waiting for each other, and may be
+    killed at any moment: a sample is found complete or not at all, on disk too (by a checksum). Use a local disk and a
+    folder that only you can write to: reading a pickle executes its content.
 
-    Over a stream: a stream. The first pass keeps what it reads, in chunks of 4 MiB, each with the source's state after
-    it. The next pass reads them, and the source only after what was kept, because the first pass may have been left or
-    killed. The order of that pass is kept too, so shuffle above the cache. After an error of the source the rest of a
-    pass is not kept. Each shard has a file of its own, and so has each of several workers where the loader does not
-    share the stream out (`worker_init_fn`, `shard="none"`). The state holds the source's state before the chunk, and so
-    does not need the files that it was taken with.
+    Over a stream, the result is a stream. The first pass stores the samples in chunks of 4 MiB, each with the source's
+    state after it. The next pass reads the chunks, and after them the source, because the first pass may have been
+    abandoned or killed. The order of the first pass is stored too, so shuffle above the cache. After an error of the
+    source the rest of a pass is not stored. Each shard has its own file, and so has each of several workers if the
+    loader does not divide the stream (`worker_init_fn`, `shard="none"`). The state holds the source's state before the
+    chunk, so it does not need the files with which it was taken.
 
     Args:
         dataset: by index or a stream. The epoch is not passed on to it.
-        memory: how many bytes of memory to use, 16 for each sample of the dataset included. By index only.
-        folder: where to keep samples on disk; is made if it is not there.
-        key: names the version of the samples, for instance "photos of May, 224 pixels": change it when the data or the
+        memory: the memory to use, in bytes, including 16 for each sample of the dataset. By index only.
+        folder: the folder for samples on disk; created if it does not exist.
+        key: names the version of the samples, for instance "photos of May, 224 pixels". Change it when the data or the
             code below has changed, and the samples are made again. The dataset's length counts too.
-        disk: how many bytes the file of this key (and of each shard of a stream) may take; None for no limit.
+        disk: the maximum size of the file of this key (and of each shard of a stream), in bytes; None for no limit.
 
     Raises:
-        TypeError: `dataset` is no dataset or has no length, or something is of another type than it should be. When
-            accessed: a sample cannot be pickled.
+        TypeError: `dataset` is not a dataset or has no length, or another argument has a wrong type. At access: a
+            sample cannot be pickled.
         ValueError: neither `memory` nor `folder` is given, or `memory` for a stream, or `folder` without `key`, or
             `memory` or `disk` is too small.
-        MemoryLimitError: the machine or the container has not so much memory left.
+        MemoryLimitError: the machine or the container has less memory available than `memory`.
         OSError: the folder cannot be used.
-        RuntimeError: when accessed, a sample on disk cannot be unpickled: its class is another one now.
-        ShardingError: while iterating, the stream calls `get_worker_info()` where the loader shares it out: what one
-            worker is given of it would be kept as if it were the whole.
+        RuntimeError: at access, a sample on disk cannot be unpickled: its class has changed.
+        ShardingError: while iterating, the stream calls `get_worker_info()` although the loader divides it: the share
+            of one worker would be stored as the whole.
     """
 
+    stoker_protocol = True
     dataset: Any
 
     def __init__(
@@ -86,14 +87,14 @@ class CacheDataset(Dataset[T]):
             raise ValueError("CacheDataset needs memory= (bytes), or folder= and key=, or both")
         if folder is not None and not isinstance(key, str):
             raise (ValueError if key is None else TypeError)(
-                f"key is {key!r}, expected a text that names what the samples follow from: samples on disk outlive the "
-                "program, so it must say when they are no longer the right ones"
+                f"key is {key!r}, expected a text that names the version of the samples: samples on disk outlive the "
+                "program, and only a new key shows that they are out of date"
             )
         if disk is not None and folder is None:
-            raise ValueError("disk= limits what is kept in a folder: pass folder= and key= too")
+            raise ValueError("disk= limits the size of a file in a folder: pass folder= and key= too")
         if is_stream(dataset):
             if memory is not None:
-                raise ValueError("memory= is for a dataset by index: keep a stream in a folder, pass folder= and key=")
+                raise ValueError("memory= is for a dataset by index: cache a stream in a folder, pass folder= and key=")
             become_stream(self, _CacheStream)
         self._slots = _CHUNKS if is_stream(dataset) else len(dataset)
         self._stores: list[Store] = []
@@ -107,9 +108,9 @@ class CacheDataset(Dataset[T]):
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> T:
-        """Returns the source's sample at `index`, kept or made.
+        """Returns the source's sample at `index`, cached or made.
 
-        An index that is no number from 0 to the length that the source had when this was built goes to the source.
+        An index other than a number from 0 to the source's length at construction is passed to the source.
         """
         number = self._number(index)
         data = None if number is None else self._find(number)
@@ -119,12 +120,13 @@ class CacheDataset(Dataset[T]):
         return sample
 
     def describe(self, index: Any) -> Any:
-        """Returns what the source says of its sample at `index`, by a `describe(index)` of its own; else None."""
+        """Returns the source's description of its sample at `index`, if it offers `describe`; else None."""
         return describe(self.dataset, index)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], list[T]]:
-        """Fetches several samples at once: there only if the source can, which is then asked for the missing ones.
+        """Returns a function that fetches several samples. Exists only if the source has `__getitems__`, which fetches
+        the missing samples.
 
         Raises:
             AttributeError: the source has no `__getitems__`.
@@ -136,7 +138,7 @@ class CacheDataset(Dataset[T]):
             kept = [None if number is None else self._find(number) for number in numbers]
             missing = [index for index, data in zip(indices, kept, strict=True) if data is None]
             made = fetch(missing) if missing else []
-            if len(made) != len(missing):  # whose are they?
+            if len(made) != len(missing):  # the samples cannot be assigned to indices
                 raise ValueError(
                     f"{type(self.dataset).__name__}.__getitems__ gave {len(made)} samples, expected {len(missing)}, "
                     "one for each index"
@@ -156,7 +158,7 @@ class CacheDataset(Dataset[T]):
     def _number(self, index: Any) -> int | None:
         if type(index) is not int:
             if isinstance(index, bool) or getattr(index, "ndim", False) or "bool" in str(getattr(index, "dtype", "")):
-                return None  # to arrays and tensors that is a mask, or several numbers
+                return None  # arrays and tensors take it as a mask, or as several indices
             try:
                 index = operator.index(index)
             except TypeError:
@@ -196,16 +198,16 @@ class _CacheStream(CacheDataset[T], Stream[T]):
     def _begin(self, state: State | None) -> StreamIterator[T]:
         store = self._stores[0]
         worker = current.one_of_several
-        if worker is not None and current.reading.on_part is None:  # who shares it out among them, nobody knows here
+        if worker is not None and current.reading.on_part is None:  # not divided by the loader
             store = self._file(self.folder, f"{self.key} (worker {worker[0]} of {worker[1]})")
         return _Cached(self.dataset, store, state)
 
 
 class _Cached(StreamIterator[T]):
-    """Stands behind `given` samples of chunk `chunk`, which begins behind `before` samples.
+    """Iterator that has given `_given` samples of chunk `_chunk`, which begins after `_before` samples.
 
-    A chunk is read from the store, or, where it is not there, made from the source and then put there. Behind an error
-    the rest of the pass is made and not kept: it is unsound.
+    A chunk is read from the store, or made from the source and then stored. After an error the rest of the pass is made
+    but not stored, because later samples may have moved.
     """
 
     def __init__(self, dataset: Any, store: Store, state: State | None) -> None:
@@ -216,20 +218,20 @@ class _Cached(StreamIterator[T]):
         self._skip = count(state, "given")  # samples of the chunk that were given before
         self._sound = state is None or not state.get("unsound")
         self._source: ReadAgain | None = None
-        self._loaded = state  # of which the source's errors are passed over that it had told
+        self._loaded = state  # lists the source's errors that were raised before, to skip
         self._calls = 0  # of the source before the chunk
         self._enter()
 
     def _enter(self) -> None:
-        """At the start of a chunk."""
+        """Enters the chunk at its start."""
         self._given = 0
-        self._samples: list[bytes] = []  # all of the chunk, or those made up to now
+        self._samples: list[bytes] = []  # all of the chunk, or those made so far
         self._size = 0
-        self._behind: tuple[State, bool] | None = None  # the source's state behind it, and whether that is the end
+        self._behind: tuple[State, bool] | None = None  # the source's state after the chunk, and whether it is the end
         data = self._store.get(self._chunk) if self._sound else None
         if data is not None:
             before, samples, behind = loaded(data, self._chunk)
-            if before == self._before:  # else somebody has cut the stream otherwise
+            if before == self._before:  # else another pass has cut the stream differently
                 self._samples, self._behind, self._source = samples, behind, None
         if self._behind is None and self._source is None:
             self._open()
@@ -265,7 +267,7 @@ class _Cached(StreamIterator[T]):
         self._enter()
 
     def _make(self) -> T:
-        source = self._source or self._open()  # there is none where it could not be opened before
+        source = self._source or self._open()  # not open if opening failed before
         try:
             sample: T = next(source)
             data = pickled(sample, self._before + self._given)
@@ -273,7 +275,7 @@ class _Cached(StreamIterator[T]):
             self._finish(ended=True)
             raise
         except BaseException:  # Ctrl-C too
-            self._sound = False  # what is missing now may be there the next time, and move all that follows
+            self._sound = False  # a sample missing now may come the next time, and move all later ones
             raise
         self._samples.append(data)
         self._given += 1
@@ -283,7 +285,7 @@ class _Cached(StreamIterator[T]):
         return sample
 
     def _finish(self, ended: bool) -> None:
-        """The chunk is made."""
+        """Completes the chunk and stores it."""
         assert self._source is not None
         self._behind = self._source.state_dict(), ended
         if self._sound:

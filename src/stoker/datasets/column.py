@@ -1,7 +1,7 @@
-"""One column of a table of rows: values of one type, kept in arrays.
+"""One column of a table: values of one type, kept in arrays.
 
-`Builder` takes values in, chunk by chunk; what it builds, `Numbers` or `Texts`, gives them back. Buffers grow as
-bytearrays, which are enlarged in place, so that building never holds a column twice.
+`Builder` takes values chunk by chunk and builds `NumberColumn` or `TextColumn`, which return them. Buffers grow as
+bytearrays, which are enlarged in place, so building never holds a column twice.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Reader = Callable[[int], Any]
-"""Gives the value of a row; made once, because rows are read one by one."""
+"""Returns the value of a row. Made once, because rows are read one by one."""
 
 _INT64 = np.dtype(np.int64)
 _PYTHON_NUMBERS: dict[type, np.dtype[Any]] = {bool: np.dtype(np.bool_), int: _INT64, float: np.dtype(np.float64)}
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class NumberColumn:
     """A column of numbers, or of arrays of one shape: `array[i]` is the value of row i.
 
     Attributes:
         array: the values, rows first.
-        kind: their type: Python's, a NumPy scalar's, or `np.ndarray`.
-        mask: True where the value is None; no mask where none is.
+        kind: the type of the values: Python's, a NumPy scalar's, or `np.ndarray`.
+        mask: True for rows whose value is None; None if there are no such rows.
     """
 
     array: Array
@@ -36,7 +36,7 @@ class Numbers:
     mask: Array | None
 
     def reader(self) -> Reader:
-        """Returns what gives the value of a row. An array is a copy: the caller may change it."""
+        """Returns a function that returns the value of a row. An array is a copy: the caller may change it."""
         array = self.array
         read: Reader = array.__getitem__
         if self.kind in _PYTHON_NUMBERS:
@@ -51,7 +51,7 @@ class Numbers:
         if self.kind in _PYTHON_NUMBERS:
             values = picked.tolist()
         elif self.kind is np.ndarray:
-            values = [picked[place, ...] for place in range(len(picked))]  # `...`: else no dimensions make a scalar
+            values = [picked[place, ...] for place in range(len(picked))]  # `...` keeps 0-d arrays
         else:
             values = list(picked)
         return _with_gaps(values, self.mask, rows)
@@ -60,25 +60,25 @@ class Numbers:
         """Returns the number of rows."""
         return len(self.array)
 
-    def part(self, start: int, stop: int) -> Numbers:
+    def part(self, start: int, stop: int) -> NumberColumn:
         """Returns a view of these rows."""
-        return Numbers(self.array[start:stop], self.kind, None if self.mask is None else self.mask[start:stop])
+        return NumberColumn(self.array[start:stop], self.kind, None if self.mask is None else self.mask[start:stop])
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes."""
+        """The memory of the column, in bytes."""
         return self.array.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
+class TextColumn:
     """A column of strings, or of bytes: row i is `buffer[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
         buffer: all values joined, strings as UTF-8.
-        offsets: where each begins, then where the last one ends, as int64.
+        offsets: the start of each value, then the end of the last one, as int64.
         kind: `str` or `bytes`.
-        mask: True where the value is None; no mask where none is.
+        mask: True for rows whose value is None; None if there are no such rows.
     """
 
     buffer: Array
@@ -87,7 +87,7 @@ class Texts:
     mask: Array | None
 
     def reader(self) -> Reader:
-        """Returns what gives the value of a row."""
+        """Returns a function that returns the value of a row."""
         data, offset = self.buffer.data, self.offsets.item
 
         def read_text(row: int) -> str:
@@ -108,27 +108,27 @@ class Texts:
         """Returns the number of rows."""
         return len(self.offsets) - 1
 
-    def part(self, start: int, stop: int) -> Texts:
+    def part(self, start: int, stop: int) -> TextColumn:
         """Returns a view of these rows."""
         first, last = self.offsets[start], self.offsets[stop]
         mask = None if self.mask is None else self.mask[start:stop]
-        return Texts(self.buffer[first:last], self.offsets[start : stop + 1] - first, self.kind, mask)
+        return TextColumn(self.buffer[first:last], self.offsets[start : stop + 1] - first, self.kind, mask)
 
     def _decoded(self, span: memoryview) -> str | bytes:
-        # Paths that are not UTF-8 come from the system with lone surrogates in them.
+        # The system returns paths that are not UTF-8 with lone surrogates.
         return str(span, "utf-8", "surrogatepass") if self.kind is str else bytes(span)
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes."""
+        """The memory of the column, in bytes."""
         return self.buffer.nbytes + self.offsets.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
 
 class Builder:
-    """Takes in the values of one column. The first that is not None decides on their type.
+    """Collects the values of one column. The first value that is not None sets the type.
 
     Args:
-        name: of the column, for errors.
+        name: of the column, for error messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -141,7 +141,7 @@ class Builder:
 
         Raises:
             TypeError: values of this type cannot be kept in arrays.
-            ValueError: a value is not like those before it, or is too large.
+            ValueError: a value differs in type or shape from those before it, or is too large.
         """
         kinds = set(map(type, values))
         gaps = type(None) in kinds
@@ -155,11 +155,11 @@ class Builder:
                 self._refuse(values, self._store)
         self._mask += bytes(value is None for value in values) if gaps else bytes(len(values))
 
-    def build(self) -> Numbers | Texts:
-        """Returns the column. The builder must not be used after it."""
+    def build(self) -> NumberColumn | TextColumn:
+        """Returns the column. The builder must not be used afterwards."""
         mask = _array(self._mask, np.dtype(np.bool_)) if 1 in self._mask else None
         if self._store is None:
-            return Numbers(np.zeros(len(self._mask), np.bool_), bool, mask)
+            return NumberColumn(np.zeros(len(self._mask), np.bool_), bool, mask)
         return self._store.build(mask)
 
     def _begin(self, values: Sequence[Any]) -> None:
@@ -174,8 +174,8 @@ class Builder:
         else:
             raise TypeError(
                 f"columns(): row {len(self._mask) + place}, {self._name}: {_described(first)} cannot be kept in an "
-                "array. Kept are bool, int, float, str, bytes, None, NumPy numbers, and NumPy arrays of one shape. "
-                "Give a list as a row by tuple(row), a path by str(path), a tensor by tensor.numpy()."
+                "array. Supported are bool, int, float, str, bytes, None, NumPy numbers, and NumPy arrays of one "
+                "shape. Convert a list as a row by tuple(row), a path by str(path), a tensor by tensor.numpy()."
             )
         self._store.append([self._store.fill] * len(self._mask))
 
@@ -183,13 +183,13 @@ class Builder:
         place = next(i for i, value in enumerate(values) if value is not None and not store.fits(value))
         if type(values[place]) is int and not -(2**63) <= values[place] < 2**63:
             raise ValueError(
-                f"columns(): row {len(self._mask) + place}, {self._name}: {values[place]} is no 64 bit integer. Give "
-                "it as a string or as a float."
+                f"columns(): row {len(self._mask) + place}, {self._name}: {values[place]} is not a 64-bit integer. "
+                "Convert it to a string or a float."
             )
         raise ValueError(
             f"columns(): row {len(self._mask) + place}, {self._name}: found {_described(values[place])}, expected "
-            f"{store.expected} as the rows began. All values of a column have one type, and arrays one shape. Convert "
-            "them before, or keep these rows in a list."
+            f"{store.expected} as in earlier rows. All values of a column have one type, and arrays one shape. Convert "
+            "them first, or keep these rows in a list."
         )
 
 
@@ -213,7 +213,7 @@ class _GrowingNumbers:
         return bool(value.dtype == self._dtype and value.shape == self._shape)
 
     def append(self, values: Sequence[Any]) -> bool:
-        """Whether they fit; they are appended then."""
+        """Appends the values if all fit; returns whether they did."""
         if self.kind not in _PYTHON_NUMBERS and not all(map(self.fits, values)):
             return False
         try:
@@ -223,8 +223,8 @@ class _GrowingNumbers:
         self._rows += len(values)
         return True
 
-    def build(self, mask: Array | None) -> Numbers:
-        return Numbers(_array(self._data, self._dtype, (self._rows, *self._shape)), self.kind, mask)
+    def build(self, mask: Array | None) -> NumberColumn:
+        return NumberColumn(_array(self._data, self._dtype, (self._rows, *self._shape)), self.kind, mask)
 
 
 class _GrowingTexts:
@@ -241,7 +241,7 @@ class _GrowingTexts:
     def append(self, values: Sequence[Any]) -> bool:
         joined = self.fill.join(values)
         if self.kind is str:
-            if not joined.isascii():  # a length in characters is no length in bytes
+            if not joined.isascii():  # lengths in characters and in bytes differ
                 values = [value.encode("utf-8", "surrogatepass") for value in values]
             joined = joined.encode("utf-8", "surrogatepass")
         sizes = np.fromiter(map(len, values), _INT64, len(values))
@@ -249,8 +249,8 @@ class _GrowingTexts:
         self._data += joined
         return True
 
-    def build(self, mask: Array | None) -> Texts:
-        return Texts(_array(self._data, np.dtype(np.uint8)), _array(self._offsets, _INT64), self.kind, mask)
+    def build(self, mask: Array | None) -> TextColumn:
+        return TextColumn(_array(self._data, np.dtype(np.uint8)), _array(self._offsets, _INT64), self.kind, mask)
 
 
 def _array(buffer: bytearray, dtype: np.dtype[Any], shape: tuple[int, ...] | None = None) -> Array:

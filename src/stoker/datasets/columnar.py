@@ -6,31 +6,51 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
-from stoker.datasets.column import Array, Builder, Numbers, Texts
+from stoker.datasets.column import Array, Builder, NumberColumn, Reader
 from stoker.datasets.gather import Indices, all_or_none, gather_rows, inside, row_layout
 
 Row = TypeVar("Row")
 
-_CHUNK = 8192  # rows taken apart at once: enough to hide NumPy's overhead, little beside what is built
-_CHUNK_BYTES = 1 << 22  # or as many as take so much, if they are like the last one
-_BLOCK = 1024  # rows put together at once by an iteration
+_CHUNK = 8192  # rows split at once: enough to hide NumPy's overhead, few compared with the table
+_CHUNK_BYTES = 1 << 22  # bytes of a chunk at most, estimated from the last row
+_BLOCK = 1024  # rows joined at once by an iteration
+
+
+class Column(Protocol):
+    """The values of one column: `NumberColumn`, `TextColumn`, or a class of the same methods."""
+
+    def reader(self) -> Reader:
+        """Returns a function that returns the value of a row."""
+
+    def take(self, rows: Array) -> list[Any]:
+        """Returns the values of these rows."""
+
+    def __len__(self) -> int:
+        """Returns the number of rows."""
+
+    def part(self, start: int, stop: int) -> Column:
+        """Returns a column of these rows."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the column, in bytes."""
 
 
 def columns(rows: Iterable[Row]) -> Columns[Row]:
-    """Keeps rows in arrays: a fraction of the memory of a list, and shared by all workers on any Python.
+    """Returns rows kept in arrays: a fraction of the memory of a list, and shared by all workers on any Python.
 
     Reading a Python object writes its reference count, so a list of tuples is copied page by page into every worker;
-    arrays are not. For 5 million tuples of a path and a label they take under half of the list's memory; building
-    takes some 0.4 s per million rows and needs no list (`rows` may be a generator). Reading a row takes 2 us, half that
-    by `__getitems__`.
+    arrays are not. For 5 million tuples of a path and a label, arrays take under half of the list's memory. Building
+    takes about 0.4 s per million rows and needs no list (`rows` may be a generator). Reading a row takes 2 us, half
+    that by `__getitems__`.
 
     Args:
         rows: tuples of one length, named tuples of one class, dicts with the same keys, or single values. A value is a
-            bool, an int of 64 bits, a float, a str, bytes, a NumPy number, a NumPy array (each of one shape), or None.
+            bool, an int of 64 bits, a float, a str, bytes, a NumPy number, a NumPy array (all of one shape), or None.
             All values of a column have one type.
 
     Returns:
@@ -57,15 +77,29 @@ def columns(rows: Iterable[Row]) -> Columns[Row]:
     return Columns(form, [builder.build() for builder in builders], range(count))
 
 
+def of_columns(*stores: Column) -> Columns[Any]:
+    """Returns columns of equal length as rows: tuples of their values, or the values of a single column."""
+    form = _Single() if len(stores) == 1 else _Tuples((None,) * len(stores))
+    return Columns(form, stores, range(len(stores[0])))
+
+
+def stores_of(rows: Columns[Any]) -> Sequence[Column]:
+    """Returns the columns of `rows`, which must not be a slice."""
+    assert len(rows) == len(rows._stores[0] if rows._stores else ()) and rows._rows.step == 1
+    return rows._stores
+
+
 class Columns(Sequence[Row], Generic[Row]):
     """Rows kept in arrays; made by `columns(rows)`.
 
-    Equal to a list, a tuple or another `Columns` of equal rows. A slice is a view: it shares the arrays, of
-    which its rows alone are pickled (with a step, all). It cannot be changed, so threads and processes may share it;
-    with protocol 5 the arrays travel out of band.
+    Equal to a list, a tuple or another `Columns` of equal rows. A slice is a view that shares the arrays; its pickle
+    holds only its own rows (with a step, all rows). Immutable, so threads and processes may share it; with pickle
+    protocol 5 the arrays are transferred out of band.
     """
 
-    def __init__(self, form: _Form, stores: Sequence[Numbers | Texts], rows: range) -> None:
+    stoker_protocol = True
+
+    def __init__(self, form: _Form, stores: Sequence[Column], rows: range) -> None:
         self._form = form
         self._stores = stores
         self._rows = rows
@@ -104,11 +138,11 @@ class Columns(Sequence[Row], Generic[Row]):
         return made
 
     def __getitems__(self, indices: Sequence[int] | Array) -> list[Row]:
-        """Returns the rows at `indices`, in that order, at a fraction of the cost of asking one by one.
+        """Returns the rows at `indices`, in that order, at a fraction of the cost of reading them one by one.
 
         Raises:
             IndexError: an index is beyond either end.
-            TypeError: an index is no integer.
+            TypeError: an index is not an integer.
         """
         places = np.asarray(indices)
         if places.size == 0:
@@ -123,7 +157,7 @@ class Columns(Sequence[Row], Generic[Row]):
         return self._fetch(self._rows.start + places * self._rows.step)
 
     def gather_layout(self) -> Any:
-        """Returns what a row looks like, if all columns hold numbers, or arrays of them, and none a None."""
+        """Returns the layout of a row; None unless all columns hold numbers, or arrays of them, without a None."""
         arrays = self._arrays()
         layouts = all_or_none(list(map(row_layout, arrays))) if len(arrays) == len(self._stores) else None
         return None if layouts is None else self._form.join_one(layouts)
@@ -135,29 +169,45 @@ class Columns(Sequence[Row], Generic[Row]):
             gather_rows(array, rows, part)
 
     def _arrays(self) -> list[Array]:
-        """Those of the columns that hold numbers in each row."""
-        return [store.array for store in self._stores if isinstance(store, Numbers) and store.mask is None]
+        """Returns the arrays of the columns that have a number in each row."""
+        return [store.array for store in self._stores if isinstance(store, NumberColumn) and store.mask is None]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Returns the rows as `numpy.asarray` would make them of a list; numbers without a Python object for each.
+
+        Raises:
+            ValueError: `copy` is False: the rows are always copied.
+        """
+        if copy is False:
+            raise ValueError("the rows of Columns cannot become an array without a copy")
+        arrays = self._arrays()
+        if isinstance(self._form, _Single) and arrays:
+            rows = self._rows
+            if rows.step == 1:
+                return np.array(arrays[0][rows.start : rows.stop], dtype)
+            return arrays[0][np.arange(rows.start, rows.stop, rows.step)].astype(dtype or arrays[0].dtype, copy=False)
+        return np.array(list(self), dtype)
 
     def __iter__(self) -> Iterator[Row]:
-        """Yields the rows in order; some are made ahead, a block at a time."""
+        """Yields the rows in order; a block of rows is made in advance."""
         for start in range(0, len(self), _BLOCK):
             block = self._rows[start : start + _BLOCK]
             yield from self._fetch(np.arange(block.start, block.stop, block.step))
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other` is a sequence of rows that equal these."""
+        """Returns whether `other` is a sequence of equal rows."""
         if not isinstance(other, Columns | list | tuple):
             return NotImplemented
         return len(self) == len(other) and all(map(_equal, self, other))
 
-    __hash__ = None  # type: ignore[assignment]  # as a list's: equal to what has no hash
+    __hash__ = None  # type: ignore[assignment]  # unhashable like a list, to which it may be equal
 
     def __repr__(self) -> str:
         return f"<Columns: {len(self)} rows, {self._form.names}, {self.nbytes} bytes>"
 
     @property
     def nbytes(self) -> int:
-        """The memory that the arrays take."""
+        """The memory of the arrays, in bytes."""
         return sum(store.nbytes for store in self._stores)
 
     def _fetch(self, rows: Array) -> list[Row]:
@@ -165,7 +215,7 @@ class Columns(Sequence[Row], Generic[Row]):
 
 
 class _Single:
-    """Rows that are one value each."""
+    """Rows that are single values."""
 
     names: tuple[str, ...] = ("the only column",)
 
@@ -201,7 +251,7 @@ class _Tuples:
                 raise _unlike(first + place, type(row).__name__, self._kind.__name__)
             if len(row) != self._width:
                 raise _unlike(first + place, f"{len(row)} columns", str(self._width))
-        # Not `zip(*rows)`: an iterator for each row would have the garbage collector walk the user's whole list.
+        # Not `zip(*rows)`: an iterator for each row would make the garbage collector traverse the user's whole list.
         return [list(map(itemgetter(place), rows)) for place in range(self._width)]
 
     def join(self, stores: list[list[Any]]) -> list[Any]:
@@ -229,7 +279,7 @@ class _Dicts:
         return [list(map(itemgetter(key), rows)) for key in keys]
 
     def join_one(self, values: list[Any]) -> Any:
-        return dict(zip(self._keys, values))  # noqa: B905 - they are as many, and to check takes a tenth of a row
+        return dict(zip(self._keys, values))  # noqa: B905 - lengths are equal, and a check takes 10 % of the time
 
     def join(self, stores: list[list[Any]]) -> list[Any]:
         return [dict(zip(self._keys, values, strict=True)) for values in zip(*stores, strict=True)]

@@ -1,4 +1,4 @@
-"""What combinators ask of the datasets below them, whatever those are, and how they become streams over streams."""
+"""Operations of combinators on the datasets below them, and their conversion to streams over streams."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import operator
 import sys
 from typing import Any
 
+from stoker._protocol import follows, has, offered, offers
+from stoker.datasets._stream.declared import declared
+from stoker.datasets._stream.worker_share import DeclaredShard, OfWorker, WorkerShare
 from stoker.datasets.base import is_stream
 from stoker.datasets.stream import Stream
 from stoker.datasets.subset import Subset
-from stoker.datasets.worker_share import OfWorker, WorkerShare
 
 
 class NoDatasetError(TypeError):
-    """What was given as a dataset is none."""
+    """An argument that should be a dataset is not one."""
 
 
 def become_stream(dataset: Any, form: type[Stream[Any]]) -> None:
-    """Makes a dataset that is being built over a stream a stream itself: an instance of `form`.
+    """Makes a dataset that is being constructed over a stream an instance of `form`, a stream class.
 
-    Only the constructor knows what it was given, and a stream must be one by its class: loaders ask `isinstance`. (In
-    `__init__` and not in `__new__`, which would hide the arguments from `help()`, and stand in the way of pickle.)
+    Loaders use `isinstance`, so a stream must be one by its class, and only the constructor sees the argument.
+    (`__init__` does this, because `__new__` would hide the arguments from `help()` and complicate pickling.)
 
     Args:
-        dataset: of the class that is `form`'s first base.
+        dataset: an instance of the first base of `form`.
         form: a subclass of that class and of `Stream`.
 
     Raises:
-        TypeError: it is of a user's subclass, which this would undo.
+        TypeError: the dataset belongs to a user's subclass, whose class would be lost.
     """
     if isinstance(dataset, form):
         return
@@ -40,7 +42,7 @@ def become_stream(dataset: Any, form: type[Stream[Any]]) -> None:
 
 
 def checked(dataset: Any, where: str) -> Any:
-    """The dataset, if it is one: a stream, or anything with `__getitem__`.
+    """Returns the dataset, if it is a stream or has `__getitem__`.
 
     Raises:
         NoDatasetError: it is neither.
@@ -48,17 +50,17 @@ def checked(dataset: Any, where: str) -> Any:
     if is_stream(dataset) or hasattr(dataset, "__getitem__"):
         return dataset
     raise NoDatasetError(
-        f"{where} was given a {type(dataset).__name__}, which is no dataset: neither an IterableDataset nor anything "
-        "with __getitem__. What can be iterated over becomes a dataset by from_iterable(f, …), where f(…) returns it "
-        "anew each time."
+        f"{where} was given a {type(dataset).__name__}, which is not a dataset: neither an IterableDataset nor an "
+        "object with __getitem__. To read any other iterable, use from_iterable(f, …) with a function f that returns a "
+        "new iterable at each call."
     )
 
 
 def absolute(index: Any, length: int) -> int:
-    """The index counted from the start, where a negative one counts from the end.
+    """Returns the index counted from the start; a negative index counts from the end.
 
     Raises:
-        IndexError: it is outside.
+        IndexError: the index is out of range.
     """
     place = operator.index(index)
     if not -length <= place < length:
@@ -67,11 +69,11 @@ def absolute(index: Any, length: int) -> int:
 
 
 def positive(number: Any, name: str) -> int:
-    """The number as an integer, if it is one and above 0.
+    """Returns the number as a positive integer.
 
     Raises:
-        TypeError: it is no integer.
-        ValueError: it is 0 or negative.
+        TypeError: the number is not an integer.
+        ValueError: the number is 0 or negative.
     """
     if not hasattr(number, "__index__") or isinstance(number, bool):
         raise TypeError(f"{name} is {number!r}, expected an integer")
@@ -81,26 +83,34 @@ def positive(number: Any, name: str) -> int:
 
 
 def pass_epoch(dataset: Any, epoch: int) -> None:
-    """Tells a dataset which epoch follows, if it wants to know."""
-    if callable(getattr(dataset, "set_epoch", None)):
+    """Passes the epoch to a dataset that offers `set_epoch`."""
+    if offers(dataset, "set_epoch"):
         dataset.set_epoch(epoch)
 
 
 def shards_of(dataset: Any) -> int:
-    """Into how many shards a dataset can be cut: 1 for a stream that names none, any number where it sets no limit."""
+    """Returns the number of shards into which a dataset can be cut: 1 for a stream without `shard`, unlimited without
+    `num_shards`.
+    """
     if not is_stream(dataset):
         return len(dataset)
-    if not callable(getattr(dataset, "shard", None)):
+    if not offers(dataset, "shard"):
         return 1
-    return int(getattr(dataset, "num_shards", sys.maxsize))
+    if (number := offered(dataset, "num_shards")) is not None:
+        return int(number)
+    return 1 if has(dataset, "num_shards") else sys.maxsize  # a `num_shards` with another meaning: the limit is unknown
 
 
 def shard_of(dataset: Any, num_shards: int, index: int) -> Any:
-    """One shard of a dataset; of one by index, every `num_shards`-th sample."""
+    """Returns one shard of a dataset; of a dataset by index, every `num_shards`-th sample."""
     if num_shards == 1:
         return dataset
     if not is_stream(dataset):
         return Subset(dataset, range(index, len(dataset), num_shards))
-    if isinstance(index, OfWorker) and not isinstance(dataset, Stream):
-        return WorkerShare(dataset, num_shards, int(index))
-    return dataset.shard(num_shards=num_shards, index=index)
+    if not isinstance(index, OfWorker) or str(type(dataset).__module__).startswith("stoker."):
+        return dataset.shard(num_shards=num_shards, index=index)
+    if declared(dataset):
+        return dataset
+    if isinstance(dataset, Stream) or follows(dataset):
+        return DeclaredShard(dataset, num_shards, int(index))
+    return WorkerShare(dataset, num_shards, int(index))

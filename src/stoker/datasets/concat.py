@@ -1,4 +1,4 @@
-"""Datasets one after the other, by index."""
+"""Datasets one after another, by index."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from stoker.datasets.gather import Indices, alike, gather_from, inside, layout_o
 T_co = TypeVar("T_co", covariant=True)
 
 _FEW = 8
-"""With fewer samples of each dataset in a batch, asking them one by one is as quick."""
+"""Samples of each dataset in a batch below which fetching them one by one is as fast."""
 
 
 class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ignore[misc]
     """The samples of the first dataset, then those of the second, and so on.
 
-    Lengths are asked once, when it is built. A sample is found in O(log k) among k datasets.
+    Lengths are read once, at construction. A sample is found in O(log k) among k datasets.
 
     Args:
         datasets: at least one; each has `__len__` and `__getitem__`.
 
     Attributes:
         datasets: the datasets, as a list.
-        cumulative_sizes: for each dataset, where it ends.
+        cumulative_sizes: the end of each dataset in the whole.
 
     Raises:
         AssertionError: there is no dataset, or one is an `IterableDataset`.
@@ -55,11 +55,11 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
         self.cumulative_sizes = self.cumsum(self.datasets)
 
     def __len__(self) -> int:
-        """Returns the number of samples of all datasets, as it was when this one was built."""
+        """Returns the number of samples of all datasets, as it was at construction."""
         return self.cumulative_sizes[-1]
 
     def __getitem__(self, idx: int) -> T_co:
-        """Returns the sample at `idx`, from the end where it is negative.
+        """Returns the sample at `idx`; a negative index counts from the end.
 
         Raises:
             ValueError: `idx` is negative and beyond the beginning.
@@ -68,41 +68,41 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
         if idx < 0:
             if -idx > len(self):
                 raise ValueError("absolute value of index should not exceed dataset length")
-            idx = idx + len(self)  # not `+=`: a tensor would change in the caller's hands
+            idx = idx + len(self)  # not `+=`, which would change the caller's tensor
         place = bisect_right(self.cumulative_sizes, idx)
         start = self.cumulative_sizes[place - 1] if place else 0
         sample: T_co = self.datasets[place][idx - start]
         return sample
 
     def describe(self, idx: int) -> Any:
-        """Returns what the dataset that has the sample at `idx` says of it, by a `describe(index)` of its own; else
+        """Returns the description of the sample at `idx` by the dataset that holds it, if that offers `describe`; else
         None.
         """
-        if not -len(self) <= idx < len(self):  # as whoever asks for it is told
+        if not -len(self) <= idx < len(self):  # `__getitem__` raises for it
             return None
         idx = idx % len(self)
         place = bisect_right(self.cumulative_sizes, idx)
         return describe(self.datasets[place], idx - (self.cumulative_sizes[place - 1] if place else 0))
 
     def gather_layout(self) -> Any:
-        """Returns what the samples of all datasets look like, if they can gather and are alike."""
+        """Returns the layout of a sample, if all datasets can gather and have the same layout."""
         layouts = [layout_of(dataset) for dataset in self.datasets]
         if any(layout is None for layout in layouts) or not all(alike(layouts[0], layout) for layout in layouts):
             return None
         return layouts[0]
 
     def gather(self, indices: Indices, out: Any) -> Any:
-        """Has each dataset write its part of the batch; not where that would be a few samples of each."""
+        """Makes each dataset write its part of the batch, unless each part would be only a few samples."""
         ends = np.asarray(self.cumulative_sizes)
         positions = inside(indices, int(ends[-1]))
         datasets = np.searchsorted(ends, positions, side="right")
         order = np.argsort(datasets, kind="stable")
-        bounds = np.flatnonzero(np.diff(datasets[order], prepend=-1, append=-1))  # where another dataset's part begins
+        bounds = np.flatnonzero(np.diff(datasets[order], prepend=-1, append=-1))  # the starts of the datasets' parts
         parts = len(bounds) - 1
         if parts > 2 and len(indices) < parts * _FEW:
             return NotImplemented
         in_order = bool((order[1:] > order[:-1]).all())
-        # Rows of one dataset may lie anywhere in the batch, but are written side by side: then they are put in place
+        # Rows of one dataset may lie anywhere in the batch: they are written together, then moved into place
         into = out if in_order else mapped(_beside, out)
         for start, stop in itertools.pairwise(bounds.tolist()):
             which = int(datasets[order[start]])
@@ -117,7 +117,7 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
 
     @property
     def cummulative_sizes(self) -> Sequence[int]:
-        """Deprecated: `cumulative_sizes` under its old, misspelt name."""
+        """Deprecated: `cumulative_sizes` under its former, misspelt name."""
         warnings.warn(
             "`cummulative_sizes` attribute is renamed to `cumulative_sizes`", category=FutureWarning, stacklevel=2
         )
@@ -125,5 +125,5 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
 
 
 def _beside(leaf: Any) -> Any:
-    """Memory of the same size and kind."""
+    """Returns memory of the same size and kind."""
     return np.empty_like(leaf) if isinstance(leaf, np.ndarray) else leaf.new_empty(leaf.shape)

@@ -1,21 +1,22 @@
-"""What a dataset says of a sample in messages, by its method `describe(index)`: through those that hand samples on."""
+"""Descriptions of samples for messages, by the method `describe(index)` of a dataset, also through wrappers."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from stoker._protocol import offered
 from stoker.datasets.gather import standing_in_for
 
 
 def describe(dataset: Any, index: Any) -> Any:
-    """What the dataset says of the sample at `index`; None if it says nothing.
+    """Returns the dataset's description of the sample at `index`; None if it has none.
 
-    A `Subset` or `ConcatDataset`, torch's own as well, says what the dataset says that has the sample.
+    A `Subset` or `ConcatDataset`, also torch's own, forwards to the dataset that holds the sample.
 
     Raises:
-        Exception: what the dataset's method raised.
+        Exception: the dataset's method raised it.
     """
-    own = getattr(dataset, "describe", None)
+    own = offered(dataset, "describe")
     if callable(own):
         return own(index)
     ours = getattr(standing_in_for(type(dataset)), "describe", None)

@@ -1,4 +1,4 @@
-"""The samples of a stream that pass a test."""
+"""The samples of a stream that fulfil a condition."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class FilterDataset(Stream[T_co]):
-    """The samples of a stream for which `keep(sample)` is true, in their order. Its length is not known.
+    """The samples of a stream for which `keep(sample)` is true, in their order, without a length.
 
-    Shards and state are the source's, so a sample that was left out is not tested again on resume.
+    Shards and state are the source's, so a sample that was dropped is not tested again on resume.
 
     Args:
         dataset: a stream.
-        keep: takes a sample. Its answer should follow from the sample alone, else a second pass differs.
+        keep: takes a sample. Its result should depend on the sample alone, else a second pass differs.
 
     Raises:
-        TypeError: `dataset` is no stream (a length and indices cannot be kept where samples are left out), or `keep`
-            cannot be called.
+        TypeError: `dataset` is not a stream (filtering cannot preserve a length and indices), or `keep` is not
+            callable.
     """
 
     def __init__(self, dataset: Any, keep: Callable[[Any], Any]) -> None:
@@ -31,24 +31,24 @@ class FilterDataset(Stream[T_co]):
             raise TypeError(f"FilterDataset(dataset, keep): keep is a {type(keep).__name__}, which cannot be called")
         if not is_stream(checked(dataset, "FilterDataset")):
             raise TypeError(
-                f"FilterDataset was given a {type(dataset).__name__}, a dataset by index, but which samples it will "
-                "keep is known only after reading them all. Choose the indices once: Subset(dataset, [i for i in "
+                f"FilterDataset was given a {type(dataset).__name__}, a dataset by index, whose filtered length is "
+                "known only after reading all samples. Choose the indices once: Subset(dataset, [i for i in "
                 "range(len(dataset)) if …]); or read it as a stream: from_iterable(lambda: dataset)."
             )
         self.dataset = dataset
         self.keep = keep
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the source which epoch follows, if it wants to know."""
+        """Passes the epoch to the source if it offers `set_epoch`."""
         pass_epoch(self.dataset, epoch)
 
     @property
     def num_shards(self) -> int:
-        """Into how many shards the source can be cut."""
-        return shards_of(self.dataset)
+        """The number of shards of the source; 1 for a subclass, whose shards would be plain filters."""
+        return shards_of(self.dataset) if type(self) is FilterDataset else 1
 
     def shard(self, num_shards: int, index: int) -> FilterDataset[T_co]:
-        """Returns the samples of the source's shard that pass."""
+        """Returns the source's shard, filtered."""
         return FilterDataset(shard_of(self.dataset, num_shards, index), self.keep)
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:

@@ -1,8 +1,10 @@
-"""Datasets that can gather: asked once for the rows of a batch, which they write where the batch lies.
+"""Datasets that can gather: one call writes the rows of a batch directly into its memory.
 
-A dataset offers it by two methods beside `__getitem__`:
+A dataset offers this by two methods beside `__getitem__`, and by declaring that they are meant for Stoker:
 
     class Embeddings(Dataset):
+        stoker_protocol = True
+
         def gather_layout(self):
             return {"x": np.empty((0, 128), np.float32), "y": np.empty(0, np.int64)}
 
@@ -10,7 +12,7 @@ A dataset offers it by two methods beside `__getitem__`:
             out["x"][...] = self.x[indices]
             out["y"][...] = self.y[indices]
 
-See the guide on speed for what is promised by whom, and `stoker.testing.gather` for a suite that tests it.
+See the guide on speed for the promises of both sides, and `stoker.testing.gather` for a test suite.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stoker._native import for_large
+from stoker._protocol import offers
 from stoker.datasets.nesting import held_by
 from stoker.errors import BatchError
 
@@ -33,71 +36,75 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LARGE_ROW = 4096
-"""Bytes of a row from which on it pays to be told where each begins."""
+"""Bytes of a row above which copying by row addresses is faster."""
 
 _METHODS = ("gather", "__getitem__", "__getitems__")
 
 UNKNOWN: Any = object()
-"""The layout of a dataset of the user's, as long as it was not asked: that is for the workers to do."""
+"""The layout of a user's dataset before a worker has requested it."""
 
 _TORCHS = {"TensorDataset": "tensor", "Subset": "subset", "ConcatDataset": "concat", "StackDataset": "stack"}
 
 
 class Gathers(Protocol):
-    """What a dataset has that can gather. What it gives must equal, bit for bit, the collated samples."""
+    """Methods of a dataset that can gather. The result must equal the collated samples, bit for bit."""
 
     def gather_layout(self) -> Any:
-        """What a sample looks like, with an empty batch for each leaf; None if it cannot gather, as it is now.
+        """Returns the layout of a sample, with an empty batch for each leaf; None if the dataset cannot gather in its
+        present state.
 
         A leaf is a NumPy array, or a torch tensor, of numbers or bools, whose first dimension is 0: `np.empty((0, 3),
-        np.float32)` says that each sample has three float32 there. Leaves lie in dicts, tuples, named tuples, lists
-        and dataclasses, as they do in a sample. Asked once for each epoch, in each worker.
+        np.float32)` means that each sample has three float32 there. Leaves lie in dicts, tuples, named tuples, lists
+        and dataclasses, as in a sample. Called once for each epoch, in each worker.
         """
 
     def gather(self, indices: Indices, out: Any) -> Any:
         """Writes the samples at `indices` into `out`, in their order.
 
-        A pure function of the indices: it may run in any worker, for any part of a batch, again if something failed,
+        A pure function of the indices: it may run in any worker, for any part of a batch, and again after a failure,
         and draws no random numbers.
 
         Args:
-            indices: int64, one dimension; negative ones and duplicates as `__getitem__` takes them. Not to be changed.
+            indices: int64, one dimension; negative ones and duplicates as in `__getitem__`. Must not be changed.
             out: the batch: the layout's structure (lists for tuples), with a writable array or tensor of shape
-                `(len(indices), *row)` for each leaf. Its memory is lent: every row of every leaf has to be written,
-                none of them replaced, and nothing of it kept beyond the call.
+                `(len(indices), *row)` for each leaf. Its memory is lent: every row of every leaf must be written, no
+                leaf replaced, and no reference kept after the call.
 
         Returns:
-            None; or `NotImplemented` for a batch that is better fetched sample by sample. `out` may then hold anything.
+            None; or `NotImplemented` for a batch that is better fetched sample by sample. `out` may then have any
+            content.
 
         Raises:
-            IndexError: as `__getitem__` does. Whatever is raised, the samples are then fetched one by one.
+            IndexError: as `__getitem__` does. After any exception, the samples are fetched one by one.
         """
 
 
 def gatherer(dataset: Any) -> Gathers | None:
-    """What gathers for a dataset: itself, one of ours for a plain array, a tensor or one of torch's own; or None.
+    """Returns the object that gathers for a dataset: itself, or an adapter for an array, a tensor or a class of torch;
+    or None.
 
     A subclass that overrides `__getitem__` or `__getitems__`, and not `gather`, is never bypassed.
     """
     kind = type(dataset)
     if kind in (np.ndarray, np.memmap) or is_tensor(dataset):
         return _Whole(dataset)
-    if _offers(kind) and "__getitems__" not in getattr(dataset, "__dict__", ()):
+    if _offers(dataset) and "__getitems__" not in getattr(dataset, "__dict__", ()):
         itself: Gathers = dataset
         return itself
     ours = standing_in_for(kind)
     return None if ours is None else _Borrowed(ours, dataset)
 
 
-def _offers(kind: type) -> bool:
-    """Whether objects of this class gather, and no subclass fetches otherwise."""
-    if not callable(getattr(kind, "gather", None)) or not callable(getattr(kind, "gather_layout", None)):
+def _offers(dataset: Any) -> bool:
+    """Returns whether a dataset gathers, and no subclass overrides only how samples are fetched."""
+    kind = type(dataset)
+    if not offers(dataset, "gather") or not offers(dataset, "gather_layout"):
         return False
     return "gather" in vars(next(base for base in kind.__mro__ if not vars(base).keys().isdisjoint(_METHODS)))
 
 
 def standing_in_for(kind: type) -> Any:
-    """Our class of the same name and attributes as torch's own, if `kind` is that."""
+    """Returns Stoker's class with the name and attributes of `kind`, if `kind` is torch's own class; else None."""
     torchs, home = sys.modules.get("torch.utils.data"), _TORCHS.get(kind.__name__)
     if home is None or torchs is None or getattr(torchs, kind.__name__, None) is not kind:
         return None
@@ -105,7 +112,7 @@ def standing_in_for(kind: type) -> Any:
 
 
 class _Borrowed:
-    """A dataset of torch's own, by the methods of ours."""
+    """An instance of torch's own class, gathered by the methods of Stoker's class."""
 
     def __init__(self, ours: Any, dataset: Any) -> None:
         self._ours = ours
@@ -119,7 +126,7 @@ class _Borrowed:
 
 
 class _Whole:
-    """An array or a tensor that is the dataset."""
+    """An array or a tensor as a dataset."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -132,7 +139,7 @@ class _Whole:
 
 
 def row_layout(rows: Any) -> Any:
-    """The layout of an array or plain tensor that is cut along its first dimension; None if it is neither."""
+    """Returns the layout of the rows of an array or a plain tensor; None if it is neither."""
     if type(rows) in (np.ndarray, np.memmap):
         numbers = rows.dtype.kind in "biufc" and rows.dtype.char not in "gG"
         return np.empty((0, *rows.shape[1:]), rows.dtype.newbyteorder("=")) if rows.ndim and numbers else None
@@ -147,19 +154,20 @@ def gather_rows(rows: Any, indices: Indices, out: Any) -> None:
     """Writes rows of an array or tensor into one of the same kind.
 
     Raises:
-        IndexError: an index is outside.
+        IndexError: an index is out of range.
+        ValueError: the shapes of the rows differ.
     """
     rows, out = _as_array(rows), _as_array(out)
-    if out.shape[1:] != rows.shape[1:]:  # else it would be broadcast
+    if out.shape[1:] != rows.shape[1:]:  # else NumPy would broadcast
         raise ValueError(f"a row of shape {rows.shape[1:]} does not fit one of {out.shape[1:]}")
     _take(rows, inside(indices, len(rows)), out)
 
 
 def inside(indices: Indices, length: int) -> Indices:
-    """The indices counted from the start, where negative ones count from the end.
+    """Returns the indices counted from the start; negative indices count from the end.
 
     Raises:
-        IndexError: one is outside.
+        IndexError: an index is out of range.
     """
     if not len(indices):
         return indices
@@ -180,14 +188,14 @@ def _take(rows: Array, places: Indices, out: Array) -> None:
     if functions is not None and size >= LARGE_ROW and is_plain and out.flags.c_contiguous:
         functions.stack(out.ctypes.data, (rows.ctypes.data + places * size).tolist(), size)
     else:
-        # `take` would copy the whole array first if that were not laid out so; "wrap" saves it a copy of the output
+        # `take` would first copy an array of any other layout; mode "wrap" saves a copy of the output
         rows.take(places, axis=0, out=out, mode="wrap")
 
 
 def _as_array(rows: Any) -> Array:
-    """An array over the same memory; of integers where NumPy lacks the tensor's dtype.
+    """Returns an array over the same memory; of integers if NumPy lacks the tensor's dtype.
 
-    `torch.index_select` is no quicker, and its threads get in the way of those of the training.
+    `torch.index_select` is no faster, and its threads compete with those of the training.
     """
     if isinstance(rows, np.ndarray):
         return rows
@@ -199,7 +207,7 @@ def _as_array(rows: Any) -> Array:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two layouts are the same: in structure, kinds of leaves, shapes and dtypes."""
+    """Returns whether two layouts are the same: in structure, kinds of leaves, shapes and dtypes."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray) or is_tensor(one):
@@ -211,7 +219,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def fields(structure: Any) -> list[Any]:
-    """What lies directly in a dict, a tuple, a list or a dataclass of a layout, or of an `out`."""
+    """Returns the direct items of a dict, a tuple, a list or a dataclass in a layout or an `out`."""
     if isinstance(structure, dict):
         return list(structure.values())
     if dataclasses.is_dataclass(structure):
@@ -220,7 +228,7 @@ def fields(structure: Any) -> list[Any]:
 
 
 def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
-    """The same structure with each leaf changed."""
+    """Returns the same structure with `change` applied to each leaf."""
     if isinstance(structure, np.ndarray) or is_tensor(structure):
         return change(structure)
     if isinstance(structure, dict):
@@ -235,25 +243,25 @@ def mapped(change: Callable[[Any], Any], structure: Any) -> Any:
 
 
 def leaves_of(structure: Any) -> list[Any]:
-    """All leaves of a structure, in order."""
+    """Returns all leaves of a structure, in order."""
     leaves: list[Any] = []
     mapped(leaves.append, structure)
     return leaves
 
 
 def all_or_none(layouts: Sequence[Any]) -> list[Any] | None:
-    """The layouts, if each dataset has one."""
+    """Returns the layouts, if every dataset has one; else None."""
     return None if any(layout is None for layout in layouts) else list(layouts)
 
 
 def layout_of(dataset: Any) -> Any:
-    """The layout of a dataset that may be unable to gather: None then."""
+    """Returns the layout of a dataset; None if it cannot gather."""
     gathers = gatherer(dataset)
     return None if gathers is None else gathers.gather_layout()
 
 
 def foreseen(dataset: Any) -> Any:
-    """The layout as far as it is known without a call of the user's code, which may open files; else `UNKNOWN`."""
+    """Returns the layout if it is known without calling the user's code, which may open files; else `UNKNOWN`."""
     source = gatherer(dataset)
     if source is None:
         return None
@@ -266,10 +274,10 @@ def foreseen(dataset: Any) -> Any:
 
 
 def gather_from(dataset: Any, indices: Indices, out: Any) -> Any:
-    """Hands on to a dataset that could gather when it was asked for its layout.
+    """Forwards to a dataset that could gather when its layout was requested.
 
     Raises:
-        BatchError: it has not written into `out`, of which the rest of the batch is a part.
+        BatchError: the dataset returned a value instead of writing into `out`, which is a part of the batch.
     """
     gathers = gatherer(dataset)
     if gathers is None:
@@ -280,17 +288,17 @@ def gather_from(dataset: Any, indices: Indices, out: Any) -> Any:
         return answer
     if answer is not None:
         raise BatchError(
-            f"{type(dataset).__name__}.gather() returned a {type(answer).__name__}: it has to write into `out`, and to "
+            f"{type(dataset).__name__}.gather() returned a {type(answer).__name__}: it must write into `out` and "
             "return None. Write out[...] = value, not out = value."
         )
     return None if _still_there(out, before) else NotImplemented
 
 
 def _still_there(out: Any, leaves: Sequence[Any]) -> bool:
-    """Whether these are still the leaves of `out`: what was put in their place is nowhere in the batch."""
+    """Returns whether these are still the leaves of `out`: an object in their place is not part of the batch."""
     try:
         now = leaves_of(out)
-    except TypeError:  # it is no leaf
+    except TypeError:  # an object that is neither a leaf nor a structure
         return False
     return len(now) == len(leaves) and all(map(operator.is_, now, leaves))
 
@@ -300,6 +308,6 @@ def _names(structure: Any) -> list[str]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of torch's own class."""
-    # Not `torch.Tensor`: another thread may be importing torch, which has none yet
+    """Returns whether the value is a tensor of torch's own class."""
+    # Not `torch.Tensor`: the attribute is missing while another thread imports torch
     return type(value) is getattr(sys.modules.get("torch"), "Tensor", None)

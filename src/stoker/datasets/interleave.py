@@ -1,4 +1,4 @@
-"""Many streams taken in turn, a few of them open at once."""
+"""Many streams read in turn, with a few of them open at once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 from stoker._hashing import bits
+from stoker.datasets._stream.listening import listened
+from stoker.datasets._stream.shards import ShardProgress, share_of
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import NoDatasetError, checked, pass_epoch, positive
-from stoker.datasets.listening import listened
-from stoker.datasets.shards import Progress, share_of
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end
 from stoker.errors import StateError, StateFormatError, StateMismatchError
 
@@ -20,27 +20,28 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class InterleaveDataset(Stream[T_co]):
-    """A block of samples of one stream, then of the next, around those that are open; one that ends makes room.
+    """A block of samples from each of the open streams in turn; the next stream replaces one that ends.
 
-    The order follows from the arguments and the epoch alone. Each worker gets streams of its own (`shard`), and opens
-    `open_at_once` of them.
+    The order depends on the arguments and the epoch alone. Each worker reads streams of its own (`shard`), of which it
+    opens `open_at_once`.
 
-    The state holds those of the open streams and a bit for each of the others. It can be loaded with any other number
-    of workers: streams that were open are then opened first.
+    The state holds those of the open streams and one bit for each other stream. It can be loaded with any number of
+    workers: the streams that were open are then opened first.
 
     Args:
-        streams: datasets (streams, or by index: read in their order), or functions that return one when its turn comes,
-            such as `functools.partial(TextLineDataset, path)`.
-        open_at_once: of how many streams samples are taken in turn.
-        block: how many samples are taken from a stream before the next has its turn.
-        seed: any integer: the streams are opened in an order that follows from it and the epoch. None: in their order.
-        empty: "skip" passes over a stream without samples; by default it is an error, since a file that was not filled
-            looks the same.
+        streams: datasets (streams, or datasets by index, read in their order), or functions that return one at its
+            turn, such as `functools.partial(TextLineStream, path)`.
+        open_at_once: the number of streams that are read in turn.
+        block: the number of samples taken from a stream at each turn.
+        seed: any integer; the order in which streams are opened depends on it and the epoch. None: in their given
+            order.
+        empty: "skip" passes over a stream without samples. The default is an error, because a file that was never
+            filled looks the same.
 
     Raises:
-        TypeError: something in `streams` is neither a dataset nor a function, or a number is no integer.
-        ValueError: there are no streams, a number is less than 1, or a stream has no samples: where that is known at
-            once, else in its turn, and then the next sample is another stream's.
+        TypeError: an item of `streams` is neither a dataset nor a function, or a number is not an integer.
+        ValueError: there are no streams, a number is less than 1, or a stream has no samples. An empty stream is
+            reported at once if its length is known, else at its turn; iteration then continues with another stream.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class InterleaveDataset(Stream[T_co]):
                     raise _without_samples(number, stream)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration, here and in the streams it opens. A loaded state has its own."""
+        """Sets the epoch of the next iteration, also for the streams it opens. A loaded state overrides it."""
         self.epoch = operator.index(epoch)
 
     @property
@@ -81,21 +82,21 @@ class InterleaveDataset(Stream[T_co]):
         """Returns the interleave of every `num_shards`-th stream, from stream `index` on.
 
         Raises:
-            ValueError: there are fewer streams than shards, or there is no such shard.
+            ValueError: there are fewer streams than shards, or `index` is not a shard.
         """
         part = copy.copy(self)
         part._numbers = share_of(self._numbers, num_shards, index)
         return part
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        return _Interleaved(self, Progress(self._numbers, len(self.streams), state))
+        return _Interleaved(self, ShardProgress(self._numbers, len(self.streams), state))
 
 
 class _Interleaved(StreamIterator[T_co]):
-    def __init__(self, dataset: InterleaveDataset[T_co], progress: Progress) -> None:
+    def __init__(self, dataset: InterleaveDataset[T_co], progress: ShardProgress) -> None:
         self._streams, self._block = dataset.streams, dataset.block
         self._skips_empty = dataset.empty == "skip"
-        self._new: set[int] = set()  # opened at their start, and have given nothing yet
+        self._new: set[int] = set()  # opened at their start, no sample given yet
         self._progress = progress
         self._order = {name: getattr(dataset, name) for name in ("open_at_once", "block", "seed")}
         saved = progress.saved
@@ -105,11 +106,11 @@ class _Interleaved(StreamIterator[T_co]):
         if dataset.seed is not None:
             progress.waiting = deque(sorted(progress.waiting, key=bits(dataset.seed, self._epoch)))
         self._open: list[tuple[int, StreamIterator[T_co]]] = []
-        self._failed: deque[tuple[int, State | None, Exception]] = deque()  # could not be opened; to be told
+        self._failed: deque[tuple[int, State | None, Exception]] = deque()  # failed to open; error not raised yet
         while len(self._open) < dataset.open_at_once and (opened := self._next_stream()):
             self._open.append(opened)
-        self._turn = count(saved, "turn") if progress.is_own else 0  # whose samples are taken
-        self._given = count(saved, "given") if progress.is_own else 0  # of its block
+        self._turn = count(saved, "turn") if progress.is_own else 0  # position in `_open` of the current stream
+        self._given = count(saved, "given") if progress.is_own else 0  # samples of its block given so far
         if self._turn >= max(1, len(self._open) + len(self._failed)) or self._given >= self._block:
             raise StateFormatError(f"the state is damaged: turn {self._turn} of {len(self._open)} open streams")
         self._turn %= max(1, len(self._open))
@@ -118,7 +119,7 @@ class _Interleaved(StreamIterator[T_co]):
         while self._open or self._failed:
             if self._failed:
                 number, _, error = self._failed.popleft()
-                self._progress.finish(number)  # it is not tried again
+                self._progress.finish(number)  # not tried again
                 raise error
             number, stream = self._open[self._turn]
             try:
@@ -136,7 +137,7 @@ class _Interleaved(StreamIterator[T_co]):
         raise StopIteration
 
     def state_dict(self) -> State:
-        # in the order of their turns; more than are open at once only where other workers began them
+        # in the order of their turns; more than `open_at_once` only if other workers began them
         begun = {number: stream.state_dict() for number, stream in self._open} | self._progress.begun
         begun |= {number: state for number, state, _ in self._failed if state is not None}
         own = {**self._order, "epoch": self._epoch, "turn": self._turn, "given": self._given}
@@ -156,7 +157,7 @@ class _Interleaved(StreamIterator[T_co]):
             state = begun.pop(number, None)
             try:
                 opened = self._opened(number, state)
-            except (StateError, NoDatasetError):  # not the stream's fault
+            except (StateError, NoDatasetError):  # not caused by the stream
                 raise
             except Exception as error:
                 told = not_the_end(f"streams[{number}]") if isinstance(error, StopIteration) else error
@@ -178,8 +179,8 @@ class _Interleaved(StreamIterator[T_co]):
 def _without_samples(number: int, stream: Any) -> ValueError:
     named = type(stream).__name__ if _is_dataset(stream) or is_stream(stream) else repr(stream)
     return ValueError(
-        f"stream {number} of the interleave ({named:.100}) has no samples. Look at where its data comes from; if that "
-        "may be, pass empty='skip'."
+        f"stream {number} of the interleave ({named:.100}) has no samples. Check its source of data, or pass "
+        "empty='skip' if streams may be empty."
     )
 
 

@@ -1,4 +1,4 @@
-"""A dataset from anything that can be iterated over."""
+"""Datasets from iterables."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def from_iterable(factory: Callable[..., Iterable[T]], *args: Any, **kwargs: Any) -> Stream[T]:
-    """Returns the stream of what `factory(*args, **kwargs)` yields: a generator function's values, for instance.
+    """Returns a stream of the values that `factory(*args, **kwargs)` yields, for instance of a generator function.
 
-    The factory is called at the start of each iteration, in the worker that iterates. How the stream is resumed
-    depends on what it returns: a list or a dataset by index is entered at the index, in constant time; a stream, or an
-    iterator with `state_dict` and `load_state_dict`, at its own state; of anything else, the samples that were given
-    are made again and thrown away.
+    The factory is called at the start of each iteration, in the worker that iterates. The type of its result determines
+    how the stream is resumed. A list or a dataset by index is continued at the index, in constant time; a stream, or an
+    iterator with `state_dict` and `load_state_dict`, at its own state. For any other iterable, the samples already
+    given are made again and discarded.
 
     Args:
         factory: a function that returns an iterable, a new one at each call.
-        *args: its arguments.
-        **kwargs: its arguments by name.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
 
     Raises:
-        TypeError: `factory` cannot be called; a generator, for instance, which could be read only once.
+        TypeError: `factory` is not callable; for instance a generator, which could be read only once.
     """
     return _FromIterable(factory, args, kwargs)
 
@@ -38,8 +38,8 @@ class _FromIterable(Stream[T_co]):
         if not callable(factory):
             raise TypeError(
                 f"from_iterable(factory) was given a {type(factory).__name__}, which cannot be called. Each epoch "
-                "iterates anew, so give the function that makes it, and its arguments: from_iterable(f, x), not "
-                "from_iterable(f(x))."
+                "iterates anew, so pass the function that makes the iterable, and its arguments: from_iterable(f, x), "
+                "not from_iterable(f(x))."
             )
         self.factory = factory
         self.args = args
@@ -48,7 +48,7 @@ class _FromIterable(Stream[T_co]):
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
         tell, current.reading.on_read_again = current.reading.on_read_again, None
         if tell is not None and state and state.get("seen"):
-            tell(state["seen"])  # what the factory draws is its first sample's
+            tell(state["seen"])  # random numbers drawn by the factory belong to the first sample
         try:
             made = self.factory(*self.args, **self.kwargs)
         except StopIteration as error:
@@ -56,9 +56,9 @@ class _FromIterable(Stream[T_co]):
         if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
             name = getattr(self.factory, "__qualname__", type(self.factory).__name__)
             raise TypeError(
-                f"from_iterable({name}): {name} returned {made!r:.100}, which cannot be iterated over. Has it "
-                "forgotten to return its iterable, or to yield?"
+                f"from_iterable({name}): {name} returned {made!r:.100}, which is not iterable. Is a return or "
+                "a yield missing?"
             )
         if isinstance(made, Sequence) or hasattr(made, "state_dict") or not hasattr(made, "__iter__"):
             return resume(made, state)
-        return Counted(iter(made), state, tell)  # never by index: the items of a dict, for instance, are others
+        return Counted(iter(made), state, tell)  # never by index: indexing a dict, for instance, gives other items

@@ -1,4 +1,4 @@
-"""Every sample through a function."""
+"""A function applied to every sample."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class MapDataset(Dataset[T_co]):
-    """Sample i is `fn(dataset[i])`; over a stream, a stream of `fn(sample)`.
+    """The results of `fn` for each sample of a dataset: `fn(dataset[i])`, or over a stream, a stream of `fn(sample)`.
 
     Order, length, shards and state are the source's. `fn` runs in the worker that fetches, under the sample's own seed,
-    so it may draw random numbers. It is called again at each access; nothing is kept.
+    so it may draw random numbers. It is called again at each access; nothing is cached.
 
     Args:
         dataset: by index, or a stream: the `MapDataset` is then an `IterableDataset`.
-        fn: takes a sample and returns what takes its place. Where workers are threads, it is called by several at once.
+        fn: takes a sample and returns its replacement. If workers are threads, several call it at once.
 
     Raises:
-        TypeError: `dataset` is no dataset, `fn` cannot be called, or a subclass of this class was given a stream.
+        TypeError: `dataset` is not a dataset, `fn` is not callable, or a subclass of this class was given a stream.
     """
 
+    stoker_protocol = True
     dataset: Any
     fn: Callable[[Any], T_co]
 
@@ -42,17 +43,18 @@ class MapDataset(Dataset[T_co]):
         """Returns the source's length.
 
         Raises:
-            TypeError: the source does not know it.
+            TypeError: the source has no length.
         """
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> T_co:
-        """Returns `fn` of the source's sample at `index`, which may be negative if the source's may."""
+        """Returns `fn` of the source's sample at `index`; negative if the source accepts that."""
         return self.fn(self.dataset[index])
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], list[T_co]]:
-        """Fetches several samples at once: there only if the source can, because samples are then seeded together.
+        """Returns a function that fetches several samples. Exists only if the source has `__getitems__`, because
+        samples are then seeded together.
 
         Raises:
             AttributeError: the source has no `__getitems__`.
@@ -61,11 +63,11 @@ class MapDataset(Dataset[T_co]):
         return lambda indices: [self.fn(sample) for sample in fetch(indices)]
 
     def describe(self, index: Any) -> Any:
-        """Returns what the source says of its sample at `index`, by a `describe(index)` of its own; else None."""
+        """Returns the source's description of its sample at `index`, if it offers `describe`; else None."""
         return describe(self.dataset, index)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the source which epoch follows, if it wants to know."""
+        """Passes the epoch to the source if it offers `set_epoch`."""
         pass_epoch(self.dataset, epoch)
 
 
@@ -80,10 +82,10 @@ class _MapStream(MapDataset[T_co], Stream[T_co]):
         return MapDataset(shard_of(self.dataset, num_shards, index), self.fn)
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        return _Mapped(resume(self.dataset, state), self.fn)
+        return _MapIterator(resume(self.dataset, state), self.fn)
 
 
-class _Mapped(StreamIterator[T_co]):
+class _MapIterator(StreamIterator[T_co]):
     def __init__(self, source: StreamIterator[Any], fn: Callable[[Any], T_co]) -> None:
         self._source = source
         self._fn = fn

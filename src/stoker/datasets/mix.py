@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from stoker.datasets._stream.listening import listened
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, shard_of, shards_of
-from stoker.datasets.listening import listened
 from stoker.datasets.proportion import Proportions, exact
 from stoker.datasets.stream import State, Stream, StreamIterator, count, parts, same_settings
 from stoker.errors import StateFormatError
@@ -18,34 +18,35 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class MixDataset(Dataset[T_co]):
-    """Samples of several datasets in turn, in proportion to their weights; each dataset in its own order.
+    """Samples of several datasets in proportion to their weights, each dataset in its own order.
 
-    Nothing is drawn at random: i and the weights alone decide which dataset gives sample i, and of the first i samples
-    each dataset has its share, within one sample for up to three datasets and within two for more. Any index is found
-    in some microseconds. With a stream among the datasets it is a stream; the others are then read from their start.
+    Nothing is random: i and the weights alone decide which dataset gives sample i. Of the first i samples each dataset
+    has its share, within one sample for up to three datasets and within two for more. Finding an index takes a few
+    microseconds. The mix is a stream if one of the datasets is; the others are then read from their start.
 
-    What happens at the turn of a dataset that has no more samples:
+    `stop` says how the mix continues at the turn of a dataset without further samples:
 
     - `stop="first"`: the mix ends, in exact proportions to the last sample.
-    - `stop="drop"`: it continues with the others, in their proportions: every sample once.
-    - `stop="repeat"`: that dataset starts again, until each dataset has been read once.
+    - `stop="drop"`: the mix continues with the others, in their proportions: every sample occurs once.
+    - `stop="repeat"`: that dataset starts again, until every dataset has been read once.
 
     Shards of a stream are mixes of the datasets' shards, each in these proportions and with its own end.
 
     Args:
         datasets: at least one, by index or streams.
-        weights: one for each, above 0, in any unit. They are taken exactly, so `[7, 2, 1]` is a hair's breadth beside
-            `[0.7, 0.2, 0.1]`; a state is of one of the two.
-        stop: see above.
+        weights: one weight above 0 for each dataset, in any unit. They are used exactly: `[7, 2, 1]` and
+            `[0.7, 0.2, 0.1]` differ by rounding, and a state of one does not load into the other.
+        stop: "first", "drop" or "repeat", see above.
 
     Raises:
-        TypeError: `datasets` is no list or tuple of datasets, a weight is no number, or a subclass of this class was
-            given a stream.
-        ValueError: there is no dataset; the weights are not as many, or one is not finite and above 0; `stop` is
-            unknown; or a dataset is empty, unless they are dropped. (A stream that gives no sample raises it while
-            iterating.)
+        TypeError: `datasets` is not a list or tuple of datasets, a weight is not a number, or a subclass of this class
+            was given a stream.
+        ValueError: there is no dataset; the number of weights differs from that of datasets; a weight is not finite and
+            above 0; `stop` is unknown; or a dataset is empty and `stop` is not "drop". (For a stream without samples it
+            is raised while iterating.)
     """
 
+    stoker_protocol = True
     datasets: list[Any]
     weights: list[Any]
     stop: str
@@ -77,34 +78,34 @@ class MixDataset(Dataset[T_co]):
         self._starts = [stretch.start for stretch in self._stretches]
 
     def __len__(self) -> int:
-        """Returns how many samples come until the end that `stop` sets."""
+        """Returns the number of samples up to the end that `stop` sets."""
         return self._stretches[-1].stop
 
     def __getitem__(self, index: Any) -> T_co:
-        """Returns the sample at `index`, from the end where it is negative.
+        """Returns the sample at `index`; a negative index counts from the end.
 
         Raises:
-            IndexError: it is outside.
+            IndexError: `index` is out of range.
         """
         source, nth = self._turn(absolute(index, len(self)))
         sample: T_co = self.datasets[source][nth]
         return sample
 
     def _turn(self, position: int) -> tuple[int, int]:
-        """Which dataset's sample is at a position, and at which index."""
+        """Returns the dataset that gives the sample at a position, and the index within it."""
         stretch = self._stretches[bisect_right(self._starts, position) - 1]
         place, turn = stretch.proportions.turn(position - stretch.start)
         source = stretch.sources[place]
         return source, (stretch.given[place] + turn) % self._lengths[source]
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the datasets which epoch follows, those that want to know."""
+        """Passes the epoch to the datasets that offer `set_epoch`."""
         for dataset in self.datasets:
             pass_epoch(dataset, epoch)
 
 
 class _Stretch(NamedTuple):
-    """Positions from `start` to `stop` - 1, at which these sources take turns; `given` are their samples before."""
+    """Positions from `start` to `stop` - 1, at which `sources` take turns; `given` counts earlier samples of each."""
 
     start: int
     stop: int
@@ -114,11 +115,11 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(shares: list[Fraction], lengths: list[int], stop: str) -> Iterator[_Stretch]:
-    """A mix by index, cut where a source drops out."""
+    """Yields the stretches of a mix by index: a new one begins whenever a source drops out."""
     start, sources, given = 0, list(range(len(shares))), [0] * len(shares)
     while sources:
         proportions = Proportions([shares[source] for source in sources])
-        # At which turn each is asked in vain.
+        # The position at which each source has no sample left.
         ends = [proportions.position(place, lengths[source] - given[place]) for place, source in enumerate(sources)]
         size = max(ends) if stop == "repeat" else min(ends)
         yield _Stretch(start, start + size, sources, given, proportions)
@@ -132,7 +133,7 @@ def _stretches(shares: list[Fraction], lengths: list[int], stop: str) -> Iterato
 def _empty(place: int, datasets: Sequence[Any]) -> ValueError:
     return ValueError(
         f"dataset {place} of the mix ({type(datasets[place]).__name__}) gave no sample, so it cannot have its share. "
-        "Leave it out, or use stop='drop', which goes on without it."
+        "Remove it, or pass stop='drop' to continue without it."
     )
 
 
@@ -153,7 +154,9 @@ class _MixStream(MixDataset[T_co], Stream[T_co]):
 
 
 class _Mixed(StreamIterator[Any]):
-    """Counts positions from where the last source dropped out, and notes which have been through once."""
+    """Iterator of a mix. Positions count from the last drop-out of a source; `_ended` lists the sources read to their
+    end.
+    """
 
     def __init__(self, datasets: list[Any], shares: list[Fraction], stop: str, state: State | None) -> None:
         states = parts(state, "datasets", len(datasets))
@@ -175,7 +178,7 @@ class _Mixed(StreamIterator[Any]):
             self._proportions = Proportions([self._shares[source] for source in self._turns])
 
     def __next__(self) -> Any:
-        again = False  # whether the source whose turn it is has just been started again
+        again = False  # whether the current source has just been restarted
         while self._turns:
             place, turn = self._proportions.turn(self._position)
             source = self._turns[place]

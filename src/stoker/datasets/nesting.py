@@ -1,4 +1,4 @@
-"""Datasets in datasets: who gives whole batches, where those around it only hand on what they are asked."""
+"""Nested datasets: the datasets inside a wrapper, and the one among them that fetches whole batches."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ _HANDING_ON = {
     **dict.fromkeys(("Subset", "MapDataset", "CacheDataset", "PackDataset"), "dataset"),
     **dict.fromkeys(("ConcatDataset", "StackDataset", "ZipDataset"), "datasets"),
 }
-"""Our classes, and torch's of the same names, that ask others for what they give, and where they keep these."""
+"""Classes of Stoker, and of torch under the same names, that forward to inner datasets, with the attribute that holds
+them.
+"""
 
 _HOMES = ("stoker.datasets.", "torch.utils.data.")
+
+_PLAIN = ("Subset", "ConcatDataset")
+"""Classes that hold only datasets and numbers."""
 
 _FETCHING = ("__getitem__", "__getitems__")
 
 
 def held_by(dataset: Any, methods: tuple[str, ...]) -> list[Any] | None:
-    """The datasets that one of our classes, or of torch's, hands on to; None for any other, which answers by itself.
+    """Returns the datasets that a wrapper of Stoker or torch forwards to; None for any other dataset.
 
-    A subclass that has one of `methods` of its own is another, and so is an object that has.
+    A subclass, or an object, that defines one of `methods` itself does not count as a wrapper.
     """
     if not getattr(dataset, "__dict__", {}).keys().isdisjoint(methods):
         return None
@@ -33,12 +38,13 @@ def held_by(dataset: Any, methods: tuple[str, ...]) -> list[Any] | None:
 
 
 def batched_by(dataset: Any) -> Any:
-    """The dataset with a `__getitems__` of its own, this one or one in it: whole batches are fetched then. Else None.
+    """Returns the dataset whose own `__getitems__` fetches whole batches: this one or one inside it. None if there is
+    none.
 
-    `Subset`, `StackDataset` and others of ours always have the method, and only hand on. Where nobody has one to hand
-    on to, samples are fetched one by one: each has its own seed, threads may make them, and workers share batches. So
-    they are where rows of `columns` go through a function: what the rows gain by being read at once is nothing beside
-    it.
+    `Subset`, `StackDataset` and other classes of Stoker always have the method but only forward it. Without a dataset
+    to forward to, samples are fetched one by one: each has its own seed, threads may make them, and workers share
+    batches. The rows of `columns` that pass through a function are fetched one by one as well: reading them together
+    would save little compared with the function.
     """
     if not callable(getattr(dataset, "__getitems__", None)):
         return None
@@ -49,9 +55,24 @@ def batched_by(dataset: Any) -> Any:
     return None if _is_ours(found, "Columns") and _is_ours(dataset, "MapDataset") else found
 
 
+def unpickled_once(dataset: Any) -> bool:
+    """Returns whether the dataset's class declares `unpickle_once = True`, so that clean workers may share one
+    unpickled copy.
+
+    A `Subset` or `ConcatDataset`, also torch's own, has the declaration that all its datasets have.
+    """
+    kind = type(dataset)
+    declared = getattr(kind, "unpickle_once", None)
+    if declared is not None or not kind.__module__.startswith(_HOMES) or kind.__name__ not in _PLAIN:
+        return declared is True
+    held = held_by(dataset, _FETCHING) or [None]
+    return all(map(unpickled_once, held))
+
+
 def _is_overridden(dataset: Any) -> bool:
-    """Whether its samples are those of a `__getitem__` that comes before the `__getitems__` of a class of ours, or of
-    torch's, which would pass it by."""
+    """Returns whether a subclass overrides `__getitem__` below a `__getitems__` of Stoker or torch, which would bypass
+    it.
+    """
     if "__getitems__" in getattr(dataset, "__dict__", {}):
         return False
     having = [base for base in type(dataset).__mro__ if not vars(base).keys().isdisjoint(_FETCHING)]

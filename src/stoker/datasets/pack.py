@@ -1,4 +1,4 @@
-"""Short sequences together in rows of one length, so that little of a row is padding."""
+"""Short sequences packed into rows of one length, with little padding."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
-from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
 from stoker.errors import StateMismatchError
 
@@ -19,43 +19,47 @@ Row = dict[str, Array]
 
 
 class PackDataset(Dataset[Row]):
-    """Rows of `length` tokens, each made of whole documents, as many as fit.
+    """Rows of `length` tokens, each packed with as many whole documents as fit.
 
-    Of `window` documents after another, the longest is placed first, each into the fullest row that has room for it
-    (best fit, decreasing). The rows then come in the order of their first documents, and the documents of a row in
-    their order. With a window of 1,024, padding is below 2 % for documents that are mostly shorter than half a row,
-    where one document a row would leave 50 to 80 %. Empty documents are left out.
+    Of `window` consecutive documents, the longest is placed first, each into the fullest row with room for it (best
+    fit, decreasing). The rows then come in the order of their first documents, and the documents of a row in their
+    order. With a window of 1,024, padding is below 2 % for documents that are mostly shorter than half a row; one
+    document for each row would leave 50 to 80 %. Empty documents are left out.
 
     A row is a dictionary of three int64 arrays of shape (length,):
 
     - `tokens`: the documents, then `padding`;
     - `positions`: 0, 1, 2, … from the start of each document; 0 in the padding;
-    - `segment_ids`: 1 for the first document of the row, 2 for the next, …; 0 in the padding. Attention between two
-      places is meant where these are equal.
+    - `segment_ids`: 1 for the first document of the row, 2 for the next, …; 0 in the padding. Attention is meant only
+      between places with equal ids.
 
-    Over a stream: a stream, which holds the documents of one window. Its state is the source's before that window;
-    resuming reads at most `window` documents again. Over a dataset by index: one by index, for which the lengths must
-    be known. Its plan is made at once, in 2 s per million documents, and takes 8 bytes a document and 8 a row (another
-    8 a document if any is split). Each row is then made of the documents that it asks the dataset for.
+    Over a stream, the result is a stream, which holds the documents of one window. Its state is the source's state
+    before that window; resuming reads at most `window` documents again. Over a dataset by index, the result is a
+    dataset by index, and `lengths` is required. Its plan is made at construction, in 2 s per million documents, and
+    takes 8 bytes for each document and for each row (another 8 for each document if any is split). A row fetches its
+    documents from the dataset.
 
     Args:
         dataset: documents: sequences of integers in one dimension (list, array or tensor).
-        length: of a row, in tokens.
-        lengths: of a dataset by index only: the number of tokens of each document, as integers. An array is not copied.
-        window: how many documents are packed together.
-        key: where in a sample the document is: `sample[key]`. None: the sample is the document.
+        length: the length of a row, in tokens.
+        lengths: for a dataset by index only: the number of tokens of each document, as integers. An array is not
+            copied.
+        window: the number of documents that are packed together.
+        key: the key of the document in a sample: `sample[key]`. None: the sample is the document.
         padding: the token that fills a row.
-        too_long: what to do with a document longer than a row: "error", or "split" it into pieces of `length`, each of
+        too_long: the treatment of a document longer than a row: "error", or "split" into pieces of `length`, each of
             which counts as a document.
 
     Attributes:
-        padding_share: by index only: which part of all rows is padding.
+        padding_share: for a dataset by index only: the fraction of all tokens in rows that is padding.
 
     Raises:
-        TypeError: `dataset` is no dataset, or something is no integer.
-        ValueError: a number is out of range; `lengths` is missing, has no length for each document, or is for a stream;
-            or a document is too long. (Over a stream, this is found when it is read.)
+        TypeError: `dataset` is not a dataset, or a number, length or token is not an integer.
+        ValueError: a number is out of range; `lengths` is missing, does not have one length for each document, or is
+            given for a stream; or a document is too long. (A stream raises the last while it is read.)
     """
+
+    stoker_protocol = True
 
     def __init__(
         self,
@@ -78,14 +82,14 @@ class PackDataset(Dataset[Row]):
             raise ValueError(f"too_long is {too_long!r}, expected 'error' or 'split'")
         if is_stream(dataset):
             if lengths is not None:
-                raise ValueError("lengths are for a dataset by index: a stream's documents are measured as they come")
+                raise ValueError("lengths= is for a dataset by index: documents of a stream are measured as read")
             become_stream(self, _PackStream)
         else:
             self.lengths = _checked_lengths(lengths, len(dataset))
             self._plan()
 
     def _plan(self) -> None:
-        """Which documents make which row."""
+        """Computes which documents make up which row."""
         documents: list[Array] = []
         starts: list[Array] = []
         sizes: list[Array] = []
@@ -114,18 +118,19 @@ class PackDataset(Dataset[Row]):
         return len(self._ends)
 
     def __getitem__(self, index: Any) -> Row:
-        """Returns a row, counted from the end where `index` is negative.
+        """Returns a row; a negative index counts from the end.
 
         Raises:
-            IndexError: there is no such row.
-            ValueError: a document has another length than `lengths` says, or more than one dimension.
-            TypeError: a document is not of integers.
+            IndexError: `index` is out of range.
+            ValueError: the length of a document differs from `lengths`, or it has more than one dimension.
+            TypeError: a document does not consist of integers.
         """
         return self._row(index, lambda documents: [self.dataset[document] for document in documents])
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], list[Row]]:
-        """Makes several rows: there only if the source has `__getitems__`, which is then asked once for each row.
+        """Returns a function that makes several rows. Exists only if the source has `__getitems__`, which it calls once
+        per row.
 
         Raises:
             AttributeError: the source has no `__getitems__`.
@@ -134,7 +139,7 @@ class PackDataset(Dataset[Row]):
         return lambda indices: [self._row(index, fetch) for index in indices]
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the source which epoch follows, if it wants to know."""
+        """Passes the epoch to the source if it offers `set_epoch`."""
         pass_epoch(self.dataset, epoch)
 
     def _row(self, index: Any, fetch: Callable[[list[int]], list[Any]]) -> Row:
@@ -147,7 +152,7 @@ class PackDataset(Dataset[Row]):
             document = self._document(sample, number)
             if len(document) != self.lengths[number]:
                 raise ValueError(
-                    f"document {number} has {len(document)} tokens, and lengths says {self.lengths[number]}: were the "
+                    f"document {number} has {len(document)} tokens, but lengths says {self.lengths[number]}: were the "
                     "lengths measured on this dataset, with this tokenizer?"
                 )
             pieces.append(document[start : start + self.length])
@@ -162,11 +167,11 @@ class PackDataset(Dataset[Row]):
         return document
 
     def _cut(self, total: int, number: int) -> Iterator[tuple[int, int]]:
-        """Start and size of each piece of a document."""
+        """Yields the start and size of each piece of a document."""
         if total > self.length and self.too_long == "error":
             raise ValueError(
-                f"document {number} has {total} tokens, and a row only {self.length}: pass too_long='split', a larger "
-                "length, or leave such documents out"
+                f"document {number} has {total} tokens, but a row has {self.length}: pass too_long='split' or a larger "
+                "length, or remove such documents"
             )
         for start in range(0, total, self.length):
             yield start, min(self.length, total - start)
@@ -185,7 +190,7 @@ class PackDataset(Dataset[Row]):
 
 class _PackStream(PackDataset, Stream[Row]):
     def __len__(self) -> int:
-        raise TypeError("how many rows the documents of a stream make is known only at its end")
+        raise TypeError("the number of rows packed from a stream is known only at its end")
 
     @property
     def num_shards(self) -> int:
@@ -200,7 +205,9 @@ class _PackStream(PackDataset, Stream[Row]):
 
 
 class _Packed(StreamIterator[Row]):
-    """Stands behind `given` rows of the window that begins behind `before` documents, where `state` is the source's."""
+    """Iterator of rows. `_given` rows were given of the window that begins after `_before` documents; `_state` is the
+    source's state at the start of that window.
+    """
 
     def __init__(self, dataset: _PackStream, state: State | None) -> None:
         self._dataset = dataset
@@ -237,7 +244,7 @@ class _Packed(StreamIterator[Row]):
             except StopIteration:
                 self._ended = True
                 return
-            self._read += 1  # a document that is refused is passed over when the iterator is asked again
+            self._read += 1  # a rejected document is skipped by the next call
             number = self._before + self._read - 1
             try:
                 document = self._dataset._document(sample, number)
@@ -254,10 +261,12 @@ class _Packed(StreamIterator[Row]):
 
 
 def best_fit(sizes: Sequence[int], room: int) -> list[list[int]]:
-    """Distributes things of these sizes among rows with this room, the largest first, each into the fullest that fits.
+    """Distributes items of these sizes among rows of `room`, the largest first, each into the fullest row with room for
+    it.
 
     Returns:
-        The places in `sizes` for each row, ascending; the rows by their first. Each size must be from 1 to `room`.
+        The positions in `sizes` for each row, ascending; the rows in the order of their first item. Each size must be
+        from 1 to `room`.
     """
     rows: list[list[int]] = []
     open_rows: list[tuple[int, int]] = []  # (room left, row), sorted
@@ -279,7 +288,7 @@ def _checked_lengths(lengths: Any, number: int) -> Array:
     if lengths is None:
         raise ValueError(
             "PackDataset over a dataset by index needs lengths=, the number of tokens of each document: "
-            "lengths=[len(document) for document in dataset], kept beside the data, saves reading all of it each time"
+            "lengths=[len(document) for document in dataset]. Store them with the data to avoid reading it each time"
         )
     array: Array = np.asarray(lengths)
     if array.shape != (number,):

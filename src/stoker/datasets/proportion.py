@@ -1,19 +1,19 @@
-"""Whose turn it is: an endless sequence of sources in given proportions, known at any position.
+"""An endless sequence of sources in given proportions, known at any position.
 
-**The tree.** Two sources of shares p and 1 - p have an exact answer: of the first r positions, the first source gets
-p * r, rounded. So the sources are paired into a binary tree (Huffman's, which joins the two smallest until one is
-left): at each node the samples that pass are divided between its two sides in this way, and a position is followed
-down to a leaf, counting on the way. That is a few integer operations for a source with a large share, and as many
-nodes as its share has bits for a small one; nothing is stored but the tree. Weights are taken as the exact fractions
-that they are, so proportions are exact however long it runs.
+**The tree.** Two sources of shares p and 1 - p have an exact answer: of the first r positions, the first source gets p
+* r, rounded. The sources are therefore paired into a binary tree (Huffman's, which joins the two smallest until one is
+left). Each node divides its samples between its two sides by this rule, and a position is followed down to a leaf,
+counting on the way. That takes a few integer operations for a source with a large share, and one node for each bit of
+its share for a small one; only the tree is stored. Weights are used as the exact fractions that they are, so
+proportions stay exact for any length.
 
-**How even it is.** A rounding is off by at most one half, and each node below passes on its share of what came from
-above. That sums up to less than one sample for up to three sources: of the first i positions a source of share w has
-w * i, within one. For more it stays below two (in Huffman's tree a node with two sides has at most 2/3 of the node
-above); among 20,000 random weightings of up to 40 sources the largest was 1.33. A merge of evenly spaced samples has no
-such bound: the large one of a large and twenty equal small sources is then 9 samples off.
+**Evenness.** A rounding is off by at most one half, and each node below passes on its share of the error from above.
+The sum is less than one sample for up to three sources: of the first i positions a source of share w has w * i, within
+one. For more sources it stays below two (in Huffman's tree a node with two sides has at most 2/3 of the node above);
+among 20,000 random weightings of up to 40 sources the largest was 1.33. A merge of evenly spaced samples has no such
+bound: with one large and twenty equal small sources, the large one is 9 samples off.
 
-The sequence of a list of weights is never to change: orders that were used once must repeat.
+The sequence for a list of weights must never change: orders that were used once must repeat.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Node(NamedTuple):
 
 
 class Proportions:
-    """An endless sequence of turns of `len(weights)` sources, by position. Immutable, any thread may ask.
+    """An endless sequence of turns of `len(weights)` sources, by position. Immutable and thread safe.
 
     Args:
         weights: one for each source, see `exact`.
@@ -57,12 +57,12 @@ class Proportions:
                 below += [(side, [*path, (*step, side is node.sides[0])]) for side in node.sides]
 
     def turn(self, position: int) -> tuple[int, int]:
-        """Whose turn it is at a position, and how many turns that source had before."""
+        """Returns the source at a position, and the number of its earlier turns."""
         weight, order, sides = self._root
         while sides is not None:
             heavier, lighter = sides
             before, rest = divmod(2 * position * heavier.weight + weight, 2 * weight)  # as in `_heavier`
-            if rest + 2 * heavier.weight >= 2 * weight:  # then the heavier side has one more behind this position
+            if rest + 2 * heavier.weight >= 2 * weight:  # then this position belongs to the heavier side
                 position = before
                 weight, order, sides = heavier
             else:
@@ -71,9 +71,9 @@ class Proportions:
         return -order, position
 
     def position(self, source: int, turn: int) -> int:
-        """At which position a source has a turn, counted from 0: `turn(position(s, t)) == (s, t)`."""
+        """Returns the position of a source's turn, counted from 0: `turn(position(s, t)) == (s, t)`."""
         for weight, heavier, is_heavier in reversed(self._paths[source]):
-            # The first position behind which one side has turn + 1, solved from the rounding of `_heavier`.
+            # The first position after which the side has turn + 1, solved from the rounding of `_heavier`.
             if is_heavier:
                 turn = -(-(2 * turn + 1) * weight // (2 * heavier)) - 1
             else:
@@ -81,7 +81,7 @@ class Proportions:
         return turn
 
     def before(self, position: int) -> list[int]:
-        """How many of the positions before this one each source has."""
+        """Returns the number of earlier positions of each source."""
         counts = []
         for source in range(len(self._paths)):
             left = position
@@ -93,19 +93,19 @@ class Proportions:
 
 
 def _heavier(positions: int, weight: int, heavier: int) -> int:
-    """How many of a node's first positions its heavier side has: its share, rounded, a half upwards."""
+    """Returns the number of a node's first positions that its heavier side has: its share, rounded half up."""
     return (2 * positions * heavier + weight) // (2 * weight)
 
 
 def exact(weights: Sequence[Any]) -> list[Fraction]:
-    """Weights as the fractions that they are.
+    """Returns weights as exact fractions.
 
     Args:
-        weights: finite numbers above 0, of Python's or NumPy's or one-element tensors; their sum may be any.
+        weights: finite numbers above 0, of Python or NumPy, or one-element tensors; their sum is arbitrary.
 
     Raises:
-        TypeError: one is no number.
-        ValueError: one is zero, negative, infinite or not a number.
+        TypeError: a weight is not a number.
+        ValueError: a weight is zero, negative, infinite or NaN.
     """
     fractions = []
     for place, weight in enumerate(weights):
@@ -113,8 +113,8 @@ def exact(weights: Sequence[Any]) -> list[Fraction]:
         try:
             usable = math.isfinite(number) and number > 0
         except TypeError:
-            raise TypeError(f"weights[{place}] is {weight!r}, which is no number") from None
+            raise TypeError(f"weights[{place}] is {weight!r}, which is not a number") from None
         if not usable:
-            raise ValueError(f"weights[{place}] is {number}: weights are finite and above 0; leave the dataset out")
+            raise ValueError(f"weights[{place}] is {number}: weights must be finite and above 0; drop the dataset")
         fractions.append(Fraction(number))
     return fractions

@@ -1,17 +1,17 @@
-"""A stream in another order: what can be done where only the next sample can be had.
+"""Shuffling of a stream, which gives only its next sample, within a bounded buffer.
 
 **The order.** Sample i is given the place i + d, with d drawn evenly from -buffer_size to +buffer_size by a hash of
-(seed, epoch, i), and the samples are delivered in the order of their places. What has not been read yet, from sample i
-on, has no place below i - buffer_size, so all places up to there can be delivered; on average buffer_size samples are
-held. Places before the first sample or behind the last are folded back, so that both ends are mixed as well as the
-rest; a stream of at most buffer_size samples is shuffled wholly.
+(seed, epoch, i), and the samples are delivered in the order of their places. Samples not yet read, from sample i on,
+have no place below i - buffer_size, so all places up to there can be delivered; on average buffer_size samples are
+held. Places before the first sample or after the last are folded back, so that both ends are mixed as well as the rest;
+a stream of at most buffer_size samples is shuffled completely.
 
-**Why not the usual buffer**, which delivers a random one of those it holds and puts the next in its place? There a
-sample stays as long as chance wants, so what is held follows from all that went before: it can only be resumed by
-storing its samples, or by reading again from the oldest, some buffer_size * ln(buffer_size) samples back. Here a place
-follows from i alone, and nothing held is older than 2 * buffer_size samples. The price is some spread, measured as the
-standard deviation of how far samples move, in buffer sizes: 0.58 here, 1.00 there. (Blocks that are permuted have 0.41
-and never mix across their borders; two staggered layers of blocks in the same memory have 0.43.)
+**Why not the usual buffer**, which delivers a random sample of those it holds and replaces it with the next? There the
+time that a sample stays in the buffer is unbounded, so its content depends on the whole history: resuming needs the
+samples stored, or everything read again from the oldest, about buffer_size * ln(buffer_size) samples back. Here a place
+depends on i alone, and no held sample is older than 2 * buffer_size samples. The price is a smaller spread, measured as
+the standard deviation of the distance that samples move, in buffer sizes: 0.58 here, 1.00 there. (Permuted blocks have
+0.41 and never mix across their borders; two staggered layers of blocks in the same memory have 0.43.)
 """
 
 from __future__ import annotations
@@ -23,50 +23,49 @@ from collections import deque
 from typing import Any, TypeVar
 
 from stoker._hashing import bits, mixed
+from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, positive, shard_of, shards_of
-from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
 from stoker.errors import StateFormatError, StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
 
 _POINT = 32
-"""Places are integers with so many bits behind the point."""
+"""Fractional bits of a place, which is an integer in fixed point."""
 _MARKS = 8
-"""The source's state is noted so many times in buffer_size samples."""
+"""Number of times in buffer_size samples that the source's state is recorded."""
 
 
 class ShuffleDataset(Stream[T_co]):
-    """The samples of a stream, shuffled among those that are near.
+    """The samples of a stream, shuffled within a buffer.
 
-    The order is a function of (seed, epoch): the same on every machine, and another in each epoch that `set_epoch`
-    names. A sample is delivered up to about `buffer_size` places earlier or later, all distances equally likely (where
-    its neighbours happen to make room, a little more); the first comes when a few more than `buffer_size` samples have
-    been read. About `buffer_size` samples are held (never more than twice as many).
+    The order is a function of (seed, epoch): the same on every machine, and different for each epoch passed to
+    `set_epoch`. A sample is delivered up to about `buffer_size` places earlier or later, all distances equally likely
+    (slightly more if its neighbours leave room); the first is delivered when slightly more than `buffer_size` samples
+    have been read. About `buffer_size` samples are held (never more than twice as many).
 
-    The state is the source's at an earlier sample, taken at every 8th part of `buffer_size` samples, and the place
-    reached. Resuming reads again from there: some 2.2 * buffer_size samples (up to 3.2 near the start). What they draw
-    at random is what they drew before. A stream that is sharded is shuffled shard by shard, each in an order of its
-    own.
+    The state is the source's at an earlier sample, recorded every `buffer_size` / 8 samples, and the place reached.
+    Resuming reads again from there: about 2.2 * buffer_size samples (up to 3.2 near the start). They draw the same
+    random numbers as before. A sharded stream is shuffled shard by shard, each in its own order.
 
     Args:
-        dataset: a stream. (A dataset by index is shuffled by the loader, wholly.)
+        dataset: a stream. (The loader shuffles a dataset by index completely.)
         buffer_size: at least 1.
         seed: any integer.
 
     Raises:
-        TypeError: `dataset` is no stream, or a number is no integer.
+        TypeError: `dataset` is not a stream, or a number is not an integer.
         ValueError: `buffer_size` is less than 1.
     """
 
-    _salt = 0  # of a shard: shards hold each other's neighbours, which are not to move together
+    _salt = 0  # differs between shards, so that neighbouring samples in different shards do not move together
 
     def __init__(self, dataset: Any, buffer_size: int, seed: int = 0) -> None:
         if not is_stream(checked(dataset, "ShuffleDataset")):
             raise TypeError(
-                f"ShuffleDataset was given a {type(dataset).__name__}, a dataset by index. The loader shuffles that "
-                "wholly, in constant memory: DataLoader(dataset, shuffle=True)."
+                f"ShuffleDataset was given a {type(dataset).__name__}, a dataset by index. The loader shuffles it "
+                "completely, in constant memory: DataLoader(dataset, shuffle=True)."
             )
         self.dataset = dataset
         self.buffer_size = positive(buffer_size, "buffer_size")
@@ -77,18 +76,18 @@ class ShuffleDataset(Stream[T_co]):
         """Returns the source's length.
 
         Raises:
-            TypeError: the source does not know it.
+            TypeError: the source has no length.
         """
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration, here and below. A loaded state has its own."""
+        """Sets the epoch of the next iteration, here and in the source. A loaded state overrides it."""
         self.epoch = operator.index(epoch)
         pass_epoch(self.dataset, epoch)
 
     @property
     def num_shards(self) -> int:
-        """Into how many shards the source can be cut."""
+        """The number of shards into which the source can be cut."""
         return shards_of(self.dataset)
 
     def shard(self, num_shards: int, index: int) -> ShuffleDataset[T_co]:
@@ -108,11 +107,11 @@ class _Shuffled(StreamIterator[T_co]):
         self._size = dataset.buffer_size
         self._order: State = {"seed": dataset.seed, "buffer_size": self._size, "epoch": dataset.epoch}
         self._order["salt"] = dataset._salt
-        self._last = [-1, -1]  # place and number of the last one delivered
+        self._last = [-1, -1]  # place and number of the last sample delivered
         if state is not None:
             self._load(state)
         self._bits = bits(dataset.seed + dataset._salt, self._order["epoch"])
-        self._read = count(state, "read")  # samples of the source; those before the first mark were delivered
+        self._read = count(state, "read")  # samples read from the source; those before the first mark were delivered
         self._source = ReadAgain(resume(dataset.dataset, part(state, "source")), state)
         self._ended = False
         self._held: list[tuple[int, int, T_co]] = []  # a heap of (place, number, sample)
@@ -135,7 +134,7 @@ class _Shuffled(StreamIterator[T_co]):
             if not self._held:
                 raise StopIteration
             place, number, sample = heapq.heappop(self._held)
-            if [place, number] > self._last:  # else it was delivered before the state was taken
+            if [place, number] > self._last:  # else the sample was delivered before the state was taken
                 self._last = [place, number]
                 return sample
 
@@ -153,7 +152,7 @@ class _Shuffled(StreamIterator[T_co]):
             return
         heapq.heappush(self._held, (self._place(self._read), self._read, sample))
         self._read += 1
-        # the oldest that is held came 2 * buffer_size samples before the last
+        # the oldest held sample was read 2 * buffer_size samples before the last
         while len(self._marks) > 1 and self._marks[1][0] < self._read - 2 * self._size:
             self._marks.popleft()
             self._source.forget(self._marks[0][1])
@@ -163,7 +162,7 @@ class _Shuffled(StreamIterator[T_co]):
         return abs((number << _POINT) + shift)
 
     def _end(self) -> None:
-        """Nothing more comes: the places behind the end are folded back."""
+        """Folds back the places after the end, when the source has ended."""
         self._ended = True
         end = self._read << _POINT
         if self._read <= self._size:

@@ -1,4 +1,4 @@
-"""A dataset cut at random into several."""
+"""Random splits of a dataset."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def random_split(
     lengths: Sequence[int | float],
     generator: torch.Generator | np.random.Generator | None = None,
 ) -> list[Subset[Any]]:
-    """Cuts a dataset at random into disjoint subsets.
+    """Splits a dataset at random into disjoint subsets.
 
-    With a `torch.Generator`, or with torch's global one, the permutation is the one that torch draws; where torch is
-    not wanted, NumPy's global generator takes its place.
+    With a `torch.Generator`, or torch's global one, the permutation is the same as torch's. Without torch, NumPy's
+    global generator is used.
 
     Args:
         dataset: has `__len__` and `__getitem__`.
-        lengths: numbers of samples that sum up to `len(dataset)`, or fractions that sum up to 1. What fractions leave
-            over by rounding down goes one by one to the first subsets.
+        lengths: numbers of samples that sum up to `len(dataset)`, or fractions that sum up to 1. Samples left over by
+            rounding down are assigned one by one to the first subsets.
         generator: draws the permutation; None is the global generator.
 
     Returns:
         One `Subset` for each length.
 
     Raises:
-        ValueError: a fraction is not between 0 and 1, a length is negative, or the lengths do not sum up to the
-            dataset's.
+        ValueError: a fraction is not between 0 and 1, a length is negative, or the lengths do not sum up to that of the
+            dataset.
     """
     total: int | float = sum(lengths)
     if math.isclose(total, 1) and total <= 1:

@@ -1,4 +1,4 @@
-"""Datasets side by side."""
+"""Datasets combined sample by sample, by index."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class StackDataset(Dataset[T_co], _nominal.base("StackDataset")):  # type: ignore[misc]
-    """Sample i is the tuple, or the dict, of what each dataset holds at i.
+    """Tuples or dicts of the samples at one index of each dataset.
 
-    Lengths are compared once, when it is built.
+    Lengths are compared once, at construction.
 
     Args:
         *args: datasets of equal length; a sample is then a tuple.
-        **kwargs: datasets of equal length by name; a sample is then a dict. Not together with `args`.
+        **kwargs: datasets of equal length by name; a sample is then a dict. Excludes `args`.
 
     Attributes:
         datasets: `args` or `kwargs`.
@@ -51,10 +51,10 @@ class StackDataset(Dataset[T_co], _nominal.base("StackDataset")):  # type: ignor
         return tuple(dataset[index] for dataset in self.datasets)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """Returns the samples at `indices`, in that order; a dataset with `__getitems__` is asked once.
+        """Returns the samples at `indices`, in that order; `__getitems__` of a dataset that has it is called once.
 
         Raises:
-            ValueError: a dataset gave another number of samples than it was asked for.
+            ValueError: a dataset returned a number of samples other than that of the indices.
         """
         if isinstance(self.datasets, dict):
             names = self.datasets.keys()
@@ -63,7 +63,7 @@ class StackDataset(Dataset[T_co], _nominal.base("StackDataset")):  # type: ignor
         return list(zip(*(_fetch(dataset, indices) for dataset in self.datasets), strict=True))
 
     def __len__(self) -> int:
-        """Returns the length that all datasets had when this one was built."""
+        """Returns the length that all datasets had at construction."""
         return self._length
 
     def gather_layout(self) -> Any:
@@ -75,7 +75,7 @@ class StackDataset(Dataset[T_co], _nominal.base("StackDataset")):  # type: ignor
         return dict(zip(self.datasets, layouts, strict=True)) if named else tuple(layouts)
 
     def gather(self, indices: Indices, out: Any) -> Any:
-        """Has each dataset write its samples."""
+        """Makes each dataset write its samples."""
         for dataset, part in zip(_values(self.datasets), _values(out), strict=True):
             if gather_from(dataset, indices, part) is NotImplemented:
                 return NotImplemented

@@ -1,8 +1,8 @@
-"""Streams that know where they are: the base of all that is iterated over and resumed.
+"""Streams that can report their position: the base of everything that is iterated over and resumed.
 
-The state belongs to an iterator: it says where that iterator stands, in plain values, and grows with the number of
-streams below it, not with the samples. A stream hands out the state of its latest iterator, and begins its next one
-where a loaded state says. What is below is asked in the same way, whatever it is: see `resume`.
+A state belongs to an iterator and says how far it has come, in plain values. Its size grows with the number of streams
+below it, not with the samples. A stream returns the state of its latest iterator, and begins its next one at a loaded
+state. All datasets below are used in the same way, see `resume`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 
-from stoker._stories import text_of
+from stoker._exceptions import safe_str
 from stoker._worker_info import current
+from stoker.datasets._stream.declared import declared
+from stoker.datasets._stream.fingerprint import Fingerprint, same_again
 from stoker.datasets.base import IterableDataset, is_stream
-from stoker.datasets.fingerprint import Fingerprint, same_again
-from stoker.errors import SkipSample, StateFormatError, StateMismatchError, StreamLostError
+from stoker.errors import ShardingError, SkipSample, StateFormatError, StateMismatchError, StreamLostError
 
 T_co = TypeVar("T_co", covariant=True)
 
 State = dict[str, Any]
-"""Plain values only, as JSON has them: it must survive `json.dumps` unchanged."""
+"""Plain values only, as in JSON: a state must survive `json.dumps` unchanged."""
 
 
 class _KeepsState(Protocol):
-    """What torchdata calls stateful."""
+    """A stateful object, as torchdata defines it."""
 
     def state_dict(self) -> State: ...
 
@@ -38,53 +39,55 @@ class _KeepsState(Protocol):
 
 
 class StreamIterator(Iterator[T_co]):
-    """An iterator that knows where it stands. A subclass has `__next__` and `state_dict`."""
+    """An iterator that can report its position. A subclass defines `__next__` and `state_dict`."""
 
     @abstractmethod
     def state_dict(self) -> State:
-        """Returns where this iterator stands: right after the last sample it gave, however far it has read ahead.
+        """Returns the position of this iterator: right after the last sample it gave, even if it has read ahead.
 
-        Quick, no I/O. The answer is a snapshot: further iteration does not change it.
+        Fast, no I/O. The result is a snapshot: further iteration does not change it.
         """
 
 
 class Stream(IterableDataset[T_co]):
-    """An `IterableDataset` that can be resumed. A subclass has `_begin(state)`.
+    """An `IterableDataset` that can be resumed. A subclass defines `_begin(state)`.
 
     Its state is that of its latest iterator, so one iteration at a time can be resumed. Each worker has its own copy.
-    What it has to read again on resume must come out the same: random augmentation belongs above (outside), not below.
+    Samples that are read again on resume must be the same: random augmentation belongs above (outside) this stream, not
+    below it.
     """
 
-    _in_step = False  # whether each of its samples is one of the stream below
+    stoker_protocol = True
+    _in_step = False  # whether each sample corresponds to one sample of the stream below
     _latest: StreamIterator[T_co] | None = None
     _loaded: State | None = None
 
     @abstractmethod
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        """A new iterator, at its start or where a `state_dict()` of an earlier one says.
+        """Returns a new iterator, at the start or at the position of an earlier iterator's `state_dict()`.
 
         Raises:
-            StateError: it is no state of this stream's.
+            StateError: the state does not belong to this stream.
         """
 
     def __iter__(self) -> StreamIterator[T_co]:
-        """Returns a new iterator; the first one after `load_state_dict` begins where that state says.
+        """Returns a new iterator; the first one after `load_state_dict` begins at that state.
 
         Raises:
-            StateError: the state that was loaded is no state of this stream's.
+            StateError: the loaded state does not belong to this stream.
         """
         self._latest = self._begin(self._loaded)
-        self._loaded = None  # not before: where it cannot be opened, the next one goes on there
+        self._loaded = None  # only now: if opening fails, the next iteration begins at this state
         return self._latest
 
     def state_dict(self) -> State:
-        """Where the latest iterator stands, in plain values (JSON); empty before the first."""
+        """Returns the position of the latest iterator, in plain values (JSON); empty before the first iteration."""
         if self._loaded is not None:
             return self._loaded
         return {} if self._latest is None else self._latest.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Makes the next `iter()` begin there; an empty state is the start."""
+        """Makes the next `iter()` begin at `state`; an empty state is the start."""
         self._loaded = state or None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,23 +95,40 @@ class Stream(IterableDataset[T_co]):
 
 
 def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
-    """Iterates over any dataset from where `state` says, and knows from then on where it stands.
+    """Returns an iterator over any dataset from `state` on, which can report its position.
 
     Args:
-        dataset: map-style: walked by index, resumed in constant time. With `state_dict` and `load_state_dict`, on the
-            dataset or on its iterator (as torchdata has them): asked for its own. Any other stream: its samples are
-            counted, and on resume read again and thrown away.
-        state: of an earlier iterator of this function over the same dataset; None or empty for the start.
+        dataset: a dataset by index is read in order and resumed in constant time. A stream with `state_dict` and
+            `load_state_dict`, on itself or on its iterator (as in torchdata), is resumed by its own state. Of any other
+            stream, samples are counted; on resume they are read again and discarded.
+        state: of an earlier iterator from this function over the same dataset; None or empty for the start.
 
     Raises:
-        StateFormatError: it is a state of another kind of dataset.
-        StateMismatchError: the dataset ends before the place that the state names.
+        StateFormatError: the state is of another kind of dataset.
+        StateMismatchError: the dataset ends before the position in the state.
+        ShardingError: the dataset declares that it divides itself among the workers, but the dataset that reads it
+            declares the opposite.
     """
+    said = declared(dataset)
+    if said is False:
+        with current.unheard():
+            return _Unheard(_resumed(dataset, state))
+    if said and current.reading.is_deaf:
+        raise ShardingError(
+            f"{type(dataset).__name__} declares shards_itself = True, but the dataset that reads it declares "
+            "shards_itself = False: samples would be lost. Let both declare the same."
+        )
+    if said:
+        current.tell()
+    return _resumed(dataset, state)
+
+
+def _resumed(dataset: Any, state: State | None) -> StreamIterator[Any]:
     state = state or None
     tell, current.reading.on_read_again = current.reading.on_read_again, None
     if isinstance(dataset, Stream):
         if state is None or not type(dataset).__iter__.__module__.startswith("stoker.datasets."):
-            # An `__iter__` of the user's may be a generator around ours, which must not go to the place too.
+            # A user's `__iter__` may be a generator around Stoker's, which must not skip to the position as well.
             iterator = iter(dataset)
             if not isinstance(iterator, StreamIterator):
                 return Counted(iterator, state, tell)
@@ -122,15 +142,15 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
     if _keeps_state(dataset):
         return _OfDataset(dataset, state)
     if tell is not None and (seen := count(state, "seen") if state is not None and "seen" in state else 0):
-        tell(seen)  # what it draws when it is opened is its first sample's
+        tell(seen)  # random numbers drawn while opening belong to the first sample
     return Counted(iter(dataset), state, tell)
 
 
 def count(state: State | None, name: str) -> int:
-    """The count of this name in a state; 0 at the start, where there is none.
+    """Returns the count `name` in a state; 0 without a state.
 
     Raises:
-        StateFormatError: there is no such count in it.
+        StateFormatError: the state has no such count.
     """
     if state is None:
         return 0
@@ -141,10 +161,10 @@ def count(state: State | None, name: str) -> int:
 
 
 def part(state: State | None, name: str) -> State | None:
-    """The state of this name in a state, of the dataset below; None at the start.
+    """Returns the inner state `name` in a state; None without a state.
 
     Raises:
-        StateFormatError: there is no such state in it.
+        StateFormatError: the state has no such inner state.
     """
     if state is None:
         return None
@@ -155,11 +175,11 @@ def part(state: State | None, name: str) -> State | None:
 
 
 def parts(state: State | None, name: str, number: int) -> list[State | None]:
-    """The states of this name in a state, of all datasets below; None each at the start.
+    """Returns the list of inner states `name` in a state, one for each dataset; a list of None without a state.
 
     Raises:
-        StateFormatError: there are no such states in it.
-        StateMismatchError: there are more or fewer of them.
+        StateFormatError: the state has no such list.
+        StateMismatchError: the list has another length than `number`.
     """
     if state is None:
         return [None] * number
@@ -167,15 +187,15 @@ def parts(state: State | None, name: str, number: int) -> list[State | None]:
     if not isinstance(inner, list) or not all(item is None or isinstance(item, dict) for item in inner):
         raise _strange(state, f"a list of states {name!r}")
     if len(inner) != number:
-        raise StateMismatchError(f"the state is of {len(inner)} datasets together, and here are {number}")
+        raise StateMismatchError(f"the state is of {len(inner)} datasets, but there are {number} now")
     return inner
 
 
 def same_settings(state: State | None, settings: State) -> None:
-    """Looks whether a state is of a dataset with these settings, as far as it says so.
+    """Checks that a state was taken with these settings, as far as it names them.
 
     Raises:
-        StateMismatchError: it is of one with others: it would go on with another order than it began.
+        StateMismatchError: the state has other settings, so the order of samples would change.
     """
     found = {name: state[name] for name in settings if state is not None and name in state}
     if any(found[name] != settings[name] for name in found):
@@ -183,34 +203,36 @@ def same_settings(state: State | None, settings: State) -> None:
 
 
 def not_the_end(by: str) -> RuntimeError:
-    """What to raise where code of the user's raised StopIteration."""
+    """Returns the exception to raise when a user's function raised StopIteration."""
     return RuntimeError(
         f"{by} raised StopIteration, which would end the stream: does it call next() without a default?"
     )
 
 
 class _OverAtAnError:
-    """Knows of a generator that it is over when it raises. Its end, right behind an error, is no end of its samples:
-    where that error was left out, the rest of them would be lost without a word.
+    """Detects that a generator ended because it raised.
+
+    A generator that raises is exhausted. If the loader skips the error, the end that follows would silently lose the
+    remaining samples.
 
     Attributes:
-        error: that left a generator.
+        error: the last exception that left a generator.
     """
 
     error: Exception | None = None
     _seen = 0
 
     def raised(self, error: Exception, seen: int) -> None:
-        """It was raised in the place of sample `seen`."""
+        """Records that `error` was raised in place of sample `seen`."""
         codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
         self.error = error if any(code.co_flags & inspect.CO_GENERATOR for code in codes) else None
         self._seen = seen
 
     def at_end(self, seen: int) -> None:
-        """Nothing comes behind sample `seen`.
+        """Checks the end of a stream after sample `seen`.
 
         Raises:
-            StreamLostError: that was an error, which was left out; once.
+            StreamLostError: sample `seen` was an error that the loader skipped. Raised once.
         """
         error, self.error = self.error, None
         if error is None or seen != self._seen:
@@ -218,29 +240,29 @@ class _OverAtAnError:
         if not (current.reading.leaves_out or issubclass(type(error), SkipSample)):
             return
         raise StreamLostError(
-            f"a stream is a generator that raised {type(error).__name__} ({text_of(error)}). A generator is over when "
-            "it raises, so on_error cannot leave the sample out: all those behind it would be lost. Catch the error "
-            "inside the generator and `continue`, put the work that fails into MapDataset(stream, function), or make "
-            "the stream an iterator: an object whose __next__ may raise, and goes on when it is asked again."
+            f"a stream is a generator that raised {type(error).__name__} ({safe_str(error)}). A generator ends when "
+            "it raises, so on_error cannot skip the sample: all later samples would be lost. Catch the error inside "
+            "the generator and `continue`, move the failing work into MapDataset(stream, function), or make the stream "
+            "an iterator: an object whose __next__ may raise and continues at the next call."
         ) from error
 
 
 def _keeps_state(what: Any) -> TypeGuard[_KeepsState]:
-    return hasattr(what, "state_dict") and hasattr(what, "load_state_dict")
+    return callable(getattr(what, "state_dict", None)) and callable(getattr(what, "load_state_dict", None))
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two states say the same, also with tensors in them, and with the lists that JSON makes of tuples."""
+    """Returns whether two states are equal; they may hold tensors, and lists in place of tuples, as JSON makes them."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_equal, one, other))
     try:
         if _shape(one) != _shape(other):
-            return False  # element by element, an empty array is equal to one with a single element
+            return False  # elementwise, an empty array equals one with a single element
         same: Any = one == other
         return bool(same.all() if hasattr(same, "all") else same)
-    except Exception:  # tensors of other shapes, say
+    except Exception:  # for example tensors of different shapes
         return False
 
 
@@ -250,18 +272,34 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _strange(state: State, expected: str) -> StateFormatError:
     keys = ", ".join(map(repr, state))
-    return StateFormatError(f"a state with {expected} was expected, not one of {keys}: it is another dataset's")
+    return StateFormatError(f"a state with {expected} was expected, found one of {keys}: it belongs to another dataset")
 
 
 def _out_of_reach(seen: int, found: int) -> StateMismatchError:
     return StateMismatchError(
-        f"the state stands behind sample {seen}, but the dataset ends after {found}: it is another dataset's, or the "
-        "dataset has lost samples since"
+        f"the state stands behind sample {seen}, but the dataset ends after {found}: it belongs to another dataset, or "
+        "the dataset has lost samples since"
     )
 
 
+class _Unheard(StreamIterator[Any]):
+    """A stream that declares that it does not divide itself among workers, so that its use of `get_worker_info()` does
+    not count.
+    """
+
+    def __init__(self, stream: StreamIterator[Any]) -> None:
+        self._stream = stream
+
+    def __next__(self) -> Any:
+        with current.unheard():
+            return next(self._stream)
+
+    def state_dict(self) -> State:
+        return self._stream.state_dict()
+
+
 class _ByIndex(StreamIterator[Any]):
-    """A map-style dataset, walked from its first index to its last."""
+    """A dataset by index, read from the first index to the last."""
 
     def __init__(self, dataset: Any, index: int) -> None:
         if index > len(dataset):
@@ -272,7 +310,7 @@ class _ByIndex(StreamIterator[Any]):
     def __next__(self) -> Any:
         if self._index >= len(self._dataset):
             raise StopIteration
-        self._index += 1  # before it is fetched: what fails is not asked for again
+        self._index += 1  # before the fetch: a failing sample is not fetched again
         try:
             return self._dataset[self._index - 1]
         except StopIteration as error:
@@ -283,7 +321,9 @@ class _ByIndex(StreamIterator[Any]):
 
 
 class _OfDataset(StreamIterator[Any]):
-    """A stream of somebody else's that keeps its own state. Its iterator may keep one as well, or be the dataset."""
+    """A stream of another library that keeps its own state. Its iterator may keep one as well, or be the dataset
+    itself.
+    """
 
     def __init__(self, dataset: Any, state: State | None) -> None:
         part(state, "own")
@@ -293,8 +333,8 @@ class _OfDataset(StreamIterator[Any]):
         self._over = _OverAtAnError()
 
     def __next__(self) -> Any:
-        # Opened only now: an `__iter__` that is a generator looks at the loaded state at the first sample, and where
-        # that is never asked for, the next iteration would begin there.
+        # Opened only now: an `__iter__` that is a generator reads the loaded state at the first sample. If that sample
+        # were never requested, the next iteration would begin at the state.
         if self._iterator is None:
             self._iterator = iter(self._dataset) if self._loaded is None else self._resumed(self._loaded)
             if self._loaded is not None:
@@ -314,15 +354,18 @@ class _OfDataset(StreamIterator[Any]):
         own = state["own"]
         if hasattr(self._dataset, "__next__"):
             return self._resumed_itself(own)
-        self._dataset.load_state_dict(copy.deepcopy(own))  # what it does with it is not to change the user's
+        self._dataset.load_state_dict(copy.deepcopy(own))  # a copy: the dataset must not change the user's state
         iterator: Iterator[Any] = iter(self._dataset)
         if "iterator" in state and _keeps_state(iterator):
             iterator.load_state_dict(copy.deepcopy(part(state, "iterator")))
         return iterator
 
     def _resumed_itself(self, own: State) -> Iterator[Any]:
-        """A dataset that is its own iterator. Its `__iter__` may take up what was loaded, or go back to the start: then
-        it is loaded behind it, as torchdata does. Some can be loaded only there."""
+        """Returns the iterator of a dataset that is its own iterator, at a loaded state.
+
+        Its `__iter__` may use the loaded state or return to the start; in the latter case the state is loaded again
+        afterwards, as in torchdata. Some datasets accept a state only then.
+        """
         with contextlib.suppress(Exception):
             self._dataset.load_state_dict(copy.deepcopy(own))
         iterator: Iterator[Any] = iter(self._dataset)
@@ -340,12 +383,12 @@ class _OfDataset(StreamIterator[Any]):
 
 
 class Counted(StreamIterator[Any]):
-    """A stream of which nothing is known, or whose iterator keeps its own state. A sample that fails counts too.
+    """A stream without a known state, or whose iterator keeps its own. A failing sample counts too.
 
     Args:
         iterator: at its start.
-        state: of an earlier one of these.
-        tell: called before a sample is read again, with how many there are from it to the next.
+        state: of an earlier `Counted`.
+        tell: called before a sample is read again, with the number of samples from it to the next new one.
     """
 
     def __init__(self, iterator: Iterator[Any], state: State | None, tell: Callable[[int], None] | None = None) -> None:
@@ -354,7 +397,7 @@ class Counted(StreamIterator[Any]):
         self._print = Fingerprint()
         self._look = 0
         self._seen = 0
-        self._from: int | None = None  # the position of the sample for which it was asked first, as a loader counts
+        self._from: int | None = None  # the loader's position at the first request
         if state is None:
             return
         if "from" in state:
@@ -372,7 +415,7 @@ class Counted(StreamIterator[Any]):
                 next(self)
             except StopIteration:
                 raise _out_of_reach(seen, self._seen) from None
-            except Exception:  # so it was then
+            except Exception:  # the sample failed in the first pass as well
                 pass
             if self._seen == 1 or self._seen == seen:
                 same_again(self.state_dict(), state)
@@ -389,7 +432,7 @@ class Counted(StreamIterator[Any]):
             self._over.raised(error, self._seen)
             self._asked()
             raise
-        if self._seen >= self._look:  # seldom
+        if self._seen >= self._look:  # rarely
             self._look = self._print.take(sample, self._seen)
             self._asked()
         return sample

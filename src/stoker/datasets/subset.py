@@ -1,4 +1,4 @@
-"""Some samples of a dataset."""
+"""A selection of a dataset's samples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Subset(Dataset[T_co], _nominal.base("Subset")):  # type: ignore[misc]
-    """Sample i is the dataset's sample at `indices[i]`.
+    """The dataset's samples at the given indices: sample i is the dataset's at `indices[i]`.
 
     Args:
-        dataset: the whole.
-        indices: which samples, in which order. It is kept, not copied.
+        dataset: the whole dataset.
+        indices: the selected samples, in order. The sequence is kept, not copied.
 
     Raises:
-        NotImplementedError: a subclass overrides `__getitem__` alone, which a loader would never call.
+        NotImplementedError: a subclass overrides only `__getitem__`, which a loader would never call.
     """
 
     dataset: Any
@@ -45,13 +45,13 @@ class Subset(Dataset[T_co], _nominal.base("Subset")):  # type: ignore[misc]
             )
 
     def __getitem__(self, idx: Any) -> Any:
-        """Returns the sample at `idx`; a list of positions is handed to the dataset as a list of indices."""
+        """Returns the sample at `idx`; a list of positions is passed to the dataset as a list of indices."""
         if isinstance(idx, list):
             return self.dataset[[self.indices[i] for i in idx]]
         return self.dataset[self.indices[idx]]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[T_co]:
-        """Returns the samples at these positions, asking a dataset with `__getitems__` once."""
+        """Returns the samples at these positions, in one call of the dataset's `__getitems__` if it has one."""
         chosen = [self.indices[i] for i in indices]
         if callable(getattr(self.dataset, "__getitems__", None)):
             samples: list[T_co] = self.dataset.__getitems__(chosen)
@@ -63,33 +63,33 @@ class Subset(Dataset[T_co], _nominal.base("Subset")):  # type: ignore[misc]
         return len(self.indices)
 
     def describe(self, idx: Any) -> Any:
-        """Returns what the dataset says of the sample at `idx`, by a `describe(index)` of its own; else None."""
+        """Returns the dataset's description of the sample at `idx`, if it offers `describe`; else None."""
         try:
             index = self.indices[idx]
-        except (LookupError, TypeError):  # it is none of ours, as whoever asks for it is told
+        except (LookupError, TypeError):  # `__getitem__` raises for it
             return None
         return describe(self.dataset, index)
 
     def gather_layout(self) -> Any:
-        """Returns the dataset's, if it can gather."""
+        """Returns the dataset's layout, if it can gather."""
         return layout_of(self.dataset)
 
     def gather(self, indices: Indices, out: Any) -> Any:
-        """Has the dataset write the samples at these positions."""
+        """Makes the dataset write the samples at these positions."""
         chosen = _chosen(self.indices, inside(indices, len(self.indices)))
         return NotImplemented if chosen is None else gather_from(self.dataset, chosen, out)
 
 
 def _chosen(indices: Any, places: Indices) -> Indices | None:
-    """The indices at these places, read anew each time, because a list may change; None if they are no integers."""
+    """Returns the indices at these places, read anew because a list may change; None if they are not integers."""
     if isinstance(indices, range):
         return indices.start + indices.step * places
-    if isinstance(indices, np.ndarray) or is_tensor(indices):  # others may be asked by label, or be files
+    if isinstance(indices, np.ndarray) or is_tensor(indices):  # other types may be indexed by label, or be files
         chosen = np.asarray(indices)[places]
     else:
         at = places.tolist()
         chosen = np.array([indices[at[0]]] if len(at) == 1 else itemgetter(*at)(indices))
     integers = chosen.ndim == 1 and chosen.dtype.kind in "iu"
     if not integers or (chosen.dtype == np.uint64 and chosen.size and int(chosen.max()) >= 2**63):
-        return None  # it would become negative
+        return None  # an index would become negative
     return chosen.astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""Tensors or arrays, cut along their first dimension."""
+"""Tensors or arrays, indexed along their first dimension."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from stoker.datasets.gather import Indices, all_or_none, gather_rows, row_layout
 
 
 class TensorDataset(Dataset[tuple[Any, ...]], _nominal.base("TensorDataset")):  # type: ignore[misc]
-    """Sample i is the tuple of what each tensor holds at i.
+    """Tuples of the rows at one index of several tensors.
 
-    A sample is a view: it shares memory with the tensors. A batch is gathered at once where all are tensors of the CPU
-    or arrays of numbers (`gather`). There is no `__getitems__`; a subclass that overrides `__getitem__` is obeyed.
+    A sample is a view: it shares memory with the tensors. A batch is gathered in one call if all are CPU tensors or
+    numeric arrays (`gather`). There is no `__getitems__`, so a `__getitem__` that a subclass overrides is always used.
 
     Args:
-        *tensors: torch tensors, NumPy arrays, or anything with a shape that can be indexed; their first dimensions are
-            equal.
+        *tensors: torch tensors, NumPy arrays, or indexable objects with a shape; their first dimensions are equal.
 
     Raises:
-        AssertionError: first dimensions differ.
+        AssertionError: the first dimensions differ.
     """
 
     tensors: tuple[Any, ...]
@@ -31,7 +30,7 @@ class TensorDataset(Dataset[tuple[Any, ...]], _nominal.base("TensorDataset")):  
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
-        """Returns each tensor at `index`: a number, a slice, or whatever the tensors understand."""
+        """Returns each tensor at `index`: a number, a slice, or any other index that the tensors accept."""
         return tuple(tensor[index] for tensor in self.tensors)
 
     def __len__(self) -> int:
@@ -39,7 +38,7 @@ class TensorDataset(Dataset[tuple[Any, ...]], _nominal.base("TensorDataset")):  
         return int(self.tensors[0].shape[0])
 
     def gather_layout(self) -> Any:
-        """Returns what a sample looks like; None where a tensor is more, or other, than numbers in the CPU's memory."""
+        """Returns the layout of a sample; None unless every tensor is plain numbers in CPU memory."""
         layouts = all_or_none([row_layout(tensor) for tensor in self.tensors])
         return None if layouts is None else tuple(layouts)
 

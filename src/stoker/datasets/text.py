@@ -1,4 +1,4 @@
-"""The lines of text files, plain and gzip, as a stream that stands at a byte."""
+"""The lines of text files, plain or gzip, as a stream whose position is a byte."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from stoker.datasets.shards import Progress, share_of
+from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
 from stoker.datasets.stream import State, Stream, StreamIterator
 from stoker.errors import StateFormatError, StateMismatchError
 
 _BLOCK = 1 << 18
-"""Bytes read at once. The file is opened for each block, which costs less than a tenth of what its lines cost."""
+"""Bytes read at once. The file is opened for each block, which takes less than a tenth of the time of its lines."""
 _GZIP = b"\x1f\x8b"
 
 Path = str | os.PathLike[str]
 
 
-class TextLineDataset(Stream[str]):
-    """The lines of one file after the other, without their line ends (`\\n` or `\\r\\n`); empty lines too.
+class TextLineStream(Stream[str]):
+    """The lines of text files, one file after another, without line ends (`\\n` or `\\r\\n`); empty lines are included.
 
-    A gzip file is recognized by its first bytes, whatever its name. The state is a byte of the text: a plain file is
-    read from there, a gzip file is read again up to there (some 500 MB of text a second). The state holds numbers of
-    files, not their names, so they may have moved; it can be loaded with any other number of workers.
+    A gzip file is recognized by its first bytes, whatever its name. The state is a byte position in the text: a plain
+    file is read from there, a gzip file is decompressed again up to there (about 500 MB of text per second). The state
+    holds numbers of files, not their names, so files may be moved; it can be loaded with any number of workers.
 
-    No file is open between two lines: neither a dropped iterator nor ten thousand of them side by side hold
-    descriptors, and a fork shares none. A line that cannot be decoded, or a file that cannot be read on, is an error at
-    its place; the iterator continues after it, with the next line or the next file.
+    No file stays open between two lines: dropped iterators, or ten thousand of them side by side, hold no descriptors,
+    and a fork shares none. A line that cannot be decoded, or a file that cannot be read further, raises an error at its
+    place; the iterator continues with the next line or the next file.
 
     Args:
-        paths: the files, in their order, or one of them. Each worker gets its own files (`shard`).
-        encoding: of the text; one in which a byte 10 ends a line, as in all but UTF-16 and UTF-32.
-        errors: what to do with bytes that are no text, as `open` has it: "strict", "replace", "ignore", ….
+        paths: the files in order, or a single file. Each worker reads its own files (`shard`), under
+            torch's loader too.
+        encoding: of the text; in it, byte 10 must end a line, as in all but UTF-16 and UTF-32.
+        errors: the handling of undecodable bytes, as in `open`: "strict", "replace", "ignore", ….
 
     Raises:
-        FileNotFoundError: a path leads to no file; all are looked at at once.
-        ValueError: there is no path, or the encoding is unknown or none that can be cut at line ends.
+        FileNotFoundError: a path leads to no file; all paths are checked at once.
+        ValueError: there is no path, the encoding is unknown, or its text cannot be cut at line ends.
 
     While iterating:
-        UnicodeDecodeError: a line is not in the encoding. It names the file, the line and its byte.
-        OSError: a file is damaged (gzip), gone, or has changed while it was read.
+        UnicodeDecodeError: a line is not in the encoding. The message names the file, the line and its byte.
+        OSError: a file is damaged (gzip), deleted, or has changed while being read.
     """
 
     def __init__(self, paths: Path | Iterable[Path], encoding: str = "utf-8", errors: str = "strict") -> None:
@@ -56,7 +57,7 @@ class TextLineDataset(Stream[str]):
         self.errors = errors
         self._numbers = range(len(self.paths))
         if not self.paths:
-            raise ValueError("TextLineDataset needs at least one path, and got none. Did a pattern match no file?")
+            raise ValueError("TextLineStream needs at least one path, and got none. Did a pattern match no file?")
         missing = [path for path in self.paths if not os.path.isfile(path)]
         if missing:
             raise FileNotFoundError(f"{len(missing)} of {len(self.paths)} paths lead to no file: {missing[:3]}")
@@ -67,24 +68,24 @@ class TextLineDataset(Stream[str]):
         """The number of files."""
         return len(self._numbers)
 
-    def shard(self, num_shards: int, index: int) -> TextLineDataset:
+    def shard(self, num_shards: int, index: int) -> TextLineStream:
         """Returns every `num_shards`-th file, from file `index` on.
 
         Raises:
-            ValueError: there are fewer files than shards, or there is no such shard.
+            ValueError: there are fewer files than shards, or `index` is not a shard.
         """
         part = copy.copy(self)
         part._numbers = share_of(self._numbers, num_shards, index)
         return part
 
     def _begin(self, state: State | None) -> StreamIterator[str]:
-        return _Lines(self, Progress(self._numbers, len(self.paths), state))
+        return _Lines(self, ShardProgress(torchs_part(self._numbers), len(self.paths), state))
 
 
 class _Lines(StreamIterator[str]):
-    """Stands at byte `offset` of the text of file `number`, behind `line` lines of it."""
+    """Iterator of lines, at byte `_offset` of the text of file `_number`, after `_line` lines."""
 
-    def __init__(self, dataset: TextLineDataset, progress: Progress) -> None:
+    def __init__(self, dataset: TextLineStream, progress: ShardProgress) -> None:
         self._dataset = dataset
         self._progress = progress
         self._begun = {number: _place(state) for number, state in progress.begun.items()}
@@ -109,7 +110,7 @@ class _Lines(StreamIterator[str]):
         self._text: io.BufferedReader | None = None
         self._number: int | None = None
         self._offset = self._line = 0
-        if self._begun:  # by this share, or, before the files were shared out anew, by others
+        if self._begun:  # by this shard, or by others before a change of the number of workers
             self._number = next(iter(self._begun))
             self._offset, self._line = self._begun.pop(self._number)
         elif self._progress.waiting:
@@ -122,7 +123,7 @@ class _Lines(StreamIterator[str]):
                 self._text = _text_of(path, self._offset)
             return self._text.readline()
         except (EOFError, zlib.error, OSError) as error:
-            told = f"{path} cannot be read on behind byte {self._offset} of its text: {error}"
+            told = f"{path} cannot be read beyond byte {self._offset} of its text: {error}"
             self._progress.finish(number)
             self._next_file()
             raise OSError(getattr(error, "errno", None) or errno.EIO, told) from error
@@ -141,12 +142,12 @@ def _place(state: Any) -> list[int]:
     try:
         offset, line = map(operator.index, state)
     except (TypeError, ValueError) as error:
-        raise StateFormatError(f"a byte and a line were expected in a state, not {state!r}") from error
+        raise StateFormatError(f"a byte and a line were expected in a state, found {state!r}") from error
     return [offset, line]
 
 
 def _text_of(path: str, offset: int) -> io.BufferedReader:
-    """The bytes of a file's text from `offset` on, which must be the start of a line, or the end."""
+    """Returns the text of a file from `offset` on, which must be the start of a line, or the end."""
     text: io.BufferedReader = io.BufferedReader(_Reopened(path), _BLOCK)
     if text.peek(2).startswith(_GZIP):
         text = io.BufferedReader(_Gzip(fileobj=text), _BLOCK)
@@ -155,20 +156,20 @@ def _text_of(path: str, offset: int) -> io.BufferedReader:
         before = text.read(1)
         if before != b"\n" and (not before or text.peek(1)):
             raise StateMismatchError(
-                f"the state stands at byte {offset} of {path}, where no line begins: another file, or it has changed"
+                f"the state stands at byte {offset} of {path}, but no line begins there: the file is another one"
             )
     return text
 
 
 class _Gzip(gzip.GzipFile):
-    """A block is what is read at once, so that what was read before some damage is not lost with it."""
+    """A gzip file that returns one block at a time, so that data before a damaged part is not lost with it."""
 
     def readinto(self, buffer: Any) -> int:
         return self.readinto1(buffer)
 
 
 class _Reopened(io.RawIOBase):
-    """A file that is open only while it is read."""
+    """A file that is open only during a read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -183,7 +184,7 @@ class _Reopened(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("only absolute places are known")
+            raise io.UnsupportedOperation("only absolute positions are supported")
         self._offset = offset
         return offset
 
@@ -213,6 +214,6 @@ def _check_encoding(encoding: str, errors: str) -> None:
         ends_lines = False
     if not ends_lines:
         raise ValueError(
-            f"a text in {encoding} cannot be cut where a byte is 10, so its lines cannot be found: convert the files, "
-            "best to UTF-8"
+            f"a text in {encoding} cannot be cut at bytes of value 10, so its lines cannot be found: convert the "
+            "files, preferably to UTF-8"
         )

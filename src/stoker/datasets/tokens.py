@@ -1,4 +1,4 @@
-"""Windows of a text that has been made into tokens: what a language model is trained on."""
+"""Windows of a tokenized text, for training language models."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from stoker.datasets.gather import Array, Indices
 
 
 class TokenWindows(Dataset[tuple[Any, ...]]):
-    """Sample i is `(x, y)`: `length` tokens from i * `stride` on, and the same moved on by one, what follows each.
+    """Pairs `(x, y)` of windows over tokens: in sample i, x is `length` tokens from i * `stride` on, y one token later.
 
         TokenWindows("train.bin", 1024)                     # uint16 tokens, as they lie in the file
         TokenWindows("train.npy", 1024, stride=512)
         TokenWindows(np.array(tokens), 1024)
 
-    Nothing is read ahead: a file is mapped, by each process for itself, and its path travels instead of its contents.
-    A batch is gathered at once.
+    Nothing is read ahead: each process maps the file itself, and a pickle holds its path instead of its contents. A
+    batch is gathered in one call.
 
     Args:
         tokens: a one-dimensional array of integers, or the path of a `.npy` or raw file.
-        length: tokens in x, and in y.
-        stride: from the start of a window to that of the next; None is `length`: windows side by side.
-        dtype: of x and y.
-        file_dtype: of the tokens in a raw file.
+        length: the number of tokens in x and in y.
+        stride: the distance between the starts of two windows, in tokens. None means `length`: adjacent windows.
+        dtype: the dtype of x and y.
+        file_dtype: the dtype of the tokens in a raw file.
 
     Raises:
-        TypeError: the tokens are no integers, or `length` or `stride` is none.
-        ValueError: `length` or `stride` is less than 1, or the array has several dimensions.
+        TypeError: the tokens, `length` or `stride` are not integers.
+        ValueError: `length` or `stride` is less than 1, or the array has more than one dimension.
     """
 
+    stoker_protocol = True
     tokens: Array
 
     def __init__(
@@ -56,7 +57,7 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
             tokens = np.load(path, mmap_mode="r") if in_npy else np.memmap(path, file_dtype, "r")
         self.tokens = np.asanyarray(tokens)
         if not self.tokens.size:
-            self.tokens = self.tokens.astype(self.dtype)  # an empty list's are no integers
+            self.tokens = self.tokens.astype(self.dtype)  # NumPy gives an empty list a float dtype
         if self.tokens.dtype.kind not in "iu":
             raise TypeError(f"TokenWindows(tokens, ...): tokens are {self.tokens.dtype}, expected integers")
         if self.tokens.ndim != 1:
@@ -67,22 +68,22 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
         self._windows = self._cut()
 
     def __len__(self) -> int:
-        """Returns the number of windows whose last token is followed by one."""
+        """Returns the number of windows for which y is complete."""
         return len(self._windows)
 
     def __getitem__(self, index: int) -> tuple[Array, Array]:
         """Returns the window at `index`, which may be negative.
 
         Raises:
-            IndexError: it is outside.
-            TypeError: it is no integer.
+            IndexError: `index` is out of range.
+            TypeError: `index` is not an integer.
             ValueError: a token does not fit `dtype`.
         """
         window = self._checked(self._windows[operator.index(index)]).astype(self.dtype)
-        return window[:-1].copy(), window[1:]  # whoever masks x must not touch y
+        return window[:-1].copy(), window[1:]  # a copy: masking x must not change y
 
     def gather_layout(self) -> Any:
-        """Returns two rows of `length` tokens."""
+        """Returns the layout of a sample: two rows of `length` tokens."""
         return np.empty((0, self.length), self.dtype), np.empty((0, self.length), self.dtype)
 
     def gather(self, indices: Indices, out: Any) -> None:
@@ -94,11 +95,11 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
 
     def _checked(self, tokens: Array) -> Array:
         if self._narrows and len(wrong := tokens[tokens.astype(self.dtype) != tokens]):
-            raise ValueError(f"token {wrong[0]} does not fit dtype={self.dtype}: pass a wider one")
+            raise ValueError(f"token {wrong[0]} does not fit dtype={self.dtype}: pass a wider dtype")
         return tokens
 
     def _cut(self) -> Array:
-        """All windows, one token longer for y, as a view."""
+        """Returns all windows as a view, each one token longer, for y."""
         plain = np.asarray(self.tokens)
         count = max(0, (len(plain) - self.length - 1) // self.stride + 1)
         (step,) = plain.strides
@@ -108,25 +109,25 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name != "_windows"}
         tokens = self.tokens
-        # A slice of a memory map does not say where it begins, and a temporary file has no name
+        # A slice of a memory map does not know its offset, and a temporary file has no name
         if (
             isinstance(tokens, np.memmap)
             and tokens.mode == "r"
             and tokens.filename
             and isinstance(tokens.base, mmap.mmap)
         ):
-            state["tokens"] = _Mapped(str(tokens.filename), tokens.dtype, tokens.offset, len(tokens))
+            state["tokens"] = _MappedFile(str(tokens.filename), tokens.dtype, tokens.offset, len(tokens))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self.tokens, _Mapped):
+        if isinstance(self.tokens, _MappedFile):
             self.tokens = self.tokens.open()
         self._windows = self._cut()
 
 
-class _Mapped(NamedTuple):
-    """A mapped file, as it travels."""
+class _MappedFile(NamedTuple):
+    """A mapped file in its pickled form."""
 
     path: str
     dtype: np.dtype[Any]

@@ -1,4 +1,4 @@
-"""Several views of each sample, for test-time augmentation, and the average of what a model says to them."""
+"""Several views of each sample, for test-time augmentation, and the average of a model's outputs for them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
-from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end, part, resume, same_settings
 from stoker.errors import StateMismatchError
 
@@ -19,31 +19,33 @@ Transform = Callable[[Any, int], Any]
 
 
 class ViewsDataset(Dataset[T_co]):
-    """`n` views of each sample: sample i // n, seen as view i % n; or with `grouped`, sample i as the tuple of them.
+    """Views of samples, `n` of each: item i is view i % n of sample i // n; with `grouped`, the tuple of all views of
+    sample i.
 
     View v of a sample is `transform(sample, v)`. Without a transform each view is the sample fetched once more, for
-    datasets that augment at random: each has a position, and so random numbers, of its own.
+    datasets that augment at random: each view has its own position, and so its own random numbers.
 
-    Views of a sample stand side by side, so a batch size that is a multiple of `n` keeps them together; ranks of a
+    The views of a sample are adjacent, so a batch size that is a multiple of `n` keeps them together; ranks of a
     distributed loader keep them together only if grouped.
 
-    Over a stream it is a stream, and `transform` is needed: each sample is read once. Ungrouped, a stream that is
-    resumed between two views reads their sample again, which must come out the same: augment in `transform`. For that
-    the source is asked for its state before each sample, so that should be small.
+    Over a stream, the result is a stream, and `transform` is required: each sample is read once. Ungrouped, a stream
+    that is resumed between two views reads their sample again, which must be the same: augment in `transform`. The
+    source's state is taken before each sample, so it should be small.
 
     Args:
         dataset: by index, or a stream.
-        n: how many views, at least 1.
-        transform: takes a sample and the view's number, 0 to n - 1, and returns the view. It must not change the
-            sample, which it gets for several views.
-        grouped: whether a sample is the tuple of all its views.
+        n: the number of views, at least 1.
+        transform: takes a sample and the number of the view, 0 to n - 1, and returns the view. It must not change the
+            sample, which it receives for several views.
+        grouped: whether an item is the tuple of all views of a sample.
 
     Raises:
-        TypeError: `dataset` is no dataset, `n` no integer, `transform` cannot be called, or a subclass of this class
-            was given a stream.
+        TypeError: `dataset` is not a dataset, `n` is not an integer, `transform` is not callable, or a subclass of this
+            class was given a stream.
         ValueError: `n` is less than 1, or `dataset` is a stream and there is no transform.
     """
 
+    stoker_protocol = True
     dataset: Any
     n: int
     transform: Transform | None
@@ -70,15 +72,15 @@ class ViewsDataset(Dataset[T_co]):
         """Returns the number of views, or of samples if grouped.
 
         Raises:
-            TypeError: the source does not know its length.
+            TypeError: the source has no length.
         """
         return len(self.dataset) * (1 if self.grouped else self.n)
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns a view, or the tuple of a sample's views, counted from the end where `index` is negative.
+        """Returns a view, or the tuple of a sample's views; a negative index counts from the end.
 
         Raises:
-            IndexError: it is outside.
+            IndexError: `index` is out of range.
         """
         place = absolute(index, len(self))
         if not self.grouped:
@@ -89,32 +91,32 @@ class ViewsDataset(Dataset[T_co]):
         return _all(self.dataset[place], self.n, self.transform)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the source which epoch follows, if it wants to know."""
+        """Passes the epoch to the source if it offers `set_epoch`."""
         pass_epoch(self.dataset, epoch)
 
 
 def average_views(outputs: Any, n: int) -> Any:
-    """Averages a model's outputs over the `n` views of each sample.
+    """Returns the averages of a model's outputs over the `n` views of each sample.
 
     Args:
         outputs: shape (samples * n, …), in the order of an ungrouped `ViewsDataset`: an array, a tensor (it stays on
-            its device, and gradients pass) or a list of numbers. Of one batch, or of all batches concatenated. The
-            average of integers is one of floats.
-        n: how many views a sample has.
+            its device and passes gradients) or a list of numbers. Of one batch, or of all batches concatenated. The
+            average of integers is a float.
+        n: the number of views of each sample.
 
     Returns:
         Shape (samples, …), of the same kind; a list becomes an array.
 
     Raises:
-        ValueError: the outputs are no multiple of `n`, or `n` is less than 1.
+        ValueError: the number of outputs is not a multiple of `n`, or `n` is less than 1.
     """
     n = positive(n, "n")
     if not hasattr(outputs, "reshape"):
         outputs = np.asarray(outputs)
     if not len(outputs.shape) or len(outputs) % n:
         raise ValueError(
-            f"outputs have shape {tuple(outputs.shape)}, which is no multiple of {n} views. A batch that ends amid the "
-            "views of a sample must be joined with the next, or take a batch size that is a multiple."
+            f"outputs have shape {tuple(outputs.shape)}, which is not a multiple of {n} views. Join a batch that ends "
+            "between the views of a sample with the next, or use a batch size that is a multiple."
         )
     views = outputs.reshape(len(outputs) // n, n, *outputs.shape[1:])
     if hasattr(views, "is_floating_point") and not (views.is_floating_point() or views.is_complex()):
@@ -166,8 +168,8 @@ class _Views(StreamIterator[Any]):
         self._n = n
         self._transform = transform
         self._view = view  # the next one
-        self._held: list[Any] = []  # the sample that is seen
-        self._before: tuple[int, State] = (0, {})  # the source's calls before it, and its state
+        self._held: list[Any] = []  # the current sample
+        self._before: tuple[int, State] = (0, {})  # the source's calls before that sample, and its state then
 
     def __next__(self) -> Any:
         if not self._held:

@@ -5,38 +5,39 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, TypeVar
 
+from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
-from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume, same_settings
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class WindowDataset(Dataset[T_co]):
-    """Window k is the samples from k * stride on, `size` of them: the steps of a time series, the tokens of a text.
+    """Windows of `size` samples, window k from sample k * stride on: steps of a time series, tokens of a text.
 
-    Over an array, a memory map, a tensor (anything with a `shape`), a string or bytes, a window is a slice of it, a
-    view where slices are views; over any other dataset and over a stream, the list of its samples.
+    Over an array, a memory map, a tensor (any object with a `shape`), a string or bytes, a window is a slice, hence a
+    view if slices are views. Over any other dataset and over a stream, a window is the list of its samples.
 
-    Over a stream it is a stream. Where windows overlap, it holds `size` samples, and a state is the source's before the
-    start of the next window: on resume the overlap is read again, as it was read. It is taken for each window, so it
-    should be small. Where a sample fails, all windows that it is in are left out: its error is raised once, and the
-    next window is the first that begins behind it. Shards are windows over the source's shards; none reaches over the
-    end of its shard.
+    Over a stream, the result is a stream. If windows overlap, it holds `size` samples, and a state is the source's
+    before the start of the next window: resuming reads the overlap again, with the same random numbers. The source's
+    state is taken for each window, so it should be small. A failing sample removes all windows that contain it: its
+    error is raised once, and the next window begins after it. Shards are windows over the source's shards; no window
+    crosses the end of its shard.
 
     Args:
-        dataset: by index, or a stream.
-        size: samples in a window, at least 1.
-        stride: from the start of a window to that of the next, at least 1; None is `size`, windows side by side.
-        drop_last: whether samples at the end that fill no window are left out, else they make a shorter one.
+        dataset: a dataset by index, or a stream.
+        size: the number of samples in a window, at least 1.
+        stride: the distance between the starts of two windows, at least 1. None means `size`: adjacent windows.
+        drop_last: whether samples at the end that do not fill a window are dropped; else they make a shorter one.
 
     Raises:
-        TypeError: `dataset` is no dataset, `size` or `stride` no integer, or a subclass of this class was given a
-            stream.
+        TypeError: `dataset` is not a dataset, `size` or `stride` is not an integer, or a subclass of this class was
+            given a stream.
         ValueError: `size` or `stride` is less than 1.
     """
 
+    stoker_protocol = True
     dataset: Any
     size: int
     stride: int
@@ -54,19 +55,19 @@ class WindowDataset(Dataset[T_co]):
         """Returns the number of windows.
 
         Raises:
-            TypeError: the source does not know its length.
+            TypeError: the source has no length.
         """
         n = len(self.dataset)
         if self.drop_last:
             return max(0, (n - self.size) // self.stride + 1)
-        # One more while samples are left that no window has, and that the next one reaches.
+        # One more if samples remain outside all windows and the next window reaches them.
         return min(max(0, -(-(n - self.size) // self.stride)) + 1, -(-n // self.stride))
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns a window, counted from the end where `index` is negative.
+        """Returns a window; a negative index counts from the end.
 
         Raises:
-            IndexError: it is outside.
+            IndexError: `index` is out of range.
         """
         start = absolute(index, len(self)) * self.stride
         stop = min(start + self.size, len(self.dataset))
@@ -77,7 +78,7 @@ class WindowDataset(Dataset[T_co]):
         return [self.dataset[place] for place in range(start, stop)]
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the source which epoch follows, if it wants to know."""
+        """Passes the epoch to the source if it offers `set_epoch`."""
         pass_epoch(self.dataset, epoch)
 
 
@@ -100,11 +101,11 @@ class _Windows(StreamIterator[Any]):
         self._drop_last = windows.drop_last
         self._settings: State = {"size": self._size, "stride": self._stride}
         same_settings(state, self._settings)
-        self._skip = count(state, "skip")  # samples before the next window that none has
-        self._old = count(state, "old")  # samples of the next window that the one before had too
+        self._skip = count(state, "skip")  # samples before the next window that are in no window
+        self._old = count(state, "old")  # samples of the next window that are in the previous one too
         self._source = ReadAgain(resume(windows.dataset, part(state, "source")), state)
         self._held: list[Any] = []  # samples from the start of the next window on
-        self._marks: deque[tuple[int, State]] = deque()  # the source's, the first at that start or before
+        self._marks: deque[tuple[int, State]] = deque()  # the source's, the first at or before that start
 
     def __next__(self) -> Any:
         calls = self._source.calls
@@ -124,7 +125,7 @@ class _Windows(StreamIterator[Any]):
                 if self._drop_last or len(self._held) <= self._old:
                     raise
                 break
-            except BaseException:  # Ctrl-C as well: nobody knows whether that sample was read
+            except BaseException:  # Ctrl-C as well: that sample may or may not have been read
                 self._begin_behind()
                 raise
         window = self._held
@@ -138,11 +139,11 @@ class _Windows(StreamIterator[Any]):
 
     @property
     def _begun(self) -> int:
-        """The source's calls before the samples that are held."""
+        """Number of the source's calls before the held samples."""
         return self._source.calls - len(self._held)
 
     def _begin_behind(self) -> None:
-        """The sample behind those that are held has failed: no window is to have others on both sides of it."""
+        """Drops the held samples after a failure, so that no window spans the failed sample."""
         self._skip = self._stride - 1 - len(self._held) % self._stride
         self._old = max(0, self._size - self._stride)
         self._held = []

@@ -1,61 +1,62 @@
-"""Datasets side by side, by index or as streams."""
+"""Datasets combined sample by sample, by index or as streams."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from stoker.datasets._stream.listening import listened
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch
 from stoker.datasets.gather import Indices, all_or_none, gather_from, inside, layout_of
-from stoker.datasets.listening import listened
 from stoker.datasets.stream import State, Stream, StreamIterator, parts
 from stoker.errors import StateError
 
 
 class ZipDataset(Dataset[tuple[Any, ...]]):
-    """Sample i is the tuple of what each dataset gives as its i-th; it ends with the shortest.
+    """Tuples of the samples at one index of each dataset; the shortest dataset ends it.
 
-    With a stream among them it is a stream; datasets with indices are then read from their start. A sample that fails
-    in one of them fails as a whole; the next sample is whole again. It is not sharded by its parts, whose shards may
-    not match.
+    If one of the datasets is a stream, so is the result; datasets by index are then read from their start. If one
+    dataset fails to give its sample, the tuple fails, and the next one is complete again. The datasets are not sharded
+    separately, because their shards might not match.
 
     Args:
         *datasets: at least one, by index or streams.
-        strict: whether it is an error if one is longer: at once where all have indices, at the end of a stream.
+        strict: whether different lengths are an error: at once if all have indices, at the end of a stream otherwise.
 
     Raises:
-        TypeError: one of them is no dataset, or a subclass of this class was given a stream.
-        ValueError: there is none; or with `strict`, lengths differ.
+        TypeError: one of the arguments is not a dataset, or a subclass of this class was given a stream.
+        ValueError: there is no dataset; or with `strict`, lengths differ.
     """
 
+    stoker_protocol = True
     datasets: tuple[Any, ...]
     strict: bool
 
     def __init__(self, *datasets: Any, strict: bool = False) -> None:
         if not datasets:
-            raise ValueError("ZipDataset() was given no dataset: give at least one, not in a list")
+            raise ValueError("ZipDataset() was given no dataset: pass at least one, not in a list")
         self.datasets = tuple(checked(dataset, "ZipDataset") for dataset in datasets)
         self.strict = strict
         if any(map(is_stream, datasets)):
             become_stream(self, _ZipStream)
         elif strict and len(lengths := {len(dataset) for dataset in datasets}) > 1:
             raise ValueError(
-                f"ZipDataset(strict=True): the datasets have {sorted(lengths)} samples, expected as many each"
+                f"ZipDataset(strict=True): the datasets have {sorted(lengths)} samples, expected equal numbers"
             )
 
     def __len__(self) -> int:
-        """Returns the length of the shortest.
+        """Returns the length of the shortest dataset.
 
         Raises:
-            TypeError: one of them does not know its length.
+            TypeError: one of the datasets has no length.
         """
         return min(map(len, self.datasets))
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
-        """Returns the samples at `index`, from the end of the shortest where it is negative.
+        """Returns the samples at `index`; a negative index counts from the end of the shortest dataset.
 
         Raises:
-            IndexError: it is outside.
+            IndexError: `index` is out of range.
         """
         place = absolute(index, len(self))
         return tuple(dataset[place] for dataset in self.datasets)
@@ -66,7 +67,7 @@ class ZipDataset(Dataset[tuple[Any, ...]]):
         return None if layouts is None else tuple(layouts)
 
     def gather(self, indices: Indices, out: Any) -> Any:
-        """Has each dataset write its samples."""
+        """Makes each dataset write its samples."""
         places = inside(indices, len(self))
         for dataset, part in zip(self.datasets, out, strict=True):
             if gather_from(dataset, places, part) is NotImplemented:
@@ -74,7 +75,7 @@ class ZipDataset(Dataset[tuple[Any, ...]]):
         return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the datasets which epoch follows, those that want to know."""
+        """Passes the epoch to the datasets that offer `set_epoch`."""
         for dataset in self.datasets:
             pass_epoch(dataset, epoch)
 
@@ -110,7 +111,7 @@ class _Zipped(StreamIterator[tuple[Any, ...]]):
                 if self._strict:
                     self._refuse_longer(place)
                 raise
-            except Exception as error:  # the others move on too, so that they stay side by side
+            except Exception as error:  # the others advance too, so that all stay aligned
                 failure = failure or error
         if failure is not None:
             self._interrupted = False
@@ -118,21 +119,23 @@ class _Zipped(StreamIterator[tuple[Any, ...]]):
         return tuple(samples)
 
     def _refuse_longer(self, ended: int) -> None:
-        """The first to end must be the first that was asked, and none of the others may go on."""
+        """Raises ValueError unless all streams end here: the first stream was the one to end, and none of the others
+        goes on.
+        """
         others = enumerate(self._sources)
         longer = 0 if ended else next((place for place, source in others if next(source, _END) is not _END), None)
         if longer is not None:
             raise ValueError(
-                f"ZipDataset(strict=True): dataset {ended} has ended, but dataset {longer} goes on. Without strict, "
-                "the shortest ends it."
+                f"ZipDataset(strict=True): dataset {ended} has ended, but dataset {longer} has more samples. "
+                "Without strict, the shortest dataset ends the stream."
             )
 
     def _check(self) -> None:
         if self._interrupted:
             raise StateError(
-                "this iterator of a ZipDataset was interrupted (by Ctrl-C, or by a signal's handler that raises) when "
-                "some of its datasets had moved on and others had not: what would follow is no pair. Begin a new one, "
-                "with a state from before."
+                "this iterator of a ZipDataset was interrupted (by Ctrl-C, or by a signal handler that raises) after "
+                "only some of its datasets had advanced: its next samples would not match. Begin a new one, with an "
+                "earlier state."
             )
 
     def state_dict(self) -> State:

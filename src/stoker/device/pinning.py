@@ -1,4 +1,4 @@
-"""`pin_memory=True`: batches in page-locked memory of torch's caching allocator, as today."""
+"""`pin_memory=True`: batches in page-locked memory of torch's caching allocator, as with torch's loader."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from stoker import errors
 
 
 def can_pin(pin_memory: bool, pin_memory_device: str, output: str = "torch") -> bool:
-    """Whether batches are to be pinned; warns, as torch does, where that was asked for and cannot be.
+    """Returns whether batches are to be pinned; warns, as torch does, if pinning was requested but is impossible.
 
     Raises:
-        MissingExtraError: tensors are to be pinned, and there is no torch.
+        MissingExtraError: tensors are to be pinned, and torch is not installed.
     """
     if not pin_memory:
         return False
     if output == "numpy":
         warnings.warn(
-            "'pin_memory' pins tensors, and this loader gives NumPy arrays (output='numpy'): they stay as they are.",
+            "'pin_memory' pins tensors, and this loader gives NumPy arrays (output='numpy'): pin_memory has no effect.",
             errors.StokerWarning,
             stacklevel=5,
         )
@@ -58,9 +58,9 @@ def can_pin(pin_memory: bool, pin_memory_device: str, output: str = "torch") -> 
 
 
 def pin(batch: Any) -> Any:
-    """The batch with its tensors in pinned memory; custom batch types by their own `pin_memory()`.
+    """Returns the batch with its tensors in pinned memory; custom batch types use their own `pin_memory()`.
 
-    Containers keep their types; what is neither a tensor nor a container, nor has `pin_memory()`, stays as it is.
+    Containers keep their types; other values without `pin_memory()` stay unchanged.
     """
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()
@@ -70,7 +70,7 @@ def pin(batch: Any) -> Any:
         pinned = {key: pin(value) for key, value in batch.items()}
         try:
             if isinstance(batch, MutableMapping):
-                clone = copy.copy(batch)  # may have more attributes than its constructor takes
+                clone = copy.copy(batch)  # keeps attributes that the constructor does not take
                 clone.update(pinned)
                 return clone
             return type(batch)(pinned)  # type: ignore[call-arg]

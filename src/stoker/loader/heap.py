@@ -1,7 +1,7 @@
-"""Python objects that workers read: what that costs their memory, and whether they are marked immortal before.
+"""Estimates the memory that workers copy by reading Python objects, and decides on marking them immortal.
 
-Reading an object writes its reference count, and so makes a forked process copy the page that it lies on. Where the
-zygote can mark its heap (`_engine/process/immortal.py`), workers copy nothing; elsewhere the user is told once.
+Reading an object writes its reference count, so a forked process copies the page of the object. If the zygote can mark
+its heap (`_engine/fork/heap_sharing.py`), workers copy nothing; otherwise the loader warns once.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stoker._engine.process import immortal
-from stoker.loader import epoch
+from stoker._engine.fork import heap_sharing
+from stoker._epoch import epoch
+from stoker.loader.worker_start import birth_of
 
 if TYPE_CHECKING:
-    from stoker.loader.dataloader import DataLoader
+    from stoker._accounting.ledger import Ledger
+    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader.record import LoaderRecord
 
 SHARE = 0.1
-"""Of an epoch: what takes no larger part of the last one is done again without asking what for."""
+"""Part of the last epoch's time. Marking that took at most this part is repeated without an estimate of its use."""
 
 PAGES = 3
-"""Pages, about, that one row lies on: a tuple, its texts, and its place in the list."""
+"""Estimated pages that hold one row: a tuple, its texts, and its place in the list."""
 
 TELLING = 256 << 20
-"""Bytes that all workers together copy in an epoch, from which on they are worth to be spared, or to be told of."""
+"""Bytes that all workers together copy in an epoch. From this size on, marking the heap or a warning is worthwhile."""
 
 _TOLD = "heap"
-"""Stands among what the loader has told for that it was looked at."""
+"""Entry in `LoaderRecord.told` after the heap was examined."""
 
 _MAKING = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Methods of a dataset."""
@@ -40,75 +43,93 @@ _MANY, _LOOKED_AT, _DEPTH = 100_000, 1000, 4
 _SAMPLES = 64
 
 
-def is_marked(loader: DataLoader[Any]) -> bool:
-    """Whether the zygote of the next workers is to mark its heap, if that is large (`immortal.worth_it`)."""
-    if not loader.share_heap or not immortal.worth_it():
-        return loader.share_heap
-    ledger = loader._ledger
+def is_marked(options: LoaderOptions, ledger: Ledger) -> bool:
+    """Returns whether the zygote of the next workers is to mark its heap, if large (`heap_sharing.worth_it`)."""
+    if birth_of(options).rebuilds:
+        return False  # the zygote's heap does not hold the dataset
+    if not options.share_heap or not heap_sharing.worth_it():
+        return options.share_heap
     if ledger.marked is not None and 0 < ledger.marked[1] <= SHARE * ledger.epoch.spent:
         return True
-    return copied(loader) >= TELLING
+    return copied(options) >= TELLING
 
 
-def copied(loader: DataLoader[Any], found: Heavy | None = None) -> int:
-    """Bytes, about, that all workers copy in an epoch, or as long as they live: the pages of the rows that they read,
-    of the largest collection of the dataset's."""
-    found = found or heaviest(loader.dataset)
+def copied(options: LoaderOptions, found: Heavy | None = None) -> int:
+    """Returns an estimate of the bytes that all workers copy in an epoch, or during their lives.
+
+    Counted are the pages of the rows that workers read in the dataset's largest collection, or the whole collection if
+    each worker unpickles it.
+    """
+    found = found or heaviest(options.dataset)
     if found is None:
         return 0
-    each = _samples(loader) / loader.num_workers * PAGES * mmap.PAGESIZE
-    return loader.num_workers * int(min(found.size, each))
+    if birth_of(options).rebuilds:
+        return options.num_workers * found.size
+    each = _samples(options) / options.num_workers * PAGES * mmap.PAGESIZE
+    return options.num_workers * int(min(found.size, each))
 
 
-def _samples(loader: DataLoader[Any]) -> float:
-    """How many the workers read; without an end where nobody says."""
-    if loader._is_stream or loader.persistent_workers or (loader.batch_size is None and loader._auto_collation):
+def _samples(options: LoaderOptions) -> float:
+    """Returns the number of samples that the workers read; infinity if it is unknown."""
+    if options.is_stream or options.persistent_workers or (options.batch_size is None and options.auto_collation):
         return math.inf
     try:
-        return (loader.batch_size or 1) * epoch.length_of(loader)
-    except Exception:  # a sampler without a length, or with any mind of its own: this is only an estimate
+        return (options.batch_size or 1) * epoch.length_of(options)
+    except Exception:  # of a sampler's length: this is only an estimate
         return math.inf
 
 
-def text(loader: DataLoader[Any]) -> str | None:
-    """About the heap, for `describe()`; None where there is nothing to say."""
-    marked = loader._ledger.marked
-    if loader._method != "process" or not (marked or immortal.worth_it()):
+def text(options: LoaderOptions, ledger: Ledger) -> str | None:
+    """Returns the text on the heap for `describe()`, or None."""
+    marked = ledger.marked
+    rebuilds = options.capabilities.shares_heap and birth_of(options).rebuilds
+    if not options.capabilities.shares_heap or rebuilds or not (marked or heap_sharing.worth_it()):
         return None
-    if not loader.share_heap:
+    if not options.share_heap:
         return "not marked immortal (share_heap=False): each worker copies the Python objects that it reads"
-    size = copied(loader) / 2**20
+    size = copied(options) / 2**20
     if marked is None:
-        if is_marked(loader):
+        if is_marked(options, ledger):
             return (
-                "large, so it is marked immortal before workers are forked, who then share it: 0.1 to 0.5 s a million "
-                f"(else they would copy some {size:,.0f} MiB)"
+                "large, so it is marked immortal before workers are forked, which then share it: 0.1 to 0.5 s for each "
+                f"million objects (otherwise they would copy about {size:,.0f} MiB)"
             )
-        return f"large, and not marked immortal: workers copy some {size:,.0f} MiB of it, as far as can be seen"
+        return f"large, and not marked immortal: workers copy an estimated {size:,.0f} MiB of it"
     objects, seconds = marked
     done = f"{objects:,} objects were marked immortal in {seconds:.2g} s, so that workers share them"
-    if loader.persistent_workers:
+    if options.persistent_workers:
         return done
-    again = "and will be" if is_marked(loader) else "and will not be"
+    again = "and will be" if is_marked(options, ledger) else "and will not be"
     return (
         f"{done}; {again} in the next epoch, in which workers would copy some {size:,.0f} MiB (the last one took "
-        f"{loader._ledger.epoch.spent:.2g} s)"
+        f"{ledger.epoch.spent:.2g} s)"
     )
 
 
-def tell(loader: DataLoader[Any]) -> None:
-    """Warns, once for each loader, of a dataset whose Python objects each worker process will copy."""
-    if immortal.supported() or _TOLD in loader._told:
+def tell(options: LoaderOptions, record: LoaderRecord) -> None:
+    """Warns, once for each loader, if each worker process will copy the dataset's Python objects."""
+    birth = birth_of(options)
+    if (heap_sharing.supported() and not birth.rebuilds) or _TOLD in record.told:
         return
-    loader._told.add(_TOLD)
-    found = heaviest(loader.dataset)
-    if found is None or (size := copied(loader, found)) < TELLING:
+    record.told.add(_TOLD)
+    found = heaviest(options.dataset)
+    if found is None or (size := copied(options, found)) < TELLING:
         return
-    loader._tell_once(
+    if birth.rebuilds:
+        record.tell_once(
+            f"{found.path} holds {found.rows:,} rows of Python objects, some {found.size / 2**20:,.0f} MiB. Each of "
+            f"the {options.num_workers} workers unpickles the dataset itself ({birth.why}) and has its own copy of "
+            f"these objects: {size / 2**20:,.0f} MiB in all. stoker.columns({found.path}) has the same interface and "
+            "keeps its data in arrays, which all workers share. If unpickling the dataset opens no file or connection, "
+            "declare unpickle_once = True in its class: it is then unpickled once for all workers."
+        )
+        return
+    record.tell_once(
         f"{found.path} holds {found.rows:,} rows of Python objects, some {found.size / 2**20:,.0f} MiB. Reading an "
-        f"object writes its reference count, so each of the {loader.num_workers} workers ends up with a copy of its "
+        f"object writes its reference count, so each of the {options.num_workers} workers ends up with a copy of its "
         f"own: up to {size / 2**20:,.0f} MiB in an epoch. stoker.columns({found.path}) "
-        "reads like it and lies in arrays, which all share; CPython 3.12 and 3.13 share the objects as they are."
+        "has the same interface and keeps its data in arrays, which all workers share; CPython 3.12 and 3.13 share the "
+        "objects as they are."
     )
 
 
@@ -122,8 +143,8 @@ class Heavy(NamedTuple):
 
 
 def heaviest(dataset: Any) -> Heavy | None:
-    """The largest list, tuple or dict of at least 100,000 rows that a dataset holds as, or below, an attribute, or that
-    its methods name."""
+    """Returns the largest list, tuple or dict of at least 100,000 rows that a dataset holds in or below an attribute,
+    or that its methods name as a global variable; else None."""
     return max(_collections(dataset), key=lambda found: found.size, default=None)
 
 
@@ -149,7 +170,7 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(kind: type) -> Iterator[tuple[str, Any]]:
-    """Global variables that are read where samples are made."""
+    """Yields the collections in global variables that the methods of a dataset read."""
     for name in _MAKING:
         function = getattr(kind, name, None)
         if isinstance(function, FunctionType):
@@ -167,7 +188,7 @@ def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _size(rows: Any) -> int:
-    """Bytes of all rows, from some: of a list they lie evenly. What they share counts once."""
+    """Returns the bytes of all rows, estimated from some (evenly spaced in a list). Shared objects count once."""
     is_dict = isinstance(rows, dict)
     some = [*itertools.islice(rows.items(), _SAMPLES)] if is_dict else rows[:: len(rows) // _SAMPLES]
     objects = {id(each): sys.getsizeof(each, 0) for row in some for each in (row, *_within(row))}

@@ -1,12 +1,13 @@
-"""Ranks that take equally many steps over unequally many batches."""
+"""`in_step`: equal numbers of steps on ranks with unequal numbers of batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TypeVar
 
-from stoker.loader import epoch
+from stoker._epoch import epoch
 from stoker.loader.dataloader import DataLoader
+from stoker.loader.record import record_of
 
 T = TypeVar("T")
 
@@ -14,15 +15,16 @@ T = TypeVar("T")
 def in_step(loader: DataLoader[T]) -> Iterator[T | None]:
     """Yields a rank's batches, then None for each step that other ranks still have to take.
 
-    For an evaluation with `distributed="exact"`, in which some ranks have a batch more: whatever the ranks do together
-    in a step (`all_reduce`, a gathering of predictions) is then called equally often by all. How many steps there are
-    follows from the number of samples; nothing is communicated.
+    For an evaluation with `distributed="exact"`, in which some ranks have one batch more: all ranks then call a
+    collective operation (`all_reduce`, a gathering of predictions) equally often. The number of steps follows from the
+    number of samples; the ranks do not communicate.
 
     Args:
-        loader: shared out by `distributed=`; any other has only its own batches.
+        loader: divided among ranks by `distributed=`; of any other loader only its own batches are yielded.
     """
-    loader._obey_set_epoch()
-    steps = epoch.steps_of_all_ranks(loader)
+    record = record_of(loader)
+    record.obey_set_epoch()
+    steps = epoch.steps_of_all_ranks(record.options(loader), record.resumed)
     taken = 0
     for batch in loader:
         taken += 1

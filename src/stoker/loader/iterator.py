@@ -1,7 +1,14 @@
-"""One iterator for all backends: plans units, keeps some ahead, puts answers in order, delivers."""
+"""The iterator of all backends.
+
+A batch passes through five stages. *Take*: units are planned, submitted ahead, and answered (`UnitQueue`). *Account*:
+the batch is counted. *Open*: the backend gives the batch. *Transfer*: it is moved, at present into pinned memory.
+*Deliver*: the user's place moves on. An epoch in process that needs no more than samples and collation takes the
+short path instead (`short_path`).
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -11,124 +18,132 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker import errors
-from stoker._engine import ending, interruption
-from stoker._engine.base import Answer, Backend, Failure
+from stoker._accounting.accounting import Accounting
+from stoker._accounting.event_dispatcher import EventDispatcher, users_level
+from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
+from stoker._engine.process_guard import leave_if_left_behind, tears
+from stoker._engine.timings import BatchTimings
+from stoker._epoch import epoch
+from stoker._epoch.plan import Step
 from stoker._worker_info import current
 from stoker.device import pinning
-from stoker.loader import epoch
-from stoker.loader.accounts import Accounts
-from stoker.loader.ahead import Ahead
-from stoker.loader.job import Work
-from stoker.loader.plan import Step
-from stoker.loader.progress import Progress
-from stoker.loader.resharding import reshared
-from stoker.loader.state import START
-from stoker.loader.walk import Walk
-from stoker.loader.witness import Witness, users_level
+from stoker.loader import torch_profiler
+from stoker.loader._iteration.epoch_start import EpochStart
+from stoker.loader._iteration.prefetch import Prefetch
+from stoker.loader._iteration.short_path import ShortPath, short_path
+from stoker.loader._iteration.unit_queue import UnitQueue
+from stoker.loader.backends import new_backend
+from stoker.loader.record import LoaderRecord, record_of
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Self
 
-    from typing_extensions import Self
-
+    from stoker._options.loader_options import LoaderOptions
     from stoker.loader.dataloader import DataLoader
 
 
 _ENDINGS = (
     errors.WorkerDiedError,
     errors.WorkerStartError,
-    errors.SickBirthError,
+    errors.ForkDeadlockError,
     errors.StalledError,
     errors.ErrorBudgetError,
     errors.EmptyBatchError,
 )
-"""What is raised when the epoch cannot go on."""
+"""Errors after which the epoch cannot continue."""
+
+
+TRIES = 32
+"""Batches at the start of an epoch after each of which the iterator tries to switch to the short path."""
 
 
 class LoaderIterator:
     """Iterates over one epoch of a loader; made by `iter(loader)`.
 
-    With persistent workers the loader keeps one and starts it anew for each epoch. Used by one thread at a time. It
-    ends its workers when its epoch is over (persistent ones excepted), when it is closed, dropped or garbage, and when
-    the interpreter exits.
+    With persistent workers the loader keeps one iterator and restarts it for each epoch. Used by one thread at a time.
+    The iterator ends its workers when its epoch is over (except persistent ones), when it is closed, dropped or
+    garbage, and when the interpreter exits.
 
     Attributes:
-        workers: the loader's number of them when it was made: another that is set later needs another iterator.
+        workers: the loader's number of workers when the iterator was made; a change of it needs another iterator.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._owner = os.getpid()
-        self._outside = current.info  # a worker's, where this is a loader within a dataset
+        self._outside = current.rng  # another loader's, if this loader is part of its dataset
         self.workers = loader.num_workers
-        self._follow(loader)
-        self._pin = pinning.can_pin(loader.pin_memory, loader.pin_memory_device, loader.output)
-        self._timeout = float(loader.timeout) if loader.timeout else None
-        self._ahead = Ahead(loader)
-        self._in_order = loader.in_order or not loader.num_workers
-        self._meanwhile = loader.num_workers > 0  # somebody works while the user has a batch
-        self._submitted = 0  # number of the next unit; never starts anew, so that late answers are known as such
-        self._answers: dict[int, Answer] = {}
+        record = record_of(loader)
+        self._follow(loader, record, first=True)
+        options = self._options
+        pins = pinning.can_pin(options.pin_memory, options.pin_memory_device, options.output)
+        self._transfer: Callable[[Any], Any] | None = pinning.pin if pins else None
+        self._timeout = float(options.timeout) if options.timeout else None
+        self._meanwhile = options.num_workers > 0  # workers run while the user has a batch
         self._accounted: tuple[Answer, Step] | None = None  # about to be delivered
         self._why_closed = ""
         self._inside: dict[int, tuple[int]] = {}  # at 0, the thread that is in `next()`
-        self._ledger = loader._ledger
-        self._witness = Witness(loader._ledger, loader.on_event, loader._told)
-        self._accounts = Accounts(loader, self._witness)
-        self._backend: Backend | None = loader._new_backend(self._witness)
+        self._ledger = record.ledger
+        self._witness = EventDispatcher(record.ledger, options.on_event, record.told)
+        self._accounts = Accounting(options, record.ledger, self._witness)
+        ahead = Prefetch(options, record.ledger.row_seconds)
+        self._units = UnitQueue(options, record, ahead, self._witness.steps, self._accounts)
+        self._backend: Backend | None = self._new_backend(loader, options, record)
         self._rewind()
-        loader._resumed = None  # only now: where no iterator comes of it, the loader keeps its place
+        self._start.draw_ahead()
+        record.resumed = None  # last: if no iterator can be made, the loader keeps its place
 
     def _rewind(self) -> None:
-        """Ready for a new epoch, which begins with the first `next()`."""
-        self._length_told = self._loader._IterableDataset_len_called
+        """Prepares a new epoch, which begins with the first `next()`."""
+        self._length_told = self._options.reported_length
         self._epoch: epoch.Epoch | None = None
-        self._witness.steps.clear()
-        self._planned_all = False
-        self._sampler_error: BaseException | None = None
+        self._short: ShortPath | None = None
+        self._tries = 0 if self._meanwhile or self._options.is_stream else TRIES
         self._finished = False
-        self._num_yielded = 0  # torch's name: some who save where they stand read it
-        self._outstanding = 0
-        self._run = self._due = self._submitted
-        for answer in [*self._answers.values(), *([] if self._accounted is None else [self._accounted[0]])]:
+        self._num_yielded = 0  # torch's name, read by some checkpoint code
+        left = self._units.rewind(self._record, self.workers)
+        for answer in left if self._accounted is None else [*left, self._accounted[0]]:
             self._open_backend().discard(answer)
-        self._answers.clear()
         self._accounted = None
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Starts a new epoch on the same workers; what is under way for the last one is dropped.
+        """Starts a new epoch on the same workers; units under way for the last epoch are dropped.
 
         Args:
-            loader: whose epoch it is.
-            first_iter: what torch's iterators are told, and so classes of the user's that stand before ours.
+            loader: the loader of the epoch.
+            first_iter: unused; torch's iterators have it, so users' classes that wrap this one pass it.
         """
-        self._open_backend().drop(self._submitted)
+        self._open_backend().drop(self._units.submitted)
         try:
-            self._follow(loader)
-        except BaseException as error:  # a sampler's, say: what was dropped never comes
+            record = record_of(loader)
+            self._follow(loader, record, first=False)
+        except BaseException as error:  # of a sampler, for example: the dropped units never arrive
             self._why_closed = f"{type(error).__name__} at the beginning of its next epoch closed this iterator"
             _before(error, self.close)
             raise
         self._rewind()
-        loader._resumed = None
+        self._start.draw_ahead()
+        record.resumed = None
 
-    def _follow(self, loader: DataLoader[Any]) -> None:
-        """Takes over the loader's settings as they are now, and where it is to begin."""
-        place = loader._resumed or START
-        if place.workers is not None:  # there may be other workers now than when it was loaded
-            place = place._replace(workers=reshared(place.workers, max(1, loader.num_workers)))
-        self._set_epoch = loader._epochs.announce(loader)
-        self._loader = loader._snapshot()
-        walked = not (loader._is_stream or epoch.is_computed(loader))
-        self._walk = Walk(loader._index_sampler, loader.dataset, place) if walked else None
-        self._replaces = loader.on_error != "raise" and loader.on_error != "skip"
-        self._place = place if self._walk is None else self._walk.place
-        self._progress = loader._progress = Progress(self._place, self._walk)
+    def _follow(self, loader: DataLoader[Any], record: LoaderRecord, first: bool) -> None:
+        """Reads the loader's current options and the place at which the epoch begins."""
+        self._record, self._options = record, record.options(loader)
+        self._start = EpochStart(self._options, record, first)
+        self._progress = self._start.progress
+
+    def _new_backend(self, loader: DataLoader[Any], options: LoaderOptions, record: LoaderRecord) -> Backend:
+        auto = record.auto
+        if auto is None:
+            return new_backend(options, record, self._witness, options.num_workers)
+        workers = new_backend(options, record, self._witness, auto.at_first(options))
+        in_trainer = functools.partial(new_backend, record=record, witness=self._witness, workers=0)
+        return auto.wrapped(workers, loader, options, in_trainer, self._witness)
 
     def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
-        return epoch.length_of(self._loader)
+        return epoch.length_of(self._options)
 
     def __getstate__(self) -> Any:
         raise NotImplementedError(
@@ -145,12 +160,12 @@ class LoaderIterator:
                 "thread take the batches, or hold a lock around next()."
             )
         try:
-            return self._next()
+            return torch_profiler.recorded(self, self._next) if torch_profiler.is_on() else self._next()
         finally:
             self._inside.clear()
 
     def _is_nested(self) -> bool:
-        """Whether a `next()` is below this one. If not, one was interrupted as it left."""
+        """Returns whether a `next()` is below this one on the stack; otherwise one was interrupted as it left."""
         frame = sys._getframe(2)
         while frame.f_back is not None:
             if frame.f_code is LoaderIterator.__next__.__code__ and frame.f_locals.get("self") is self:
@@ -161,25 +176,33 @@ class LoaderIterator:
     def _next(self) -> Any:
         if self._finished:
             raise StopIteration
-        backend = self._open_backend()
+        backend = self._backend or self._open_backend()
         asked = time.perf_counter()
+        if self._tries or self._short is not None:
+            try:
+                short = self._short or self._try_short(backend)
+                batch = NOT_PLAIN if short is None else short(asked)
+            except BaseException as error:
+                self._heed(error, backend)
+                raise
+            if batch is not NOT_PLAIN:
+                self._num_yielded += 1
+                return batch
+            self._short = None
         if self._epoch is None:
             self._begin(asked)
         try:
             try:
-                due = self._delivered(backend)
+                due = self._accounted_for(backend)
                 batch = None if due is None or due[0].kind == "error" else self._opened(backend, *due)
             finally:
                 counts, now = self._ledger.epoch, time.perf_counter()
                 counts.waited += now - asked
                 counts.until = now
             if due is not None:
-                self._accounted = None
-                if due[0].kind == "batch":
-                    self._num_yielded += 1
-                    if self._length_told is not None and self._num_yielded > self._length_told:
-                        self._warn_of_length(self._length_told)
-                self._received(*due)  # last: who is interrupted before has not got it
+                self._deliver(*due)
+                if self._record.timing_sink is not None:
+                    self._record.timing_sink(_timings(*due, asked, now))
                 if due[0].kind == "batch":
                     return batch
         except BaseException as error:
@@ -190,28 +213,46 @@ class LoaderIterator:
         self._finish()
         raise StopIteration
 
+    def _try_short(self, backend: Backend) -> ShortPath | None:
+        """Returns the short path, if nothing of this epoch needs more; else None."""
+        if self._epoch is None:
+            return None
+        self._tries -= 1
+        if self._transfer is None and self._units.is_idle:
+            self._short = short_path(backend, self._epoch, self._ledger, self._accounts, self._witness, self._progress)
+        return self._short
+
     def _opened(self, backend: Backend, answer: Answer, step: Step) -> Any:
         try:
             batch = backend.open(answer)
-            return pinning.pin(batch) if self._pin else batch
-        except Exception as error:  # of a class of the user's; the next call gives the next batch
-            if not interruption.tears(error):
+            return batch if self._transfer is None else self._transfer(batch)
+        except Exception as error:  # of a class of the user's; the next call returns the next batch
+            if not tears(error):
                 self._accounted = None
                 self._accounts.not_opened(answer, step, error)
                 self._received(answer, step)
             raise
 
+    def _deliver(self, answer: Answer, step: Step) -> None:
+        """Counts a batch, or its error, as received by the user."""
+        self._accounted = None
+        if answer.kind == "batch":
+            self._num_yielded += 1
+            if self._length_told is not None and self._num_yielded > self._length_told:
+                self._warn_of_length(self._length_told)
+        self._received(answer, step)  # last: an interrupt before this line leaves the batch undelivered
+
     def _received(self, answer: Answer, step: Step) -> None:
-        """The user has it, or its error."""
-        if self._loader._is_stream:
+        """Moves the user's place past a batch or its error."""
+        if self._options.is_stream:
             self._progress.streamed(answer.worker, answer.said.stream_state, ended=False)
         else:
             self._progress.received(step.number)
 
     def _heed(self, error: BaseException, backend: Backend) -> None:
-        """What is to be done before an exception reaches the user, who may call `next()` again."""
-        current.info = self._outside  # without workers it may be interrupted before it is set back
-        if interruption.tears(error):
+        """Cleans up before an exception reaches the user; `next()` may be called again afterwards."""
+        current.rng = self._outside  # an interrupt without workers may skip its restoration
+        if tears(error):
             self._why_closed = (
                 f"{type(error).__name__} interrupted next() in the middle, so this iterator was closed: to go on with "
                 "it might lose a batch. Nothing is lost: loader.load_state_dict(loader.state_dict()), and "
@@ -222,40 +263,37 @@ class LoaderIterator:
             _before(error, self.close)
         elif isinstance(error, (OSError, ValueError)) and backend.is_closed:
             self._leave()
-        elif isinstance(error, StopIteration):  # a listener's, a sampler's, a batch's own pin_memory()
+        elif isinstance(error, StopIteration):  # of a listener, a sampler, or a batch's own pin_memory()
             raise _raised(error) from error
 
     def _begin(self, asked: float) -> None:
-        """The epoch is decided at its first `next()`, as in torch, also what is drawn for it from a generator."""
-        epochs = self._loader._epochs
-        if epochs.moved:  # by a `set_epoch` since `iter()`, as Lightning calls it
-            self._set_epoch = epochs.announce(self._loader)
-            if self._walk is None:
-                self._place = START
-            elif self._place.is_decided:
-                self._walk = Walk(self._loader._index_sampler, self._loader.dataset, START)
-                self._place = self._walk.place
-        self._accounts.open()  # may raise: then the epoch has not begun, and no sampler has moved
-        begun = epoch.begin(self._loader, self._walk, epochs.begun, self._place)
-        self._accounts.begin(begun, self._loader, asked)
+        """Begins the epoch, at its first `next()`."""
+        start = self._start
+        start.obey_set_epoch()
+        self._accounts.open()  # if it raises, the epoch has not begun
+        begun = start.decided()
+        self._accounts.begin(begun, self._options, asked)
         self._epoch = begun
-        epochs.begun += 1
-        streams = max(1, self._loader.num_workers) if self._loader._is_stream else 0
-        self._progress.begin(begun, self._walk, streams)
+        self._units.begin(self._options, begun, start.walked, start.progress, start.set_epoch)
+        start.begun(begun)
 
     def _leave(self) -> NoReturn:
-        """The workers were ended while somebody waited for them: by another thread, or at the interpreter's end."""
-        ending.leave_if_left_behind()
+        """Raises if the workers were ended while this thread waited: by another thread or at the interpreter's exit.
+
+        Raises:
+            IteratorClosedError: always.
+        """
+        leave_if_left_behind()
         raise errors.IteratorClosedError("the iterator was closed meanwhile: make a new one with iter(loader)")
 
-    def _delivered(self, backend: Backend) -> tuple[Answer, Step] | None:
-        """The next answer that the user is to see, accounted for, and its step; None at the end of the epoch."""
+    def _accounted_for(self, backend: Backend) -> tuple[Answer, Step] | None:
+        """Returns the next answer for the user, accounted for, and its step; None at the end of the epoch."""
         while True:
             if self._accounted is None and not self._account(backend):
                 return None
             if self._witness.later:
-                self._witness.flush()  # what the user's listener raises costs no batch: it is the next
-                self._open_backend()  # it may also have closed us
+                self._witness.flush()  # if a listener raises, the next call delivers the batch
+                self._open_backend()  # a listener may have closed the iterator
             due = self._accounted
             assert due is not None
             if due[0].kind != "empty":
@@ -264,13 +302,13 @@ class LoaderIterator:
             self._received(*due)
 
     def _account(self, backend: Backend) -> bool:
-        """Takes the next answer into account, if there is one."""
-        answer = self._take(backend)
+        """Accounts for the next answer; returns False at the end of the epoch."""
+        answer = self._units.take(backend, self._timeout)
         if answer is None:
             return False
         step = self._witness.steps.pop(answer.unit)
         said, accounts = answer.said, self._accounts
-        if answer.kind == "batch" and not said.faults:  # nearly all, and the trainer's own work is cold: no call
+        if answer.kind == "batch" and not said.faults:  # the common case, inlined for speed
             counts = accounts.counts
             counts.delivered += said.samples
             counts.batches += 1
@@ -291,139 +329,38 @@ class LoaderIterator:
             raise errors.IteratorClosedError(why)
         return self._backend
 
-    def _take(self, backend: Backend) -> Answer | None:
-        """The next answer to deliver, in order of the units unless any order will do; None at the end of the epoch."""
-        while True:
-            if not self._outstanding and not self._answers:
-                self._top_up(backend)
-            if not self._outstanding and not self._answers:
-                if self._sampler_error is not None:
-                    error, self._sampler_error = self._sampler_error, None
-                    raise error
-                return None
-            while (answer := self._ready()) is None:
-                self._receive(backend)
-                if self._due not in self._answers:
-                    self._top_up(backend)  # one that comes before what has arrived is still waited for
-            if answer.kind != "end":
-                if self._meanwhile:  # else a sampler is walked no further than torch does: it may follow the training
-                    try:
-                        self._top_up(backend)
-                    except BaseException:  # Ctrl-C in a sampler, say: the batch comes with the next call
-                        self._answers[answer.unit] = answer
-                        self._due -= self._in_order
-                        raise
-                return answer
-            self._progress.streamed(answer.worker, answer.said.stream_state, ended=True)
-            self._top_up(backend)
-
-    def _ready(self) -> Answer | None:
-        if not self._in_order and self._answers:
-            return self._answers.pop(next(iter(self._answers)))
-        answer = self._answers.pop(self._due, None)
-        if answer is not None:
-            self._due += 1
-        return answer
-
-    def _receive(self, backend: Backend) -> None:
-        answer = backend.receive(self._timeout)
-        self._outstanding -= 1
-        self._answers[answer.unit] = answer
-        assert self._epoch is not None
-        self._epoch.plan.answered(answer.worker, answer.kind == "end")
-        for note in answer.said.notes:  # last: a warning may be an error
-            self._loader._tell_once(note)
-
-    def _top_up(self, backend: Backend) -> None:
-        """Plans and submits units until enough are under way. A sampler's error waits for its turn."""
-        assert self._epoch is not None
-        if self._planned_all:
-            return
-        most, waiting = self._ahead.most(backend), len(self._answers)
-        if self._ahead.has_room(most, self._outstanding + waiting, backend.ready + waiting):
-            self._plan(backend, most)
-            backend.flush()
-
-    def _plan(self, backend: Backend, most: int) -> None:
-        assert self._epoch is not None
-        plan, seed = self._epoch.plan, self._epoch.seed
-        while self._outstanding + len(self._answers) < most:
-            try:
-                step = plan.next()
-                mark = plan.mark()
-                spares = plan.spares(step, seed) if self._replaces and step is not None else ()
-            except Exception as error:
-                if interruption.tears(error):
-                    raise
-                self._planned_all, self._sampler_error = True, error
-                return
-            if step is None:
-                # A stream's plan goes on as long as a worker does; what it says now holds for ever
-                self._planned_all = True
-                if mark is not None:
-                    self._progress.over(mark)
-                return
-            if mark is not None:
-                self._progress.planned(step.number, mark)
-            if step.number in self._place.ahead:  # delivered before the state was saved
-                self._accounts.was_delivered(step)
-                continue
-            work = Work(
-                self._run,
-                seed,
-                step.position,
-                step.indices,
-                step.stride,
-                self._set_epoch,
-                self._epoch.number,
-                step.number,
-                spares,
-            )
-            rows = self._ahead.rows(step.indices)
-            self._witness.steps[self._submitted] = step
-            try:
-                backend.submit(self._submitted, work, step.worker, rows)
-            except errors.StokerError:
-                raise
-            except Exception as error:  # its indices cannot be sent
-                if interruption.tears(error):
-                    raise
-                del self._witness.steps[self._submitted]
-                self._planned_all, self._sampler_error = True, error
-                return
-            self._submitted += 1
-            self._outstanding += 1
-
     def _finish(self) -> None:
         self._finished = True
         self._progress.finish()
         try:
             self._accounts.close()
         finally:  # a listener may raise
-            if not self._loader.persistent_workers:
+            if not self._options.persistent_workers:
                 self._release()
+        self._units.flush_guesses()
 
     def close(self) -> None:
-        """Ends the workers now, also persistent ones. Batches that were delivered stay. Idempotent.
+        """Ends the workers now, also persistent ones. Delivered batches stay valid. Idempotent.
 
-        Takes some milliseconds, and at most a second where a worker is busy.
+        Takes some milliseconds, and at most a second if a worker is busy.
         """
         self._release()
 
-    _shutdown_workers = close  # torch's name, private, and called by many scripts that have no other way there
+    _shutdown_workers = close  # torch's private name, called by many scripts
 
     def _release(self) -> None:
         backend, self._backend = self._backend, None
-        self._answers.clear()
+        self._units.clear()
         self._accounted = None
         try:
             self._accounts.close()
         finally:  # a listener may raise
             if backend is not None:
                 backend.close()
+        self._units.flush_guesses()
 
-    def _inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
-        """Memory of the processes that work for this iterator, in bytes by name, and their stacks if wanted."""
+    def inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
+        """Returns the memory of this iterator's processes, in bytes by name, and their stacks if wanted."""
         backend = self._backend
         if backend is None:
             return {}, None
@@ -432,11 +369,11 @@ class LoaderIterator:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still has its workers, and they are this process's."""
+        """Returns whether the iterator still has its workers, and this process owns them."""
         return self._backend is not None and os.getpid() == self._owner
 
     def __enter__(self) -> Self:
-        """`with` closes the iterator at its end, also where the loop is left early."""
+        """Returns the iterator; the end of the `with` block closes it, also after an early exit from the loop."""
         return self
 
     def __exit__(
@@ -445,12 +382,12 @@ class LoaderIterator:
         self.close()
 
     def _warn_of_length(self, reported: int) -> None:
-        """An IterableDataset that gives more than its length said, as torch warns of it."""
+        """Warns, as torch does, that an IterableDataset yields more than its length."""
         message = (
-            f"Length of IterableDataset {self._loader.dataset} was reported to be {reported}"
+            f"Length of IterableDataset {self._options.dataset} was reported to be {reported}"
             f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
         )
-        if self._loader.num_workers > 0:
+        if self._options.num_workers > 0:
             message += (
                 "For multiprocessing data-loading, this could be caused by not properly configuring the "
                 "IterableDataset replica at each worker. Please see "
@@ -460,7 +397,7 @@ class LoaderIterator:
 
 
 def _raised(error: Any) -> BaseException:
-    """What a unit raised, as the user gets it. A StopIteration would pass for the end of the epoch."""
+    """Returns the error of a unit for the user; a StopIteration, which would end the epoch, as a RuntimeError."""
     if isinstance(error, Failure):
         error = error.rebuilt()
     if not isinstance(error, StopIteration):
@@ -474,8 +411,14 @@ def _raised(error: Any) -> BaseException:
 
 
 def _before(error: BaseException, call: Callable[[], None]) -> None:
-    """Calls it before this is raised. What a listener raises then is the error's context, and does not hide it."""
+    """Makes a call before `error` is raised. An exception of a listener becomes the context of `error`."""
     try:
         call()
     except Exception:
         raise error  # noqa: B904
+
+
+def _timings(answer: Answer, step: Step, asked: float, now: float) -> BatchTimings:
+    """Returns the times of a batch that was asked for then, and is there now."""
+    said = answer.said
+    return BatchTimings(answer.unit, step.number, said.samples, answer.kind, asked, now - asked, said.timings)

@@ -1,55 +1,16 @@
-"""Which sample comes next.
+"""Samplers: the order of the samples of an epoch.
 
-The classes are subclasses of torch's in name, so they are loaded on first use; `permutation` needs no torch.
+The classes are nominal subclasses of torch's, so they are imported on first use; `permutation` needs no torch. The
+names are those of `stoker/__init__.pyi`.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING
+from stoker import _first_use
 
-from stoker._first_use import loading
-
-if TYPE_CHECKING:
-    from stoker.samplers.balanced import BalancedBatchSampler
-    from stoker.samplers.base import Sampler
-    from stoker.samplers.batch import BatchSampler
-    from stoker.samplers.bucket import BucketBatchSampler
-    from stoker.samplers.class_weights import weights_from_labels
-    from stoker.samplers.distributed import DistributedSampler
-    from stoker.samplers.random import RandomSampler
-    from stoker.samplers.sequential import SequentialSampler
-    from stoker.samplers.stratified import StratifiedBatchSampler
-    from stoker.samplers.subset_random import SubsetRandomSampler
-    from stoker.samplers.weighted import WeightedRandomSampler
-else:
-    __getattr__ = loading(
-        __name__,
-        {
-            "BalancedBatchSampler": "balanced",
-            "BatchSampler": "batch",
-            "BucketBatchSampler": "bucket",
-            "DistributedSampler": "distributed",
-            "RandomSampler": "random",
-            "Sampler": "base",
-            "SequentialSampler": "sequential",
-            "StratifiedBatchSampler": "stratified",
-            "SubsetRandomSampler": "subset_random",
-            "WeightedRandomSampler": "weighted",
-            "weights_from_labels": "class_weights",
-        },
-    )
+_HOMES = _first_use.homes_in(__name__)
+__all__ = sorted(_HOMES)
 
 
-__all__ = [
-    "BalancedBatchSampler",
-    "BatchSampler",
-    "BucketBatchSampler",
-    "DistributedSampler",
-    "RandomSampler",
-    "Sampler",
-    "SequentialSampler",
-    "StratifiedBatchSampler",
-    "SubsetRandomSampler",
-    "WeightedRandomSampler",
-    "weights_from_labels",
-]
+def __getattr__(name: str) -> Any:
+    return _first_use.loaded(__name__, name, _HOMES)

@@ -1,4 +1,4 @@
-"""Batches of equally many samples from each of some classes."""
+"""Batches with equally many samples of each of several classes."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from stoker.samplers.permutation import Permutation
 class BalancedBatchSampler(KeyedBatchSampler):
     """Batches of P classes with K samples each, for losses that compare the samples of a batch.
 
-    Classes come equally often, whatever their size: after any batch of an epoch, no class has come more than once more
-    than another. The same holds for the samples of a class, and those in a batch are different. Once all have come,
-    they come again in another order. A class of fewer than K samples repeats them in a batch, as evenly as K allows; a
-    warning says so.
+    Classes come equally often, whatever their size: after any batch of an epoch, the numbers of occurrences of two
+    classes differ by at most one. The same holds for the samples of a class, and the samples of a class in a batch are
+    distinct. When all samples of a class have come, they come again in another order. A class of fewer than K samples
+    repeats them in a batch, as evenly as possible, and a warning is issued.
 
     A batch lists its classes one after another: rows 0 to K - 1 are of one class.
 
-    An epoch is known at once and any batch of it in constant time: some 30 us for each class of the batch, 25 to 300
-    more when a class with up to 4,096 samples is not among the 1,024 permutations that were used last. The labels are
-    indexed in the constructor, at four bytes and 0.12 us each. Any thread may ask an epoch for batches.
+    Making an epoch and any batch of it takes constant time: about 30 us for each class of the batch, and 25 to 300 us
+    more if a class with up to 4,096 samples is not among the 1,024 permutations used last. The constructor indexes the
+    labels, in four bytes and 0.12 us each. Epochs are thread safe.
 
     Args:
-        labels: the class of each sample: integers, strings, or anything that sorts.
+        labels: the class of each sample: integers, strings, or any sortable values.
         classes_per_batch: P.
         samples_per_class: K.
-        num_batches: batches of an epoch; by default as many as hold about as many samples as there are labels.
+        num_batches: batches of an epoch; by default about as many as one pass over the labels fills.
         generator: draws each epoch's order. Leave it out in a `DataLoader`: the order then follows from the loader's
             seed, and resuming does not iterate over the sampler.
 
     Raises:
-        ValueError: a number is no positive integer, `classes_per_batch` is above the number of classes, or the labels
-            are none, not in one dimension, or NaN.
+        ValueError: a number is no positive integer, `classes_per_batch` exceeds the number of classes, or the labels
+            are empty, not one-dimensional, or NaN.
         TypeError: the labels cannot be sorted.
     """
 
@@ -73,7 +73,7 @@ class BalancedBatchSampler(KeyedBatchSampler):
             least = small[counts[small].argmin()]
             warnings.warn(
                 f"{len(small)} of {len(classes)} classes have fewer than samples_per_class={samples_per_class} "
-                f"samples (class {classes[least]!s} has {counts[least]}): they come more than once in a batch. Lower "
+                f"samples (class {classes[least]!s} has {counts[least]}): a batch repeats their samples. Lower "
                 "samples_per_class, or leave these classes out.",
                 StokerWarning,
                 stacklevel=2,
@@ -113,11 +113,11 @@ class BalancedBatches:
         return indices
 
     def position(self, number: int) -> int:
-        """Returns how many samples the batches before this one hold."""
+        """Returns the number of samples in the batches before this one."""
         return number * self._size
 
     def _places(self, one: int, time: int) -> Int64Array:
-        """Which samples of a class come when it comes for the `time`-th time."""
+        """Returns the samples of a class at its `time`-th occurrence, by their places in the class."""
         n = int(self._by_class.counts[one])
         rounds, rest = divmod(self._samples, n)
         places = [np.arange(n)] * rounds

@@ -11,16 +11,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Sampler(_nominal.base("Sampler"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
-    """Says which samples come, in which order: indices, or lists of indices for a batch sampler.
+    """Yields the samples of an epoch in order: indices, or lists of indices for a batch sampler.
 
-    A subclass has `__iter__`, which starts again each time, and `__len__` if it knows how many come. The loader does
-    not require this class: any iterable will do.
+    A subclass has `__iter__`, which starts again at each call, and `__len__` if its length is known. The loader does
+    not require this class: it accepts any iterable. With the class attribute `stoker_protocol = True`, the loader also
+    calls `set_epoch(epoch)`, and `order(key)` or `batches(key)` in place of `__iter__`.
     """
 
     def __iter__(self) -> Iterator[T_co]:
         """Yields indices, or lists of them.
 
         Raises:
-            NotImplementedError: the subclass has not written it.
+            NotImplementedError: the subclass does not define it.
         """
         raise NotImplementedError

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 from stoker import _nominal
+from stoker._protocol import offered
 from stoker.samplers.base import Sampler
 from stoker.samplers.passes import passes_of
 
@@ -15,9 +16,9 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
     """Yields lists of the indices that a sampler yields.
 
     Args:
-        sampler: any iterable. One that can be iterated over only once, such as a generator, makes one pass.
-        batch_size: how many indices a list has.
-        drop_last: leave out a last list that is shorter.
+        sampler: any iterable. A one-time iterable, such as a generator, makes one pass.
+        batch_size: indices in a list.
+        drop_last: leave out a shorter last list.
 
     Raises:
         ValueError: `batch_size` is no positive integer, or `drop_last` no bool.
@@ -33,23 +34,25 @@ class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: 
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Yields the batches; a batch's indices are taken from the sampler only when the batch is."""
-        indices = chain(self.sampler)  # one iter() for all batches: a second begins some samplers anew
+        """Yields the batches; takes the indices of a batch from the sampler only when that batch is requested."""
+        indices = chain(self.sampler)  # one iter() for all batches: a second one would restart some samplers
         while batch := list(islice(indices, self.batch_size)):
             if self.drop_last and len(batch) < self.batch_size:
                 return
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on to the sampler, if that has a `set_epoch`."""
-        if callable(hand_on := getattr(self.sampler, "set_epoch", None)):
+        """Passes the epoch on to the sampler, if it offers `set_epoch`: torch's `DistributedSampler`, Stoker's
+        samplers, and classes with `stoker_protocol = True`.
+        """
+        if callable(hand_on := offered(self.sampler, "set_epoch")):
             hand_on(epoch)
 
     def __len__(self) -> int:
         """Returns the number of batches.
 
         Raises:
-            TypeError: the sampler does not know its length.
+            TypeError: the sampler has no length.
         """
         count = len(self.sampler)  # type: ignore[arg-type]  # not every iterable has one
         if (passes := passes_of(self.sampler)) is not None:

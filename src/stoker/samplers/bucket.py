@@ -18,37 +18,37 @@ from stoker.samplers.order import Int64Array
 from stoker.samplers.permutation import Permutation
 
 _BUCKETS = 128
-_TURNS = 4  # batches that a bucket should have at least, so that samples meet others in the next epoch
+_TURNS = 4  # least number of batches in a bucket, so that its samples are combined anew in the next epoch
 _TOO_MUCH = 0.4
-_BLOCK = 512  # batches whose sizes are added up at once
+_BLOCK = 512  # batches whose sizes are summed at once
 
 
 class BucketBatchSampler(KeyedBatchSampler):
-    """Batches of samples of similar lengths, so that little is lost to padding; each sample once in an epoch.
+    """Batches of samples of similar lengths, to reduce padding; each sample once in an epoch.
 
-    The samples are divided into buckets by length. An epoch shuffles each bucket, lays the buckets in a line from the
-    longest to the shortest, cuts the line into batches, and shuffles these: a batch holds samples of one bucket, or
-    of neighbours. It has `batch_size` samples, or as many as `max_tokens` allows for the longest of its bucket. The
-    last batch of the line may be smaller, and is the last of the epoch.
+    The samples are divided into buckets by length. An epoch shuffles each bucket, lines the buckets up from the longest
+    to the shortest, cuts the line into batches, and shuffles these: a batch holds samples of one bucket, or of
+    neighbours. It has `batch_size` samples, or as many as `max_tokens` allows for the longest of its bucket. The last
+    batch of the line may be smaller, and is the last of the epoch.
 
-    If you give boundaries, for instance to pad to them, the buckets stay separate: no batch crosses a boundary, each
-    bucket has a smaller batch of its own, and these may come anywhere.
+    With given boundaries, for instance boundaries to pad to, the buckets stay separate: no batch crosses a boundary,
+    each bucket has its own smaller batch, and the smaller batches may come anywhere.
 
-    How many batches there are does not depend on the key. An epoch is known at once and any batch of it in constant
-    time, 3 to 5 us for each sample. With `max_tokens`, or boundaries, batches differ in size: the first `position` of
-    an epoch then counts them all, 0.3 us a batch (0.15 s for 10**8 lengths). The constructor counts the lengths in one
-    pass, 0.06 us each; later they are read where they are needed. An array or a memmap is never copied, and beside it
-    there are 50 MB for 10**8 lengths. Any thread may ask an epoch for batches.
+    The number of batches does not depend on the key. Making an epoch and any batch of it takes constant time, 3 to 5 us
+    for each sample. With `max_tokens` or boundaries, batches differ in size: the first `position` of an epoch then
+    sums the sizes of all batches, in 0.3 us each (0.15 s for 10**8 lengths). The constructor counts the lengths in one
+    pass, in 0.06 us each; later they are read on demand. An array or a memmap is never copied; 10**8 lengths take
+    50 MB in addition. Epochs are thread safe.
 
     Args:
-        lengths: one for each sample, in any unit, positive; kept, and not to be changed.
-        batch_size: samples in a batch. Either this or `max_tokens` is needed.
-        max_tokens: the greatest length in a batch, times its samples, is at most this.
-        shuffle: draw samples and order of batches by the key; else samples of a bucket come in the order of the
-            dataset, and the longest batches first: what does not fit into memory shows at once.
-        drop_last: leave out smaller batches: without boundaries that are a few of the shortest samples, with them a few
-            of each bucket.
-        buckets: how many to make; by default 128, or fewer so that each has four batches. Or boundaries, ascending:
+        lengths: one for each sample, in any unit, positive; kept, so they must not be changed.
+        batch_size: samples in a batch. Either this or `max_tokens` is required.
+        max_tokens: upper limit of the longest length in a batch times its samples.
+        shuffle: draw the samples and the order of batches by the key; else samples of a bucket come in the order of the
+            dataset, and the longest batches first, so that a lack of memory shows at once.
+        drop_last: leave out smaller batches: without boundaries these are a few of the shortest samples, with
+            boundaries a few of each bucket.
+        buckets: number of buckets; by default 128, or fewer so that each has four batches. Or ascending boundaries:
             lengths up to the first, above that up to the second, …, above the last.
         generator: draws each epoch's order. Leave it out in a `DataLoader`: the order then follows from the loader's
             seed, and resuming does not iterate over the sampler.
@@ -57,9 +57,9 @@ class BucketBatchSampler(KeyedBatchSampler):
         StokerWarning: more than 40 % of an epoch would be padding.
 
     Raises:
-        ValueError: a length is not positive, not finite or above `max_tokens` (the message names it), there are none or
-            not in one dimension; `batch_size` or `max_tokens` is not positive, or not exactly one of them is given; the
-            boundaries do not ascend, or part no sample from another; no batch is left with `drop_last`.
+        ValueError: a length is not positive, not finite or above `max_tokens` (the message names it); the lengths are
+            empty or not one-dimensional; `batch_size` or `max_tokens` is not positive, or not exactly one of them is
+            given; the boundaries do not ascend, or all lengths fall into one bucket; no batch is left with `drop_last`.
         TypeError: the lengths are no numbers.
     """
 
@@ -75,7 +75,7 @@ class BucketBatchSampler(KeyedBatchSampler):
     ) -> None:
         if (batch_size is None) == (max_tokens is None):
             given = "neither" if batch_size is None else f"batch_size={batch_size} and max_tokens={max_tokens}"
-            raise ValueError(f"a batch is measured by batch_size or by max_tokens, one of them, but got {given}")
+            raise ValueError(f"give exactly one of batch_size and max_tokens, but got {given}")
         self.batch_size = None if batch_size is None else positive("batch_size", batch_size)
         if max_tokens is not None and not 0 < max_tokens < np.inf:
             raise ValueError(f"max_tokens should be a positive number, but got max_tokens={max_tokens}")
@@ -94,9 +94,8 @@ class BucketBatchSampler(KeyedBatchSampler):
         self._by_length = ByLength(self.lengths, boundaries)
         if apart and np.count_nonzero(self._by_length.counts) == 1:
             raise ValueError(
-                f"the boundaries {boundaries.tolist()} part no sample from another: lengths are from "
-                f"{self.lengths.min()} to {self.lengths.max()}, all in one bucket. Choose boundaries between these, or "
-                "a number of buckets"
+                f"the boundaries {boundaries.tolist()} put all samples into one bucket: lengths are from "
+                f"{self.lengths.min()} to {self.lengths.max()}. Choose boundaries in this range, or a number of buckets"
             )
         self._cuts = _Cuts(self._by_length, self.batch_size, max_tokens, apart, self.drop_last)
         if not len(self):
@@ -116,9 +115,9 @@ class BucketBatchSampler(KeyedBatchSampler):
         return BucketBatches(self._by_length, self._cuts, key if self.shuffle else None)
 
     def padding_share(self, key: int = 0) -> float:
-        """Returns which share of an epoch is padding, if each batch is padded to its longest sample.
+        """Returns the share of padding in an epoch, if each batch is padded to its longest sample.
 
-        In an epoch of more than 128 batches or 32,768 samples, that is an estimate from about so many: 0.1 s.
+        For an epoch of more than 128 batches or 32,768 samples, estimates it from about that many, in 0.1 s.
         """
         epoch = self.batches(key)
         batches, weights = self._cuts.some(max(16, min(128, 32768 * len(self) // len(self.lengths))))
@@ -130,7 +129,7 @@ class BucketBatchSampler(KeyedBatchSampler):
         return 1 - tokens / padded
 
     def _number_of_buckets(self, some: Any) -> int:
-        mean = math.fsum(some.tolist()) / len(some)  # rounded once, whatever the machine adds up first
+        mean = math.fsum(some.tolist()) / len(some)  # rounded once, independent of the order of summation
         size = self.batch_size or max(1, int(self.max_tokens // mean))  # type: ignore[operator]  # one is given
         return max(1, min(_BUCKETS, len(self.lengths) // size // _TURNS))
 
@@ -145,14 +144,14 @@ class BucketBatchSampler(KeyedBatchSampler):
 
 
 class _Cuts:
-    """Where the line of buckets is cut into batches, before anything is shuffled.
+    """The cuts of the line of buckets into batches, before shuffling.
 
     Attributes:
-        batches: how many there are.
-        at_end: how many smaller ones are kept at the end of the epoch: one or none.
+        batches: number of batches.
+        at_end: number of smaller batches kept at the end of the epoch: one or none.
         size: of all batches but one at the end; None if they differ.
-        buckets: those that hold samples, in their order in the line.
-        ends: where each of them ends in the line.
+        buckets: the buckets with samples, in the order of the line.
+        ends: their ends in the line.
     """
 
     def __init__(
@@ -180,7 +179,7 @@ class _Cuts:
         self._longest = np.array(heights, np.float64)
 
     def some(self, count: int) -> tuple[Int64Array, Any]:
-        """Returns so many batches and their weights: the more tokens, the likelier, because few may hold most."""
+        """Returns `count` batches and their weights, preferring batches with more tokens, since few may hold most."""
         if self.batches <= count:
             return np.arange(self.batches), np.ones(self.batches)
         tokens = self._longest * self._sizes
@@ -191,7 +190,7 @@ class _Cuts:
         return before_end - ((ends[row] - marks) // tokens[row]).astype(int), 1 / tokens[row]
 
     def cut(self, batches: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns where batches begin and end in the line."""
+        """Returns the starts and ends of batches in the line."""
         row = np.searchsorted(self._firsts, batches, side="right") - 1
         starts = self._starts[row] + (batches - self._firsts[row]) * self._sizes[row]
         return starts, np.minimum(starts + self._sizes[row], self._limits[row])
@@ -217,7 +216,7 @@ class BucketBatches:
         return self.cut_from_line(self._placed(np.array([numbered(number, len(self))])).item())
 
     def cut_from_line(self, batch: int) -> list[int]:
-        """Returns the indices of a batch, which is numbered as it comes in the line of buckets."""
+        """Returns the indices of a batch, numbered in the order of the line of buckets."""
         cuts, indices = self._cuts, []
         start, stop = (int(place) for (place,) in cuts.cut(np.array([batch])))
         at = int(np.searchsorted(cuts.ends, start, side="right"))
@@ -232,7 +231,7 @@ class BucketBatches:
         return indices
 
     def position(self, number: int) -> int:
-        """Returns how many samples the batches before this one hold."""
+        """Returns the number of samples in the batches before this one."""
         if self._cuts.size is not None:
             return number * self._cuts.size
         block = number - number % _BLOCK
@@ -249,7 +248,7 @@ class BucketBatches:
         return np.cumsum(sizes)
 
     def _placed(self, numbers: Int64Array) -> Int64Array:
-        """Which batches of the line come as these in the epoch."""
+        """Returns the numbers, in the line, of these batches of the epoch."""
         if self._order is not None:
             shuffled = numbers < len(self._order)
             numbers[shuffled] = self._order.take(numbers[shuffled])

@@ -1,4 +1,4 @@
-"""Where the samples of each class are."""
+"""The samples of each class."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 from stoker.samplers.order import Int64Array
 
 _FLOATS = (float, np.floating)
-_BLOCK = 2**20  # labels that are worked on at once
+_BLOCK = 2**20  # labels processed at once
 
 
 class ByClass:
-    """The samples in order of their classes, those of a class in order of the dataset.
+    """The samples in order of their classes; within a class, in order of the dataset.
 
-    Made in blocks: beside the labels it takes four bytes for each (eight from 2**32 on), and for 10**8 about 12 s.
-    Immutable.
+    Built in blocks: takes four bytes for each label beside the labels (eight from 2**32 labels on), and about 12 s for
+    10**8 labels. Immutable.
 
     Args:
-        labels: one for each sample, in one dimension: an array, a memmap, a tensor, or a sequence. Anything that sorts.
+        labels: one for each sample, one-dimensional: an array, a memmap, a tensor, or a sequence of sortable values.
 
     Attributes:
         classes: the distinct labels, ascending.
-        counts: how many samples each class has.
-        starts: where in `members` each class begins.
+        counts: number of samples of each class.
+        starts: start of each class in `members`.
         members: the samples' indices.
 
     Raises:
-        ValueError: there are no labels, they are not in one dimension, or one is NaN.
-        TypeError: they cannot be sorted.
+        ValueError: the labels are empty or not one-dimensional, or one is NaN.
+        TypeError: the labels cannot be sorted.
     """
 
     def __init__(self, labels: Any) -> None:
@@ -39,7 +39,7 @@ class ByClass:
             and not hasattr(labels, "dtype")
             and not any(isinstance(label, _FLOATS) for label in labels)
         ):
-            given = np.asarray(labels, object)  # integers on both sides of 2**63, which NumPy would round
+            given = np.asarray(labels, object)  # integers below and above 2**63 would be rounded by NumPy
         if given.ndim != 1 or not len(given):
             raise ValueError(
                 f"labels should be in one dimension, one for each sample, but have shape {given.shape}"

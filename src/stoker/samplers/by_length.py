@@ -1,4 +1,4 @@
-"""Which samples are how long."""
+"""The samples of a dataset by length."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy as np
 from stoker.samplers.order import Int64Array
 from stoker.samplers.permutation import Permutation
 
-_BLOCK = 1024  # lengths that are read to find one sample
+_BLOCK = 1024  # lengths read to find one sample
 _AT_ONCE = 256 * _BLOCK
-_SAMPLE = 65536  # lengths that boundaries are chosen from
-_FINE = 2**32  # parts of the greatest length: boundaries are weighed in integers, so that all machines agree
+_SAMPLE = 65536  # lengths from which boundaries are chosen
+_FINE = 2**32  # parts of the greatest length: integer weights give the same boundaries on all machines
 
 Lengths = np.ndarray[Any, Any]
 
 
 class ByLength:
-    """The samples in buckets, by length; those of a bucket in order of the dataset.
+    """The samples in buckets, by length; within a bucket, in order of the dataset.
 
-    Nothing is sorted and no index kept: for each block of 1,024 samples there is the number of those before it that
-    each bucket has, in as many bytes as the number of samples needs (128 buckets: 50 MB for 10**8), and the block is
-    searched when one of its samples is asked for. Immutable, as long as the lengths are.
+    Nothing is sorted and no index is kept. For each block of 1,024 samples, a table has the number of earlier samples
+    in each bucket, in as few bytes as the number of samples allows (128 buckets: 50 MB for 10**8 samples). A block is
+    searched when one of its samples is requested. Immutable as long as the lengths are.
 
     Args:
         lengths: as `checked_lengths` returns them; kept, not copied.
-        boundaries: ascending. Bucket i holds the lengths above boundary i - 1, up to boundary i; the last one is for
+        boundaries: ascending. Bucket i holds the lengths above boundary i - 1, up to boundary i; the last bucket holds
             those above all boundaries.
 
     Attributes:
         bounds: zero, the boundaries, and the greatest length.
-        counts: how many samples each bucket holds.
+        counts: number of samples in each bucket.
     """
 
     def __init__(self, lengths: Lengths, boundaries: Lengths) -> None:
@@ -59,7 +59,7 @@ class ByLength:
         self.bounds = np.concatenate([[0], boundaries, [longest]]).astype(np.result_type(boundaries, lengths))
 
     def samples(self, bucket: int, places: Int64Array) -> Int64Array:
-        """Returns the indices of those samples of a bucket that stand at these places in it: 3 to 5 us each."""
+        """Returns the indices of the samples at these places of a bucket: 3 to 5 us each."""
         indices = np.empty(len(places), np.int64)
         for start in range(0, len(places), _AT_ONCE // _BLOCK):
             part = slice(start, start + _AT_ONCE // _BLOCK)
@@ -73,7 +73,7 @@ class ByLength:
         rows = self._rows[blocks[blocks < len(self._rows)]]
         if len(rows) < len(blocks):
             rows = np.concatenate([rows, self._last_row[None]])
-        low, high = self.bounds[bucket : bucket + 2, None]  # arrays, because NumPy 1 rounds scalars to what they meet
+        low, high = self.bounds[bucket : bucket + 2, None]  # arrays, because NumPy 1 rounds scalars to the other dtype
         found = np.flatnonzero((rows > low) & (rows <= high))
         firsts = np.searchsorted(found, np.arange(len(blocks)) * _BLOCK)
         hits: Int64Array = found[firsts[row_of] + places - before[at].astype(np.int64)]
@@ -81,11 +81,11 @@ class ByLength:
 
 
 def checked_lengths(lengths: Any, max_tokens: float | None) -> Lengths:
-    """Returns lengths as an array: itself, if it is one.
+    """Returns lengths as an array; an array is returned itself.
 
     Raises:
-        TypeError: they are no numbers.
-        ValueError: there are none, they are not in one dimension, or one is not positive, not finite, or above
+        TypeError: the lengths are no numbers.
+        ValueError: the lengths are empty or not one-dimensional, or one is not positive, not finite, or above
             `max_tokens`; the message names it.
     """
     given = np.asarray(lengths)
@@ -116,7 +116,7 @@ def checked_boundaries(boundaries: Any) -> Lengths:
     """Returns boundaries of buckets as an array.
 
     Raises:
-        ValueError: there are none, or they do not ascend.
+        ValueError: the list is empty, or does not ascend.
     """
     given = np.asarray(boundaries)
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iuf":
@@ -129,26 +129,26 @@ def checked_boundaries(boundaries: Any) -> Lengths:
 
 
 def some_sorted(lengths: Lengths) -> Lengths:
-    """Returns lengths of up to 65,536 samples, ascending: always the same ones, from all over the dataset."""
+    """Returns the lengths of up to 65,536 samples, ascending: always the same ones, from the whole dataset."""
     if len(lengths) > _SAMPLE:
         lengths = lengths[Permutation(len(lengths), 0).take(np.arange(_SAMPLE))]
     return np.sort(lengths)
 
 
 def chosen_boundaries(some: Lengths, buckets: int) -> Lengths:
-    """Returns boundaries of up to so many buckets that keep padding low.
+    """Returns the boundaries of up to `buckets` buckets that keep padding low.
 
-    All buckets weigh the same, a sample's weight being its length and half the mean length. By samples alone, the few
-    that are long, which make most of the padding, would be in one bucket; by tokens alone, the many that are short.
-    (Measured with 128 buckets and batches of 64: 1 % of padding for uniform lengths, 3 to 12 % for log-normal ones of
-    sigma 1 to 1.5, 8 % for Pareto's. Cut from sorted windows of 100 batches, as is usual, 1, 16 to 50, and 75 %,
-    because in each window all of the tail shares a batch.)
+    All buckets have the same weight; a sample weighs its length plus half the mean length. Weighing by number of
+    samples would put the few long samples, which cause most of the padding, into one bucket; weighing by tokens, the
+    many short ones. Measured with 128 buckets and batches of 64: 1 % of padding for uniform lengths, 3 to 12 % for
+    log-normal ones of sigma 1 to 1.5, 8 % for Pareto's. The usual sorted windows of 100 batches give 1 %, 16 to 50 %,
+    and 75 %, because in each window the whole tail shares a batch.
     """
     fine = (some.astype(np.float64) / float(some[-1]) * _FINE).astype(np.int64)
     weights = np.cumsum(fine + fine.sum() // (2 * len(fine)) + 1)
     buckets, whole = (
         min(buckets, _SAMPLE),
         int(weights[-1]),
-    )  # Python's integers: the product may need more than 64 bits
+    )  # Python's integers, because the product may need more than 64 bits
     shares = [number * whole // buckets for number in range(1, buckets)]
     return np.unique(some[np.searchsorted(weights, shares)])

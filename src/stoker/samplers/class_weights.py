@@ -1,4 +1,4 @@
-"""Weights by which `WeightedRandomSampler` draws all classes as often as each other, or nearly so."""
+"""Weights with which `WeightedRandomSampler` draws all classes equally often, or nearly so."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Codes = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
-_BLOCK = 65536  # labels that are worked on at once
+_BLOCK = 65536  # labels processed at once
 
 
 def weights_from_labels(labels: Any, *, beta: float | None = None) -> Floats:
-    """Returns the weight of each sample that balances the classes: one by the size of the sample's class.
+    """Returns the weight of each sample that balances the classes: the inverse of the size of the sample's class.
 
-    With `beta` it is one by the "effective number" of the class's samples, (1 - beta**size) / (1 - beta): samples of a
-    large class are alike, so that each adds less than the one before (Cui et al., "Class-Balanced Loss Based on
-    Effective Number of Samples", CVPR 2019). 0 gives all samples the same weight; the closer to 1, the closer to what
-    no `beta` gives. The paper uses 0.9 to 0.9999.
+    With `beta` the weight is the inverse of the "effective number" of the class's samples, (1 - beta**size) /
+    (1 - beta): samples of a large class are alike, so each adds less than the one before (Cui et al., "Class-Balanced
+    Loss Based on Effective Number of Samples", CVPR 2019). 0 gives all samples the same weight; towards 1, the weights
+    approach those without `beta`. The paper uses 0.9 to 0.9999.
 
     The same labels give the same weights, to the last bit, on every machine. A label takes 10 ns, and no memory beside
-    its weight, if all are integers in an array or tensor, spread over no more numbers than there are labels; 0.1 to
-    1 us and 8 to 32 bytes otherwise.
+    its weight, if the labels are an array or tensor of integers within a range of at most as many numbers as there are
+    labels; otherwise 0.1 to 1 us and 8 to 32 bytes.
 
     Args:
         labels: one for each sample: a list, array, tensor, `columns`, or other sequence of integers or strings.
@@ -34,7 +34,7 @@ def weights_from_labels(labels: Any, *, beta: float | None = None) -> Floats:
         The weights, as an array of shape (n,).
 
     Raises:
-        ValueError: there are no labels, they are not in one dimension, or `beta` is out of range.
+        ValueError: the labels are empty or not one-dimensional, or `beta` is out of range.
         TypeError: a label is neither an integer nor a string.
     """
     if beta is not None and not 0 <= beta < 1:
@@ -52,10 +52,10 @@ def weights_from_labels(labels: Any, *, beta: float | None = None) -> Floats:
 
 
 def _effective(sizes: Any, beta: float) -> Floats:
-    """(1 - beta**size) / (1 - beta), without the cancellation that this has for a beta close to 1.
+    """Returns (1 - beta**size) / (1 - beta), without the loss of precision for a beta close to 1.
 
-    As beta**size is computed by squaring: f(2s) = f(s) (2 - (1 - beta) f(s)), f(s + 1) = 1 + beta f(s). The C library's
-    power function would differ between machines.
+    Uses the doubling formulas f(2s) = f(s) (2 - (1 - beta) f(s)) and f(s + 1) = 1 + beta f(s), because the C library's
+    power function differs between machines.
     """
     effective = np.zeros(len(sizes))
     for bit in range(int(sizes.max()).bit_length() - 1, -1, -1):
@@ -65,7 +65,7 @@ def _effective(sizes: Any, beta: float) -> Floats:
 
 
 def _codes(labels: Any) -> tuple[Codes, int, int]:
-    """Integers that stand for the labels, the lowest of them, and how many numbers they are spread over."""
+    """Returns an integer for each label, the lowest integer, and the size of their range."""
     if hasattr(labels, "detach"):  # a tensor
         labels = labels.detach().cpu().numpy()
     if isinstance(labels, np.ndarray) and labels.ndim != 1:
@@ -92,12 +92,12 @@ def _codes(labels: Any) -> tuple[Codes, int, int]:
 
 
 def _above(lowest: int, codes: Codes) -> Any:
-    # Modulo 2**64, so that no difference overflows: it is small, whatever the type and signs of the codes.
+    # Modulo 2**64, so that no difference overflows: it is small for codes of any type and sign.
     return (codes.astype(np.uint64) - np.uint64(lowest % 2**64)).astype(np.int64)
 
 
 def _checked(labels: Sequence[Any]) -> Iterator[Any]:
-    """Yields the labels. Others than integers and strings may compare as nobody expects: tensors never as equal."""
+    """Yields the labels; refuses types that may compare unexpectedly, such as tensors, which never compare equal."""
     remaining = iter(labels)
     start = 0
     while block := list(islice(remaining, _BLOCK)):

@@ -1,4 +1,4 @@
-"""Each rank's share of the samples."""
+"""The samples of each rank."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ else:
 
 
 class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler"), Generic[T_co]):  # type: ignore[misc]
-    """Yields every `num_replicas`-th index of an order that all ranks share, beginning with the `rank`-th.
+    """Yields every `num_replicas`-th index of an order common to all ranks, beginning with the `rank`-th.
 
-    All ranks get equally many: the first indices come again at the end, or with `drop_last` the last are left out. The
-    order follows from `seed` and epoch alone: torch's own where torch is wanted, else a `Permutation`. `set_epoch`
-    changes it; without, each epoch has the same.
+    All ranks get the same number of indices: the first indices are repeated at the end, or with `drop_last` the last
+    ones are left out. The order depends only on `seed` and epoch: it is torch's own if torch is wanted, else a
+    `Permutation`. `set_epoch` changes it; without it, all epochs have the same order.
 
     Args:
-        dataset: anything with a length, which stays the same.
+        dataset: any object with a constant length.
         num_replicas: number of ranks; by default that of `torch.distributed`.
         rank: the rank of this process; by default that of `torch.distributed`.
         shuffle: random order, else ascending.
         seed: the same on all ranks.
-        drop_last: leave out what does not divide evenly, instead of repeating some.
+        drop_last: leave out the indices that do not divide evenly, instead of repeating some.
 
     Attributes:
-        num_samples: how many indices this rank gets.
-        total_size: how many all ranks get.
+        num_samples: number of indices of this rank.
+        total_size: number of indices of all ranks.
         epoch: as set by `set_epoch`, from 0.
 
     Raises:
-        RuntimeError: `num_replicas` or `rank` is left out, and there is no `torch.distributed`.
+        RuntimeError: `num_replicas` or `rank` is left out, and `torch.distributed` is not available.
         ValueError: `rank` is not below `num_replicas`, or one of them is left out before
             `torch.distributed.init_process_group`.
     """
@@ -75,10 +75,10 @@ class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler"), Gene
         self.seed = seed
 
     def __iter__(self) -> Iterator[int]:
-        """Returns the indices of this epoch's share; the order is fixed now, not at the first of them.
+        """Returns the indices of this epoch's share; the order is fixed now, not at the first index.
 
         Raises:
-            AssertionError: the dataset's length has changed, so that the shares are no longer right.
+            AssertionError: the dataset's length has changed, so that the shares are wrong.
         """
         n = len(self.dataset)
         if n < self.total_size if self.drop_last else n > self.total_size:
@@ -102,7 +102,7 @@ class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler"), Gene
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration shuffle for this epoch; call it on every rank before each."""
+        """Selects the epoch whose order the next iteration has; call it on every rank before each iteration."""
         self.epoch = epoch
 
 

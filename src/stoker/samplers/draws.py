@@ -1,4 +1,4 @@
-"""Random numbers for samplers: from torch's generators, number by number those that torch draws, or from NumPy's."""
+"""Random numbers for samplers: the same sequence as torch draws from its generators, or numbers of NumPy's."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _BLOCK = 65536
 
 
 class Draws(Protocol):
-    """What samplers draw. Each method draws when it is called, not when its result is read."""
+    """Random draws of samplers. Each method draws when it is called, not when its result is read."""
 
     def permutation(self, n: int) -> Iterator[int]:
-        """Gives 0 to n - 1 in random order."""
+        """Returns 0 to n - 1 in random order."""
 
     def below(self, n: int, size: int) -> list[int]:
-        """Gives integers from 0 to n - 1."""
+        """Returns `size` integers from 0 to n - 1."""
 
 
 class TorchDraws:
@@ -54,7 +54,7 @@ class NumpyDraws:
         self.generator = generator
 
     def permutation(self, n: int) -> Iterator[int]:
-        # Not NumPy's own: ours takes no memory, and no version of NumPy may change it.
+        # Not NumPy's own permutation: this one takes no memory and is the same in every version of NumPy.
         return iter(Permutation(n, int(self.generator.integers(2**63))))
 
     def below(self, n: int, size: int) -> list[int]:
@@ -64,11 +64,11 @@ class NumpyDraws:
 def draws_from(generator: AnyGenerator) -> TorchDraws | NumpyDraws:
     """Returns the draws of this generator.
 
-    None is torch's global generator; where torch is not wanted, a new one of NumPy's with a seed from NumPy's global
-    state, so that `numpy.random.seed(0)` fixes what comes.
+    None is torch's global generator or, if torch is not wanted, a new one of NumPy's, seeded from NumPy's global state,
+    so that `numpy.random.seed(0)` fixes its draws.
 
     Raises:
-        TypeError: it is no generator that is known.
+        TypeError: the type of the generator is not supported.
     """
     if isinstance(generator, np.random.Generator):
         return NumpyDraws(generator)
@@ -82,6 +82,6 @@ def draws_from(generator: AnyGenerator) -> TorchDraws | NumpyDraws:
 
 
 def in_blocks(numbers: Any) -> Iterator[int]:
-    """Yields the numbers of an array or tensor as Python's, without having all of them as objects at once."""
+    """Yields the numbers of an array or tensor as Python's, converted block by block to save memory."""
     for start in range(0, len(numbers), _BLOCK):
         yield from numbers[start : start + _BLOCK].tolist()

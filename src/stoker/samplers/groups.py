@@ -1,4 +1,4 @@
-"""Numbers in groups, without end, each number as often as any other."""
+"""Endless groups of numbers, with each number equally often."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stoker.samplers.permutation import Permutation
 
 
 class EvenGroups:
-    """Groups of different numbers below n; before each group, no number came more than once more often than another.
+    """Groups of distinct numbers below n; before each group, the occurrences of two numbers differ by at most one.
 
-    The numbers stand in cycles, each a permutation of all, and groups are cut from them. A group that is cut from two
-    cycles could hold a number twice. So a cycle gives those of its first numbers later that the group holds already:
-    that changes the order of its first `size` numbers, never its end, on which the next cycle depends, and any group is
-    known from two permutations. Both fit into a cycle from n = 2 * size - 1 on; below, it is the numbers that a group
-    leaves out which are grouped so.
+    The numbers are arranged in cycles, each a permutation of all, and groups are cut from these. A group cut from two
+    cycles could hold a number twice. Therefore a cycle postpones those of its first numbers that the group holds
+    already. This changes the order of its first `size` numbers, never its end, on which the next cycle depends, so any
+    group follows from two permutations. A cycle has room for this from n = 2 * size - 1 on; for smaller n, the numbers
+    left out of each group are grouped in this way.
 
     Args:
-        n: how many numbers there are.
-        size: how many are in a group, from 1 to n.
-        permutation: gives a permutation of n numbers for each cycle, counted from 0.
+        n: number of numbers.
+        size: numbers in a group, from 1 to n.
+        permutation: returns a permutation of n numbers for each cycle, counted from 0.
     """
 
     def __init__(self, n: int, size: int, permutation: Callable[[int], Permutation]) -> None:
@@ -32,7 +32,7 @@ class EvenGroups:
         self._left_out = EvenGroups(n, n - size, permutation) if n < 2 * size - 1 and size < n else None
 
     def group(self, number: int) -> tuple[Int64Array, Int64Array]:
-        """Returns the numbers of a group, and for each in how many groups before it came."""
+        """Returns the numbers of a group, and for each the number of earlier groups with it."""
         if self._size == self._n:
             return np.arange(self._n), np.full(self._n, number)
         if self._left_out is not None:
@@ -45,14 +45,14 @@ class EvenGroups:
         return numbers, cycle + (np.arange(self._size) >= len(here))
 
     def _came(self, numbers: Int64Array, number: int) -> Int64Array:
-        """In how many groups before group `number` each of these numbers came."""
+        """Returns, for each of these numbers, the number of groups before group `number` with it."""
         cycle, place = divmod(number * self._size, self._n)
         return cycle + np.isin(numbers, self._numbers(cycle, 0, place)).astype(np.int64)
 
     def _numbers(self, cycle: int, start: int, stop: int) -> Int64Array:
-        """What stands at these places of a cycle."""
+        """Returns the numbers at these places of a cycle."""
         numbers = self._permutation(cycle).take(np.arange(start, stop))
-        begun = cycle * self._n % self._size  # how many of the cycle's first group stand in the cycle before
+        begun = cycle * self._n % self._size  # numbers of the cycle's first group that lie in the previous cycle
         if begun and start < self._size:
             first = self._permutation(cycle).take(np.arange(self._size))
             again = np.isin(first, self._permutation(cycle - 1).take(np.arange(self._n - begun, self._n)))

@@ -1,4 +1,4 @@
-"""What batch samplers have in common whose epochs are functions of a key."""
+"""The common part of batch samplers whose epochs are functions of a key."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import Permutation
 
 KEPT = 1024
-"""Permutations that an epoch keeps. One of up to 4,096 numbers holds a table of 8 bytes each: at most 32 MiB in all."""
+"""Permutations cached for each epoch. One of up to 4,096 numbers holds 8 bytes for each: 32 MiB in total at most."""
 
 
 class KeyedBatchSampler(WalkedInEpochs, Sampler[list[int]]):
-    """A batch sampler that is asked for its batches by number; to walk it is to ask for them in turn.
+    """A batch sampler that returns its batches by number; iterating over it requests them in turn.
 
     Attributes:
         shuffle: whether the batches depend on the key.
-        generator: draws the key when the sampler is walked; None is torch's global one, or where torch is not wanted
-            one that is seeded from NumPy's global state.
+        generator: draws the key of an iteration; None is torch's global generator or, if torch is not wanted, one
+            seeded from NumPy's global state.
     """
 
+    stoker_protocol = True
     shuffle: bool = True
     generator: AnyGenerator = None
 
@@ -34,7 +35,7 @@ class KeyedBatchSampler(WalkedInEpochs, Sampler[list[int]]):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yields the batches of an epoch; its key is drawn when the first is asked for."""
+        """Yields the batches of an epoch; its key is drawn when the first batch is requested."""
         return self._drawn() if self._passes is None else self._passes.batches(self)
 
     def _drawn(self) -> Iterator[list[int]]:
@@ -44,12 +45,12 @@ class KeyedBatchSampler(WalkedInEpochs, Sampler[list[int]]):
 
 
 def keys(key: int) -> Permutation:
-    """Returns the keys that follow from `key`: another for each number from 0 on."""
+    """Returns the keys derived from `key`: a different one for each number from 0 on."""
     return Permutation(2**62, key)
 
 
 def permutations(sizes: Int64Array, key: int) -> Callable[[int], Permutation]:
-    """Returns a function that gives the i-th of many permutations, of `sizes[i]` numbers; those used last are kept."""
+    """Returns a function that returns the i-th permutation, of `sizes[i]` numbers; the last ones used are cached."""
     following = keys(key)
 
     @lru_cache(KEPT)
@@ -60,7 +61,7 @@ def permutations(sizes: Int64Array, key: int) -> Callable[[int], Permutation]:
 
 
 def positive(name: str, value: Any) -> int:
-    """Returns an argument that counts something.
+    """Returns an argument that is a count.
 
     Raises:
         ValueError: it is no positive integer.
@@ -75,7 +76,7 @@ def positive(name: str, value: Any) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns an argument that switches something on.
+    """Returns an argument that is a switch.
 
     Raises:
         ValueError: it is no bool.
@@ -89,7 +90,7 @@ def numbered(number: int, count: int) -> int:
     """Returns the number of one of `count` batches.
 
     Raises:
-        IndexError: there is no such batch.
+        IndexError: the number is out of range.
     """
     if not 0 <= number < count:
         raise IndexError(f"there is no batch {number}: the epoch has {count}, counted from 0")

@@ -1,8 +1,9 @@
-"""Orders as functions: what an epoch yields, asked for by position instead of walked.
+"""Orders as functions: the indices of an epoch by position.
 
-A sampler that has a method `order(key)`, or a batch sampler that has `batches(key)`, is not walked by the loader: it is
-asked, once for each epoch, with 64 bits that follow from the epoch's seed. The answer knows every position at once, so
-the loader can begin anywhere, share positions out among ranks, and resume in constant time.
+The loader does not iterate over a sampler that offers a method `order(key)` (by `stoker_protocol = True`), or a batch
+sampler that offers `batches(key)`: it calls the method once for each epoch, with 64 bits derived from the epoch's seed.
+The result knows every position at once, so the loader can begin anywhere, divide positions among ranks, and resume in
+constant time.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ Int64Array = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Order(Protocol):
-    """An epoch's indices by position. Immutable: any thread may ask, in any order; the same key gives the same."""
+    """An epoch's indices by position. Immutable and thread safe; the same key gives the same order."""
 
     def __len__(self) -> int:
-        """How many positions there are."""
+        """Returns the number of positions."""
 
     def take(self, positions: Int64Array) -> Int64Array:
-        """The indices at these positions (one dimension, from 0 to `len(self) - 1`), in their order."""
+        """Returns the indices at these positions (one dimension, from 0 to `len(self) - 1`), in their order."""
 
 
 class BatchOrder(Protocol):
-    """An epoch's batches by number. Immutable: any thread may ask, in any order; the same key gives the same."""
+    """An epoch's batches by number. Immutable and thread safe; the same key gives the same batches."""
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """Returns the number of batches."""
 
     def batch(self, number: int) -> list[int]:
-        """The indices of a batch, from 0 to `len(self) - 1`."""
+        """Returns the indices of a batch, from 0 to `len(self) - 1`."""
 
     def position(self, number: int) -> int:
-        """How many samples the batches before this one hold. Distinct samples of an epoch stand at distinct places."""
+        """Returns the number of samples in the batches before this one. Distinct samples have distinct positions."""
 
 
 @runtime_checkable
@@ -42,7 +43,7 @@ class HasOrder(Protocol):
     """A sampler whose order is a function."""
 
     def order(self, key: int) -> Order:
-        """The order that belongs to `key`, a number of 64 bits."""
+        """Returns the order that belongs to `key`, a number of 64 bits."""
 
 
 @runtime_checkable
@@ -50,4 +51,4 @@ class HasBatches(Protocol):
     """A batch sampler whose batches are a function."""
 
     def batches(self, key: int) -> BatchOrder:
-        """The batches that belong to `key`, a number of 64 bits."""
+        """Returns the batches that belong to `key`, a number of 64 bits."""

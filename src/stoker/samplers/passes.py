@@ -1,8 +1,8 @@
-"""Samplers of ours as others walk them: a loader whose epochs are functions of its seed lends them to its sampler.
+"""Iteration over Stoker's samplers by other loaders: yields the epochs of the loader that owns the sampler.
 
-Frameworks rebuild a loader from its parts. Accelerate and the Trainer of Hugging Face make one of torch's around our
-batch sampler to skip the batches that a stopped run has seen. What they walk there has to be the epoch that the loader
-would have given, and the next epoch at the next pass.
+Frameworks rebuild a loader from its parts. Accelerate and the Trainer of Hugging Face make one of torch's loaders
+around Stoker's batch sampler to skip the batches that a stopped run has seen. Iterating over the sampler then has to
+yield the epoch that Stoker's loader would have given, and its next epoch at the next pass.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from stoker.samplers.order import HasBatches, HasOrder
 
 
 class Passes(Protocol):
-    """The epochs of a loader, one for each pass over its sampler. It does not hold the loader."""
+    """The epochs of a loader, one for each pass over its sampler. Does not keep the loader alive."""
 
     def indices(self, sampler: HasOrder) -> Iterator[int]:
-        """This rank's indices of the next epoch, which is decided when the first is asked for."""
+        """Yields this rank's indices of the next epoch, which is determined when the first index is requested."""
 
     def batches(self, sampler: HasBatches) -> Iterator[list[int]]:
-        """This rank's batches of the next epoch, which is decided when the first is asked for."""
+        """Yields this rank's batches of the next epoch, which is determined when the first batch is requested."""
 
     def length(self, n: int) -> int:
-        """How many of `n` positions are this rank's."""
+        """Returns the number of this rank's positions among `n`."""
 
     def set_epoch(self, epoch: int) -> None:
         """Makes this epoch the next one, of the loader as well."""
 
 
 class WalkedInEpochs:
-    """A sampler that gives its loader's epochs to whoever walks it, if the loader has a `seed=` or `distributed=`."""
+    """A sampler whose iteration yields the epochs of its loader, if the loader has a `seed=` or `distributed=`."""
 
     _passes: Passes | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes this epoch the next one, of the loader as well; without such a loader nothing happens."""
+        """Makes this epoch the next one, of the loader as well; does nothing without such a loader."""
         if self._passes is not None:
             self._passes.set_epoch(epoch)
 
 
 def lend(sampler: WalkedInEpochs, passes: Passes) -> None:
-    """Makes a sampler give a loader's epochs: of several loaders, those of the last."""
+    """Makes a sampler yield the epochs of a loader; a later call replaces an earlier one."""
     sampler._passes = passes
 
 
 def passes_of(sampler: Any) -> Passes | None:
-    """The epochs that a sampler gives, if a loader has lent it some."""
+    """Returns the epochs lent to a sampler by a loader, or None."""
     return sampler._passes if isinstance(sampler, WalkedInEpochs) else None

@@ -1,20 +1,20 @@
-"""A shuffle that is a function: position in, index out, with nothing held in memory.
+"""A shuffle that is a function from position to index and needs no memory.
 
-**The network.** The positions are laid out as a rectangle, barely larger than n and as square as it gets. A round moves
-one coordinate, around its side, by a hash of the other and of a round key: that can be undone, so any number of rounds
-is a permutation of the rectangle (a Feistel network on two moduli). What lands outside of n goes through again until
-it lands inside (cycle walking); with this rectangle that happens to fewer than one in sqrt(n). The usual power of two
-is up to four times n, and walks as much: measured, 1,024 positions then take 0.1 to 1 ms depending on n, here always
-0.1 ms.
+**The network.** The positions are laid out as a rectangle, barely larger than n and as square as possible. A round
+moves one coordinate along its side by a hash of the other coordinate and a round key. This can be undone, so any number
+of rounds is a permutation of the rectangle (a Feistel network on two moduli). A point that lands outside of n goes
+through the rounds again until it lands inside (cycle walking); with this rectangle that happens to fewer than one point
+in sqrt(n). The usual power of two is up to four times n, and walks accordingly: measured, 1,024 positions then take 0.1
+to 1 ms depending on n, here always 0.1 ms.
 
-**Eight rounds.** Measured by chi-square of the distance between the images of positions that are neighbours, or that
-share a coordinate: two rounds fail by thousands of standard deviations, four still by 3 to 15, six pass for every n
-above a hundred, eight leave a margin. Small n need more (at n = 6 even twelve rounds miss some orders, and a square
-with odd sides allows only half of all orders however many there are), so up to `TABLE_UP_TO` the order is a table
-instead: the positions sorted by a hash each, which favours no order at any n.
+**Eight rounds.** Measured by chi-square of the distance between the images of positions that are neighbours or share a
+coordinate: two rounds fail by thousands of standard deviations, four still by 3 to 15, six pass for every n above a
+hundred, eight leave a margin. Small n need more (at n = 6 even twelve rounds miss some orders, and a square with odd
+sides allows only half of all orders with any number of rounds). Up to `TABLE_UP_TO` the order is therefore a table: the
+positions sorted by a hash of each, which favours no order at any n.
 
-**For ever.** The order depends on n and key alone: exact 64-bit integers, no generator of NumPy's or Python's. An order
-that was used once is never to change; another method would get another `FORMAT_VERSION`.
+**Stability.** The order depends only on n and key: exact 64-bit integers, no generator of NumPy or Python. Orders in
+use must never change; another method would get another `FORMAT_VERSION`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ FORMAT_VERSION = 1
 TABLE_UP_TO = 4096
 
 _ROUNDS = 8
-_BLOCK = 16384  # positions worked on at once: the four arrays of it stay in a core's second cache
-_FEW = 8  # positions for which Python is quicker than NumPy
+_BLOCK = 16384  # positions processed at once: the four arrays of a block stay in a core's L2 cache
+_FEW = 8  # positions up to which Python is faster than NumPy
 
 _MASK = 2**64 - 1
 _STEP = 0x9E3779B97F4A7C15  # the constants of SplitMix64
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 
-_HALF = np.array(32, np.uint64)  # arrays without a dimension: NumPy takes them in half the time of its scalars
+_HALF = np.array(32, np.uint64)  # arrays without a dimension take NumPy half the time of its scalars
 _FIRST = np.array(_MIX_1, np.uint64)
 _SECOND = np.array(_MIX_2, np.uint64)
 
@@ -50,16 +50,16 @@ UInt64Array = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Permutation:
-    """The numbers 0 to n - 1 in an order that `key` fixes.
+    """The numbers 0 to n - 1 in an order determined by `key`.
 
-    `permutation[i]` is the i-th number of the order. Constant memory and constant time to make; about 15 ns a position
-    in large blocks and 40 in blocks of 1,024 (40 and 160 without the compiled part), 4 us alone (a tenth of that where
-    n is at most `TABLE_UP_TO`). The same on every machine, Python and NumPy. Nothing changes after it is made: any
-    thread may use it, and it pickles small.
+    `permutation[i]` is the i-th number of the order. Takes constant memory and constant time to make; a position takes
+    about 15 ns in large blocks and 40 ns in blocks of 1,024 (40 and 160 ns without the compiled part), 4 us alone (a
+    tenth of that if n is at most `TABLE_UP_TO`). The same on every machine, Python and NumPy. Immutable, thread safe,
+    and small when pickled.
 
     Args:
-        n: how many numbers, from 0 to 2**62.
-        key: any integer; those equal modulo 2**64 give the same order.
+        n: number of numbers, from 0 to 2**62.
+        key: any integer; keys equal modulo 2**64 give the same order.
 
     Raises:
         ValueError: `n` is out of range.
@@ -118,7 +118,7 @@ class Permutation:
         return numbers.view(np.int64)
 
     def __iter__(self) -> Iterator[int]:
-        """Yields the numbers in order; some are made ahead, a block at a time."""
+        """Yields the numbers in order, computed block by block."""
         for start in range(0, self.n, _BLOCK):
             yield from self.take(np.arange(start, min(start + _BLOCK, self.n))).tolist()
 
@@ -126,13 +126,13 @@ class Permutation:
         return f"Permutation(n={self.n}, key={self.key})"
 
     def _walk_compiled(self, points: UInt64Array, functions: _native.Functions) -> None:
-        """As `_walk`, in a quarter of the time."""
+        """Does the same as `_walk`, in a quarter of the time."""
         keys = np.array(self._keys, np.uint64)
         at, of_keys = points.ctypes.data, keys.ctypes.data
         functions.walk(at, len(points), self.n, self._width, self._height, of_keys, _ROUNDS)
 
     def _walk(self, points: UInt64Array, spare: UInt64Array) -> None:
-        """Puts each point where it first lands inside of n; in `spare` is room for three times as many."""
+        """Replaces each point by the first point of its walk below n; `spare` has room for three times as many."""
         if len(points) <= _FEW:
             points[:] = [self._walk_one(point) for point in points.tolist()]
             return
@@ -150,7 +150,7 @@ class Permutation:
         return point
 
     def _pass(self, points: UInt64Array, spare: UInt64Array) -> None:
-        """Once through all rounds. `_pass_one` is the same for one Python integer."""
+        """Applies all rounds once. `_pass_one` does the same for one Python integer."""
         side, other_side = np.array(self._width, np.uint64), np.array(self._height, np.uint64)
         moved, step, rest = spare
         other = points
@@ -167,7 +167,7 @@ class Permutation:
             np.multiply(step, side, out=step)  # 32 bits of hash, scaled to 0 .. side - 1
             np.right_shift(step, _HALF, out=step)
             np.add(moved, step, out=moved)
-            np.subtract(moved, side, out=rest)  # wraps to a huge number unless the sum is past the side,
+            np.subtract(moved, side, out=rest)  # wraps to a huge number unless the sum exceeds the side,
             np.minimum(moved, rest, out=moved)  # so this is the remainder, without a division
             moved, other, side, other_side = other, moved, other_side, side
         np.multiply(moved, other_side, out=step)
@@ -186,7 +186,7 @@ class Permutation:
 
 def _sorted_by_hash(n: int, seed: int) -> Int64Array:
     hashes = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP) + np.uint64(seed)
-    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):  # `mixed`, for all at once
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):  # `mixed`, for all numbers at once
         hashes = (hashes ^ (hashes >> np.uint64(shift))) * np.uint64(factor)
     return np.argsort(hashes, kind="stable").astype(np.int64)
 

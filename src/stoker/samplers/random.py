@@ -15,24 +15,24 @@ from stoker.samplers.order import Int64Array, Order
 from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import Permutation
 
-_AT_ONCE = 32  # as torch draws with replacement, so that a shared generator gives each the same
+_AT_ONCE = 32  # torch's block size with replacement: a shared generator gives the same numbers
 
 
 class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")):  # type: ignore[misc]
     """Yields indices in random order: each once, or drawn with replacement.
 
-    A `torch.Generator` gives the order that torch's sampler draws from it. Without a generator each iteration seeds
-    its own, from torch's global one; where torch is not wanted, from NumPy's global state.
+    With a `torch.Generator`, the order is the one that torch's sampler draws from it. Without a generator, each
+    iteration seeds a new one from torch's global one or, if torch is not wanted, from NumPy's global state.
 
     Without a generator, Stoker's loader draws the epoch's seed itself and uses `order(key)`: the order is then a
     function of that seed. If the loader has a `seed=`, iterating over its sampler gives the same orders as the loader.
 
     Args:
-        data_source: the dataset, or anything with a length.
-        replacement: draw each index independently, so that some come again and some never.
-        num_samples: how many to yield; by default as many as the dataset has. Beyond that, without replacement, one
-            whole random order follows another.
-        generator: draws the order; it moves on with each iteration.
+        data_source: the dataset, or any object with a length.
+        replacement: draw each index independently, so that some repeat and some never come.
+        num_samples: number of indices; by default the length of the dataset. Beyond that length, without replacement,
+            one complete random order follows another.
+        generator: draws the order; it advances with each iteration.
 
     Raises:
         TypeError: `replacement` is no bool.
@@ -60,11 +60,11 @@ class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")
 
     @property
     def num_samples(self) -> int:
-        """How many indices an iteration yields: the dataset's length of this moment, unless it was given."""
+        """Number of indices in an iteration: the given number, or the current length of the dataset."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
-        """Yields the indices; draws them when they are needed."""
+        """Yields the indices; draws them on demand."""
         return self._drawn() if self._passes is None else self._passes.indices(self)
 
     def _drawn(self) -> Iterator[int]:
@@ -77,14 +77,14 @@ class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")
         else:
             for _ in range(self.num_samples // n):
                 yield from draws.permutation(n)
-            # Drawn also where nothing of it is used: the generator must end where torch leaves it.
+            # Drawn even if none of it is used: the generator's state must then equal that after torch's sampler.
             yield from islice(draws.permutation(n), self.num_samples % n)
 
     def order(self, key: int) -> Order:
         """Returns the order that belongs to `key`; a loader uses it if there is no generator."""
         n = len(self.data_source)
         if self.replacement:
-            return _Drawn(n, self.num_samples, key)
+            return _DrawnIndices(n, self.num_samples, key)
         first = Permutation(n, key)
         return first if self.num_samples == n else _Repeated(first, self.num_samples)
 
@@ -98,13 +98,13 @@ class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")
             return draws
         import torch
 
-        # One number of the global generator, as torch takes it: others may draw from it while we iterate.
+        # One number of the global generator, as torch takes it: other code may draw from it during the iteration.
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         return TorchDraws(torch.Generator().manual_seed(seed))
 
 
-class _Drawn:
-    """Indices drawn with replacement: position by position, each from 64 bits of its own."""
+class _DrawnIndices:
+    """Indices drawn with replacement: each position from its own 64 bits."""
 
     def __init__(self, n: int, size: int, key: int) -> None:
         self._n = n
@@ -119,7 +119,7 @@ class _Drawn:
 
 
 class _Repeated:
-    """The first `size` indices of one permutation after another, each of its own."""
+    """The first `size` indices of a series of permutations."""
 
     def __init__(self, first: Permutation, size: int) -> None:
         self._first = first

@@ -11,10 +11,10 @@ from stoker.samplers.passes import WalkedInEpochs
 
 
 class SequentialSampler(WalkedInEpochs, Sampler[int], _nominal.base("SequentialSampler")):  # type: ignore[misc]
-    """Yields 0 to n - 1, where n is the length that the dataset has when the iteration begins.
+    """Yields 0 to n - 1; n is the length of the dataset when the iteration begins.
 
     Args:
-        data_source: the dataset, or anything with a length.
+        data_source: the dataset, or any object with a length.
     """
 
     data_source: Sized
@@ -23,7 +23,7 @@ class SequentialSampler(WalkedInEpochs, Sampler[int], _nominal.base("SequentialS
         self.data_source = data_source
 
     def __iter__(self) -> Iterator[int]:
-        """Yields the indices in order; with a loader that shares them out among ranks, this rank's."""
+        """Yields the indices in order; if the loader divides them among ranks, those of this rank."""
         return iter(range(len(self.data_source))) if self._passes is None else self._passes.indices(self)
 
     def order(self, key: int) -> Order:
@@ -31,12 +31,12 @@ class SequentialSampler(WalkedInEpochs, Sampler[int], _nominal.base("SequentialS
         return _Ascending(len(self.data_source))
 
     def __len__(self) -> int:
-        """Returns the dataset's length of this moment."""
+        """Returns the current length of the dataset."""
         return len(self.data_source)
 
 
 class _Ascending:
-    """The numbers 0 to n - 1 as they come."""
+    """The numbers 0 to n - 1 in ascending order."""
 
     def __init__(self, n: int) -> None:
         self._n = n

@@ -1,4 +1,4 @@
-"""Batches in which each class has its share."""
+"""Batches in which each class has its proportion."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from stoker.samplers.keyed import KeyedBatchSampler, flag, keys, numbered, permu
 from stoker.samplers.order import Int64Array
 from stoker.samplers.permutation import Permutation
 
-_NEAR = 64  # steps on either side of the golden section that are tried
+_NEAR = 64  # steps tried on either side of the golden section
 
 
 class StratifiedBatchSampler(KeyedBatchSampler):
-    """Batches with each class in the proportion that it has in the dataset, each sample once in an epoch.
+    """Batches with each class in its proportion in the dataset, each sample once in an epoch.
 
-    Of c samples of a class among n, a batch of b holds b * c / n, rounded down or up: less than one from its share,
+    Of c samples of a class among n, a batch of b holds b * c / n, rounded down or up: the deviation is less than one,
     also in the last, smaller batch. So a class with at least as many samples as there are batches is in each of them. A
-    class with fewer cannot be: it is in as many batches as it has samples, one in each, spread over the epoch (between
-    two are at most three times as many batches as in the mean). That is also what happens to all classes when the
-    batch size is below their number.
+    class with fewer samples is in as many batches as it has samples, once in each, spread over the epoch (the gap
+    between two is at most three times the mean). If the batch size is below the number of classes, this holds for all
+    classes.
 
-    An epoch is known at once, any batch of it in time that depends on the batch size: 10 to 20 us for each class in the
-    batch, 25 to 300 more when a class with up to 4,096 samples is not among the 1,024 permutations that were used last.
-    An epoch begins in time proportional to the number of classes. The labels are indexed in the constructor, at four
-    bytes and 0.12 us each. Any thread may ask an epoch for batches.
+    Making an epoch takes time proportional to the number of classes, and any batch of it a time that depends on the
+    batch size: 10 to 20 us for each class in the batch, and 25 to 300 us more if a class with up to 4,096 samples is
+    not among the 1,024 permutations used last. The constructor indexes the labels, in four bytes and 0.12 us each.
+    Epochs are thread safe.
 
     Args:
-        labels: the class of each sample: integers, strings, or anything that sorts.
+        labels: the class of each sample: integers, strings, or any sortable values.
         batch_size: samples in a batch.
         shuffle: draw the samples of a class, the batches of rare classes and the order in a batch by the key; else
             samples of a class come in the order of the dataset, and a batch is sorted.
@@ -40,8 +40,8 @@ class StratifiedBatchSampler(KeyedBatchSampler):
             seed, and resuming does not iterate over the sampler.
 
     Raises:
-        ValueError: `batch_size` is no positive integer, a switch no bool, nothing is left with `drop_last`, or the
-            labels are none, not in one dimension, or NaN.
+        ValueError: `batch_size` is no positive integer, a switch no bool, no batch is left with `drop_last`, or the
+            labels are empty, not one-dimensional, or NaN.
         TypeError: the labels cannot be sorted.
     """
 
@@ -75,11 +75,11 @@ class StratifiedBatchSampler(KeyedBatchSampler):
 
 
 class _Quota:
-    """How many samples of which class are in a batch.
+    """The number of samples of each class in a batch.
 
-    The last, smaller batch gets its shares by largest remainders. What is left of a class, divided by the number of
-    full batches, is what each of them gets (`each`), and a remainder (`extra`) goes to some: one more at most. The
-    remainders of all classes, laid in a line that is wrapped around the batches, fill each of them alike.
+    The last, smaller batch gets its samples by largest remainders. The remaining samples of a class, divided by the
+    number of full batches, give the number in each of them (`each`); the remainder (`extra`) goes to some batches, one
+    more in each. The remainders of all classes, lined up and wrapped around the batches, fill all batches equally.
     """
 
     def __init__(self, by_class: ByClass, batch_size: int) -> None:
@@ -107,7 +107,7 @@ class StratifiedBatches:
         self._turn = 0
         if key is not None:
             line, self._turn, within, orders = (keys(key)[i] for i in range(4))
-            self._line = Permutation(len(self._line), line).take(self._line)  # so that other rare classes meet
+            self._line = Permutation(len(self._line), line).take(self._line)  # combines other rare classes
             self._within = permutations(quota.by_class.counts, within)
             self._orders = keys(orders)
         self._ends = np.cumsum(quota.extra[self._line])
@@ -132,7 +132,7 @@ class StratifiedBatches:
         return batch
 
     def position(self, number: int) -> int:
-        """Returns how many samples the batches before this one hold."""
+        """Returns the number of samples in the batches before this one."""
         return number * self._batch_size
 
     def _full(self, number: int) -> tuple[Int64Array, Int64Array]:
@@ -151,16 +151,16 @@ class StratifiedBatches:
 
 
 def _counted(counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Each class as often as it counts, and 0, 1, 2, … for each."""
+    """Returns each class `counts` times, and 0, 1, 2, … for each class."""
     classes = np.repeat(np.arange(len(counts)), counts)
     return classes, np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _spreading_step(n: int) -> int:
-    """How many steps around a ring of n bring one to the next place, so that any few successive steps spread evenly.
+    """Returns a step around a ring of n such that any few successive steps are spread evenly.
 
-    Near the golden section, multiples spread evenly as long as the continued fraction of the step has small quotients
-    only. The best of the nearest steps that reach all places never leaves a gap of three times the mean (tested).
+    Near the golden section, multiples spread evenly if the continued fraction of the step has only small quotients. The
+    best of the nearest steps that reach all places never leaves a gap of three times the mean (tested).
     """
     golden = (math.isqrt(5 * n * n) - n) // 2
     steps = [step for step in range(max(1, golden - _NEAR), golden + _NEAR) if math.gcd(step, n) == 1]

@@ -1,4 +1,4 @@
-"""Given indices in random order."""
+"""A subset of indices in random order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stoker.samplers.permutation import Permutation
 class SubsetRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("SubsetRandomSampler")):  # type: ignore[misc]
     """Yields each of the given indices once, in random order.
 
-    A `torch.Generator`, or torch's global one, gives the order that torch's sampler draws from it; where torch is not
-    wanted, None is a generator seeded from NumPy's global state.
+    With a `torch.Generator`, or torch's global one, the order is the one that torch's sampler draws from it; if torch
+    is not wanted, None is a generator seeded from NumPy's global state.
 
     Args:
         indices: the indices; kept, not copied.
-        generator: draws the order; it moves on with each iteration.
+        generator: draws the order; it advances with each iteration.
     """
 
     indices: Sequence[Any]
@@ -34,7 +34,7 @@ class SubsetRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("SubsetRan
         self.generator = generator
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the indices; the order is drawn when the first is asked for."""
+        """Yields the indices; the order is drawn when the first is requested."""
         return self._drawn() if self._passes is None else self._passes.indices(self)
 
     def _drawn(self) -> Iterator[Any]:
@@ -51,18 +51,18 @@ class SubsetRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("SubsetRan
 
 
 class _Given:
-    """Given indices in a permuted order. What is no integer stays what it is, and what has no more than a length and
-    `[place]` is asked for no more."""
+    """Given indices in a permuted order. Values other than integers stay unchanged, and a sequence without `__array__`
+    needs only a length and `[place]`."""
 
     def __init__(self, indices: Sequence[Any], places: Permutation) -> None:
         self._places = places
         self._given: Any = None
         self._range = indices if isinstance(indices, range) else None
-        if self._range is not None:  # it may be of any length
+        if self._range is not None:  # never expanded, as it may have any length
             return
         given = None
         if isinstance(indices, (list, tuple)) or hasattr(indices, "__array__"):
-            with contextlib.suppress(ValueError):  # of unequal lengths
+            with contextlib.suppress(ValueError):  # sequences of unequal lengths
                 given = np.asarray(indices)
         if given is None or given.ndim != 1 or given.dtype.kind not in "iu":
             given = np.empty(len(indices), object)

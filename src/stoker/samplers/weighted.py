@@ -21,24 +21,25 @@ _TORCH_TAKES = 2**24  # weights; torch.multinomial refuses more
 class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("WeightedRandomSampler")):  # type: ignore[misc]
     """Yields indices drawn with probabilities proportional to their weights; any number of weights.
 
-    A loader uses `order`, unless a generator is given. If you iterate over the sampler yourself, with up to 2**24
-    weights and a `torch.Generator` or torch's global one, you get what `torch.multinomial` draws from it; otherwise the
-    `order` of a key that is drawn from the generator at the first index.
+    A loader uses `order`, unless a generator is given. Iterating over the sampler, with up to 2**24 weights and a
+    `torch.Generator` or torch's global one, yields the draws of `torch.multinomial`; otherwise the `order` of a key
+    drawn from the generator at the first index.
 
     Args:
-        weights: one for each index; they need not sum up to one. Held as float64, without a copy if they are that.
-        num_samples: how many indices to yield.
-        replacement: an index may come again.
-        generator: draws the indices; it moves on with each iteration. Where torch is not wanted, None is a generator
+        weights: one for each index, not necessarily with a sum of one. Kept as float64, without a copy if they are
+            float64 already.
+        num_samples: number of indices.
+        replacement: whether an index may come again.
+        generator: draws the indices; it advances with each iteration. If torch is not wanted, None is a generator
             seeded from NumPy's global state.
 
     Attributes:
-        weights: a float64 tensor; an array where torch is not wanted. May be changed between epochs.
+        weights: a float64 tensor; an array if torch is not wanted. May be changed between epochs.
 
     Raises:
-        ValueError: `num_samples` is no positive integer, `replacement` no bool, `weights` not in one dimension, or a
-            weight is negative, infinite or NaN (the message names it), or all are zero. Weights that were changed are
-            checked when they are next used.
+        ValueError: `num_samples` is no positive integer, `replacement` no bool, `weights` not one-dimensional, or a
+            weight is negative, infinite or NaN (the message names it), or all are zero. Changed weights are checked at
+            their next use.
         SamplerError: without replacement, fewer than `num_samples` weights are above zero.
     """
 
@@ -78,7 +79,7 @@ class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("Weighte
             import torch
 
             self._check(_array(self.weights))
-            weights = torch.as_tensor(self.weights)  # an array where torch came in only with the generator
+            weights = torch.as_tensor(self.weights)  # an array if torch was imported only with the generator
             yield from in_blocks(
                 torch.multinomial(weights, self.num_samples, self.replacement, generator=draws.generator)
             )
@@ -90,15 +91,15 @@ class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("Weighte
         return self.num_samples
 
     def order(self, key: int) -> DrawnOrder | RacedOrder:
-        """Returns the order that belongs to `key`: a function of it and the weights, whatever the generator.
+        """Returns the order that belongs to `key`, a function of the key and the weights only.
 
-        With replacement, sums of 8 bytes for each weight are made once, in 10 to 40 ns each, and kept here until the
-        weights change, but never pickled; to see whether the weights have changed, each call reads them (2 ns each).
-        Without replacement, each call sorts all weights (0.2 to 0.4 us each). An order that was made does not change
-        with the weights.
+        With replacement, running sums of 8 bytes for each weight are made once, in 10 to 40 ns each, and cached until
+        the weights change; they are never pickled. To detect changes, each call reads the weights (2 ns each). Without
+        replacement, each call sorts all weights (0.2 to 0.4 us each). Later changes of the weights do not affect an
+        existing order.
 
         Raises:
-            ValueError, SamplerError: the weights were changed, and are no longer right.
+            ValueError, SamplerError: the weights were changed and are invalid.
         """
         weights = _array(self.weights)
         if not self.replacement:
@@ -144,5 +145,5 @@ def _float64(weights: Any) -> Any:
 
 
 def _array(weights: Any) -> Floats:
-    """The weights as an array in one piece; without a copy, unless they lie on another device or in pieces."""
+    """Returns the weights as a contiguous CPU array; without a copy if they are contiguous and on the CPU."""
     return np.ascontiguousarray(weights if isinstance(weights, np.ndarray) else weights.detach().cpu().numpy())

@@ -1,13 +1,13 @@
-"""What every backend must do as the serial one does: the same samples, order, errors and augmentation.
+"""Test suite for backends: each gives the same samples, order, errors and augmentation as the serial backend.
 
-A test module makes the suite its own by subclassing it:
+A test module subclasses the suite:
 
     @pytest.mark.parametrize("workers", [1, 3])
     class TestThreads(BackendSuite):
         settings = {"worker_method": "thread"}
 
-The serial backend is the model: each test runs the same loader on both and compares. The suite needs pytest's
-collection alone, and neither torch nor a clock.
+The serial backend is the reference: each test runs the same loader on both and compares. The suite needs only pytest's
+collection, neither torch nor a clock.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from stoker._random.sample_rng import sample_rng
 from stoker._worker_info import get_worker_info
-from stoker.datasets import Dataset, IterableDataset
+from stoker.datasets.base import Dataset, IterableDataset
 from stoker.errors import SkipSample, StokerWarning
 
 SAMPLES = 23
-"""How many samples the suite's datasets have: no multiple of a batch size or of a number of workers."""
+"""Samples of the suite's datasets: not a multiple of a batch size or of a number of workers."""
 
 
 class Augmented(Dataset[Any]):
-    """Samples whose numbers come from global generators, or from the worker's own."""
+    """Samples with random numbers from the global generators, or from the worker's own."""
 
     def __init__(self, whose: str) -> None:
         self._whose = whose
@@ -39,13 +40,12 @@ class Augmented(Dataset[Any]):
     def __getitem__(self, index: int) -> list[float]:
         if self._whose == "global":
             return [index, random.random(), float(np.random.rand()), random.random()]
-        info = get_worker_info()
-        assert info is not None and info.rng is not None
-        return [index, info.rng.random_generator.random(), float(info.rng.numpy_generator.random()), 0.0]
+        rng = sample_rng()
+        return [index, rng.random_generator.random(), float(rng.numpy_generator.random()), 0.0]
 
 
 class Failing(Dataset[Any]):
-    """Some samples raise, each kind of error in its own way."""
+    """A dataset in which some samples raise, each a different kind of error."""
 
     errors: ClassVar[dict[int, type[Exception]]] = {3: ValueError, 8: KeyError, 9: IndexError, 14: UnicodeDecodeError}
 
@@ -62,16 +62,16 @@ class Failing(Dataset[Any]):
 
 
 class Choosy(Failing):
-    """Some samples raise, and others are not wanted."""
+    """A dataset in which some samples raise, and others raise `SkipSample`."""
 
     def __getitem__(self, index: int) -> int:
         if index % 5 == 0:
-            raise SkipSample(f"sample {index} is not wanted")
+            raise SkipSample(f"sample {index} is skipped")
         return super().__getitem__(index)
 
 
 class Nested(Dataset[Any]):
-    """Samples of all kinds of leaves, some too large to travel in a message."""
+    """Samples with leaves of all kinds, some too large for a message."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -82,7 +82,7 @@ class Nested(Dataset[Any]):
 
 
 class Batches(Dataset[Any]):
-    """Fetches a whole batch at once."""
+    """A dataset that fetches a whole batch at once."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -91,8 +91,10 @@ class Batches(Dataset[Any]):
         return [index + random.random() for index in indices]
 
 
-class Stream(IterableDataset[Any]):
-    """A stream that shares itself out among workers."""
+class ShardedStream(IterableDataset[Any]):
+    """A stream that divides itself among workers."""
+
+    shards_itself = True
 
     def __iter__(self) -> Iterator[int]:
         info = get_worker_info()
@@ -101,26 +103,26 @@ class Stream(IterableDataset[Any]):
 
 
 class BackendSuite:
-    """Tests of one backend; `settings` are the loader's arguments that choose it, `workers` comes from the subclass."""
+    """Tests of one backend. `settings` are the loader's arguments that select it; the subclass provides `workers`."""
 
     settings: ClassVar[dict[str, Any]] = {}
     global_generators: ClassVar[bool] = True
-    """Whether what samples draw from global generators repeats: not with threads, which share them."""
+    """Whether random numbers from global generators are reproducible. False for threads, which share the generators."""
 
     def loader(self, dataset: Any, workers: int, **arguments: Any) -> Any:
-        """The loader under test, or the model where `workers` is 0."""
+        """Returns the loader under test, or the serial one if `workers` is 0."""
         from stoker.loader.dataloader import DataLoader
 
         backend = {"num_workers": workers, **self.settings} if workers else {}
         return DataLoader(dataset, **{"batch_size": 4, "seed": 7, "output": "numpy", **backend, **arguments})
 
     def epoch(self, dataset: Any, workers: int, **arguments: Any) -> list[Any]:
-        """All batches of one epoch, as plain values."""
+        """Returns all batches of one epoch, as plain values."""
         with self.loader(dataset, workers, **arguments) as loader:
             return [plain(batch) for batch in loader]
 
     def same(self, dataset: Any, workers: int, **arguments: Any) -> None:
-        """Asserts that this backend and the model deliver the same."""
+        """Asserts that this backend and the serial one deliver the same batches."""
         assert self.epoch(dataset, workers, **arguments) == self.epoch(dataset, 0, **arguments)
 
     def test_samples_and_order(self, workers: int) -> None:
@@ -167,7 +169,7 @@ class BackendSuite:
                 assert self.outcome(dataset, workers, **arguments) == self.outcome(dataset, 0, **arguments)
 
     def outcome(self, dataset: Any, workers: int, **arguments: Any) -> tuple[list[Any], dict[str, int]]:
-        """All batches of one epoch, and what became of its samples."""
+        """Returns all batches of one epoch, and the loader's counts of its samples."""
         with self.loader(dataset, workers, **arguments) as loader, warnings.catch_warnings():
             warnings.simplefilter("ignore", StokerWarning)
             batches = [plain(batch) for batch in loader]
@@ -197,13 +199,13 @@ class BackendSuite:
             assert epochs(workers, persistent_workers=True) == model
 
     def test_streams_lose_and_double_nothing(self, workers: int) -> None:
-        batches = self.epoch(Stream(), workers)
+        batches = self.epoch(ShardedStream(), workers)
         assert sorted(sample for batch in batches for sample in batch) == list(range(SAMPLES))
         assert batches[0] == list(range(0, 4 * workers, workers))
 
 
 def plain(value: Any) -> Any:
-    """A batch as lists and numbers, which compare by `==`."""
+    """Returns a batch as lists and numbers, which compare by `==`."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,12 +1,12 @@
-"""What every dataset that gathers must do: give the samples' batch, bit for bit, and leave what is not its own alone.
+"""Test suite for datasets that gather: the batch equals the collated samples, bit for bit, without side effects.
 
-A test module makes the suite its own by subclassing it; the dataset has at least three samples:
+A test module subclasses the suite; the dataset has at least three samples:
 
     @pytest.mark.parametrize("dataset", [Embeddings("train"), Embeddings("test")])
     class TestEmbeddings(GatherSuite):
         pass
 
-The suite needs pytest's collection alone. It compares torch tensors too where torch is loaded.
+The suite needs only pytest's collection. It also compares torch tensors if torch is loaded.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stoker import collate
-from stoker.collate.tensors import is_tensor
+from stoker.collate._leaves.tensors import is_tensor
 from stoker.datasets.gather import Gathers, gatherer, leaves_of, mapped
 
 
 class GatherSuite:
-    """Tests of one dataset, which comes from the subclass as `dataset`."""
+    """Tests of one dataset, which the subclass provides as `dataset`."""
 
     negative: ClassVar[bool] = True
     """Whether `dataset[-1]` is its last sample."""
 
     def gathers(self, dataset: Any) -> Gathers:
-        """What gathers for the dataset."""
+        """Returns the object that gathers for the dataset."""
         found = gatherer(dataset)
-        assert found is not None, f"{type(dataset).__name__} offers no gather(), or a subclass fetches otherwise"
+        assert found is not None, (
+            f"{type(dataset).__name__} offers no gather(): the method or stoker_protocol = True is missing, or a "
+            "subclass overrides only how samples are fetched"
+        )
         assert found.gather_layout() is not None, f"{type(dataset).__name__}.gather_layout() says that it cannot gather"
         return found
 
     def batches(self, dataset: Any) -> Iterator[list[int]]:
-        """Indices to gather: in order, not in order, once and several times, from both ends, one alone."""
+        """Yields indices to gather: in order, not in order, once and several times, from both ends, a single one."""
         length, draw = len(dataset), random.Random(0)
         yield list(range(min(length, 64)))
         yield list(reversed(range(min(length, 64))))
@@ -88,7 +91,7 @@ class GatherSuite:
         found.gather(indices, out)
         assert [*map(id, leaves_of(out))] == given, "a leaf of `out` was replaced"
         assert indices.tolist() == list(range(len(dataset))), "the indices were changed"
-        assert generators() == states, "random numbers were drawn: samples would not repeat"
+        assert generators() == states, "random numbers were drawn: samples would not be reproducible"
 
     def test_it_keeps_nothing(self, dataset: Any) -> None:
         found, indices = self.gathers(dataset), np.arange(len(dataset))
@@ -97,10 +100,10 @@ class GatherSuite:
         before = mapped(copied, first)
         found.gather(indices[::-1].copy(), out_for(found, len(indices)))
         assert not list(differences(mapped(copied, first), before)), (
-            "the next call changed what an earlier one had gathered"
+            "the next call changed the result of an earlier one"
         )
         del first
-        assert not any(owner() is not None for owner in owners), "`out`, or a view of it, is kept beyond the call"
+        assert not any(owner() is not None for owner in owners), "`out`, or a view of it, is kept after the call"
 
     def test_indices_outside_are_refused(self, dataset: Any) -> None:
         found = self.gathers(dataset)
@@ -109,7 +112,7 @@ class GatherSuite:
                 answer = found.gather(np.array([0, outside]), out_for(found, 2))
             except (IndexError, ValueError):
                 continue
-            assert answer is NotImplemented, f"index {outside} was taken among {len(dataset)} samples"
+            assert answer is NotImplemented, f"index {outside} was accepted with {len(dataset)} samples"
 
     def test_a_copy_of_it_gathers_alike(self, dataset: Any) -> None:
         copies = pickle.loads(pickle.dumps(dataset, 5))
@@ -122,7 +125,7 @@ class GatherSuite:
 
 
 def out_for(found: Gathers, count: int) -> Any:
-    """An `out` for so many samples, filled with what no test expects."""
+    """Returns an `out` for `count` samples, filled with values that no test expects."""
 
     def rows(leaf: Any) -> Any:
         if is_tensor(leaf):
@@ -133,7 +136,9 @@ def out_for(found: Gathers, count: int) -> Any:
 
 
 def lent(out: Any) -> tuple[Any, list[weakref.ref[Any]]]:
-    """The same `out`, whose leaves are views, and what owns their memory: it lives as long as any view does."""
+    """Returns the same `out`, with views as leaves, and weak references to the owners of their memory, which live as
+    long as any view.
+    """
     owners = []
 
     def view(leaf: Any) -> Any:
@@ -141,7 +146,7 @@ def lent(out: Any) -> tuple[Any, list[weakref.ref[Any]]]:
         owners.append(weakref.ref(owner))
         if not is_tensor(leaf):
             return owner[...]
-        if not owner.size:  # of no memory there is no view
+        if not owner.size:  # an empty array has no memory to view
             return leaf
         return sys.modules["torch"].from_numpy(owner).view(leaf.dtype).reshape(leaf.shape)
 
@@ -149,7 +154,7 @@ def lent(out: Any) -> tuple[Any, list[weakref.ref[Any]]]:
 
 
 def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    """Where two batches differ: in structure, kinds of leaves, dtypes, shapes, or bytes."""
+    """Yields the differences of two batches: in structure, kinds of leaves, dtypes, shapes, or bytes."""
     if type(one) is not type(other):
         yield f"{path}: {type(one)} and {type(other)}"
     elif isinstance(one, np.ndarray) or is_tensor(one):
@@ -172,7 +177,7 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
 
 
 def copied(leaf: Any) -> Any:
-    """A leaf's values as an array of its own, of bytes where it is a tensor."""
+    """Returns a leaf's values as an array of its own; a tensor becomes an array of bytes."""
     if not is_tensor(leaf):
         return np.array(leaf, subok=True)
     flat = leaf.detach().contiguous().clone().reshape(-1)
@@ -180,7 +185,7 @@ def copied(leaf: Any) -> Any:
 
 
 def generators() -> list[Any]:
-    """The states of the global random generators."""
+    """Returns the states of the global random generators."""
     states: list[Any] = [random.getstate(), str(np.random.get_state())]
     torch = sys.modules.get("torch")
     return states if torch is None else [*states, torch.get_rng_state().tolist()]

@@ -1,14 +1,14 @@
-"""What every resumable stream must do: go on, bit for bit, from a state taken at any step.
+"""Test suite for resumable streams: iteration continues, bit for bit, from a state taken at any step.
 
-A test module makes the suite its own by subclassing it; each `make` returns a new dataset of the same samples:
+A test module subclasses the suite; each `make` returns a new dataset of the same samples:
 
     @pytest.mark.parametrize("make", [lambda: MapDataset(Numbers(5), str), lambda: MapDataset(Numbers(0, 9), abs)])
     class TestMaps(StreamSuite):
         pass
 
-A state is loaded only into what `make` returns anew, after a round trip through JSON: as in a job that was killed. The
-suite needs pytest's collection alone, and neither torch nor a clock. `SOURCES` are streams of every kind that a
-combinator may be given; `assert_resumes` is the heart of the suite for tests that make their own cases.
+A state is loaded only into a new dataset from `make`, after a round trip through JSON, as in a job that was killed. The
+suite needs only pytest's collection, neither torch nor a clock. `SOURCES` are streams of every kind that a combinator
+may receive; `assert_resumes` is the core of the suite, for tests with cases of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from stoker.collate.tensors import is_tensor
+from stoker._protocol import offered, offers
+from stoker.collate._leaves.tensors import is_tensor
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.stream import State, Stream, StreamIterator
@@ -34,16 +35,16 @@ from stoker.testing.gather import copied
 Make = Callable[[], Any]
 
 LIMIT = 32
-"""The suite looks at so many samples of a stream, which may be endless. Shorter ones are looked at beyond their end."""
+"""Samples of a stream that the suite reads, because it may be endless. Shorter streams are read beyond their end."""
 
 
 class Numbers(Stream[int]):
     """The integers from `start` to `stop - 1`, in shards: a source for the streams under test.
 
     Args:
-        start: the first; with one argument, the end instead.
-        stop: one more than the last.
-        num_shards: into how many it can be cut.
+        start: the first integer; as the only argument, the end.
+        stop: one more than the last integer.
+        num_shards: the number of shards into which the stream can be cut.
     """
 
     def __init__(self, start: int, stop: int | None = None, num_shards: int = 1) -> None:
@@ -85,7 +86,7 @@ class _Numbers(StreamIterator[int]):
 
 
 class Plain(IterableDataset[int]):
-    """A stream that knows nothing of states."""
+    """A stream without a state."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -95,7 +96,7 @@ class Plain(IterableDataset[int]):
 
 
 class KeepsState(Plain):
-    """A stream that keeps its own state, as torchdata has them: on the dataset, for the iteration that runs."""
+    """A stream that keeps its own state on the dataset, as in torchdata, for the current iteration."""
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
@@ -150,11 +151,11 @@ SOURCES: dict[str, Callable[[int], Any]] = {
 
 
 def assert_resumes(make: Make, *, epoch: int = 0) -> list[Any]:
-    """Asserts that the stream goes on from a state taken at each step, from the start to beyond the end.
+    """Asserts that the stream continues from a state taken at each step, from the start to beyond the end.
 
     Args:
-        make: returns the same stream anew.
-        epoch: is set first, where the stream has `set_epoch`.
+        make: returns a new instance of the same stream.
+        epoch: is set first, if the stream offers `set_epoch`.
 
     Returns:
         The samples, up to `LIMIT`, in a form that compares by `==` (see `comparable`).
@@ -164,7 +165,7 @@ def assert_resumes(make: Make, *, epoch: int = 0) -> list[Any]:
         dataset = _fresh(make, epoch)
         iterator = iter(dataset)
         given = [comparable(next(iterator)) for _ in range(step)]
-        assert given == expected[:step], f"the first {step} samples were others the second time"
+        assert given == expected[:step], f"the first {step} samples differ in the second pass"
         _assert_goes_on(make, epoch, dataset.state_dict(), expected, step)
         if step == len(expected) < LIMIT:
             assert next(iterator, _END) is _END
@@ -177,40 +178,44 @@ def _assert_goes_on(make: Make, epoch: int, state: State, expected: list[Any], s
     dataset.load_state_dict(through_json(state))
     rest = samples_of(dataset, len(expected) - step if len(expected) == LIMIT else LIMIT)
     assert rest == expected[step:], f"loaded at step {step} of {len(expected)}, state {state}"
-    assert samples_of(dataset) == expected, f"the iteration after a state of step {step} does not start anew"
+    assert samples_of(dataset) == expected, (
+        f"the iteration after the one resumed at step {step} does not begin at the start"
+    )
 
 
 class StreamSuite:
-    """Tests of one stream, which `make` returns anew; at least two samples."""
+    """Tests of one stream, of which `make` returns a new instance; it has at least two samples."""
 
     state_bytes: ClassVar[int] = 1000
-    """How many bytes a state may take as JSON, whatever the step."""
+    """Bytes of a state as JSON, at most, at any step."""
     shards_keep_samples: ClassVar[bool] = True
-    """Whether the samples of all shards together are those of the whole: not where neighbours make a sample."""
+    """Whether the samples of all shards together are those of the whole. False for streams that combine neighbouring
+    samples.
+    """
 
     def test_iterations_are_equal(self, make: Make) -> None:
         dataset = make()
         first = samples_of(dataset)
-        assert len(first) > 1, "the suite proves little with fewer than two samples"
+        assert len(first) > 1, "the suite needs at least two samples"
         assert samples_of(dataset) == first
         assert samples_of(make()) == first
         next(iter(dataset))
-        assert samples_of(dataset) == first, "an iteration that was left lives on in the next"
+        assert samples_of(dataset) == first, "an abandoned iteration affects the next one"
 
     def test_resumes_at_every_step(self, make: Make) -> None:
         assert_resumes(make)
 
     def test_resumes_in_a_later_epoch(self, make: Make) -> None:
-        if callable(getattr(make(), "set_epoch", None)):
+        if offers(make(), "set_epoch"):
             later = assert_resumes(make, epoch=3)
             dataset = make()
             dataset.set_epoch(1)
             samples_of(dataset)
             dataset.set_epoch(3)
-            assert samples_of(dataset) == later, "an epoch depends on those before it"
+            assert samples_of(dataset) == later, "an epoch depends on earlier epochs"
 
     def test_an_epoch_may_be_set_after_the_state(self, make: Make) -> None:
-        if callable(getattr(make(), "set_epoch", None)):
+        if offers(make(), "set_epoch"):
             expected = samples_of(_fresh(make, 2))
             dataset = _fresh(make, 2)
             next(iter(dataset))
@@ -240,7 +245,7 @@ class StreamSuite:
         for _ in itertools.islice(iterator, LIMIT):
             states.append(dataset.state_dict())
             written.append(json.dumps(dataset.state_dict()))
-        assert [json.dumps(state) for state in states] == written, "going on has changed a state that was taken"
+        assert [json.dumps(state) for state in states] == written, "further iteration has changed a state taken earlier"
 
     def test_states_are_small_and_taking_them_changes_nothing(self, make: Make) -> None:
         dataset = make()
@@ -267,7 +272,7 @@ class StreamSuite:
             next(iter(dataset))
         except StateError:
             return
-        raise AssertionError("a state of another dataset was taken for its own")
+        raise AssertionError("a state of another dataset was accepted")
 
     def test_copies_are_independent(self, make: Make) -> None:
         dataset = make()
@@ -285,10 +290,10 @@ class StreamSuite:
         next(iter(dataset))
         twin = pickle.loads(cloudpickle.dumps(dataset))
         assert type(twin) is type(dataset)
-        assert samples_of(twin) == expected, "a copy made in the midst of an iteration does not begin at its start"
+        assert samples_of(twin) == expected, "a copy made during an iteration does not begin at the start"
         twin.load_state_dict(through_json(dataset.state_dict()))
         twin = pickle.loads(cloudpickle.dumps(twin))
-        assert samples_of(twin, len(expected) - 1) == expected[1:], "a loaded state is lost with pickling"
+        assert samples_of(twin, len(expected) - 1) == expected[1:], "pickling loses a loaded state"
 
     def test_resumes_below_another(self, make: Make) -> None:
         part = samples_of(make())[: LIMIT // 3]
@@ -297,7 +302,7 @@ class StreamSuite:
 
     def test_shards_are_resumable_and_complete(self, make: Make) -> None:
         whole = make()
-        shards = getattr(whole, "num_shards", 1)
+        shards = offered(whole, "num_shards") or 1
         for number in range(2, shards + 1):
             parts = [assert_resumes(functools.partial(_shard, make, number, index)) for index in range(number)]
             if self.shards_keep_samples:
@@ -306,19 +311,21 @@ class StreamSuite:
 
 
 def samples_of(dataset: Any, limit: int = LIMIT) -> list[Any]:
-    """The samples of one iteration, at most `limit`, as `comparable`."""
+    """Returns the samples of one iteration, at most `limit`, as `comparable` returns them."""
     return [comparable(sample) for sample in itertools.islice(iter(dataset), limit)]
 
 
 def through_json(state: State) -> State:
-    """A state as it comes back from a file; asserts that nothing got lost or changed on the way."""
+    """Returns a state after a round trip through JSON; asserts that it is unchanged."""
     back: State = json.loads(json.dumps(state, allow_nan=False))
     assert back == state, f"JSON changes the state {state} to {back}"
     return back
 
 
 def comparable(sample: Any) -> Any:
-    """A sample in a form in which `==` compares every bit: containers by kind, arrays and tensors by their bytes."""
+    """Returns a sample in a form in which `==` compares every bit: containers by kind, arrays and tensors by their
+    bytes.
+    """
     if isinstance(sample, dict):
         return {key: comparable(value) for key, value in sample.items()}
     if isinstance(sample, (list, tuple)):
@@ -336,7 +343,7 @@ def comparable(sample: Any) -> Any:
 
 def _fresh(make: Make, epoch: int) -> Any:
     dataset = make()
-    if callable(getattr(dataset, "set_epoch", None)):
+    if offers(dataset, "set_epoch"):
         dataset.set_epoch(epoch)
     return dataset
 

@@ -25,7 +25,7 @@ FAULTS: dict[str, str] = {
 PHASES: dict[str, str] = {
     "spawn": "a worker, between its fork and its first batch",
     "init function": "a worker, in `worker_init_fn`",
-    "receive dataset": "a helper process that was not forked (`forkserver`, `spawn`), while it unpickles the dataset",
+    "receive dataset": "the only worker, not forked (`forkserver`, `spawn`), while it unpickles the dataset",
     "read": "a worker, in the dataset's `__getitem__`",
     "decode in C": "the same, inside a function in C",
     "collate": "a worker, in `collate_fn`",
@@ -116,7 +116,7 @@ def replaced(says: str, where: str) -> Outcome:
 
 def restarted(where: str) -> Outcome:
     """It is ended for its stall, and another takes its place."""
-    return Outcome("batches are unchanged", told="stall", says=f"has been at .*{where}.* another tries")
+    return Outcome("batches are unchanged", told="stall", says=f"has been at .*{where}.* another makes the batch")
 
 
 def at_work(where: str, located: str, which: Which = "its own", raised: str | None = None) -> Row:
@@ -152,9 +152,15 @@ def _too_many(how: str) -> Outcome:
     return ends("WorkerDiedError", f"{how}.*max_restarts")
 
 
-def _while_it_is_born() -> Row:
-    row: Row = {name: _another_zygote(how) for name, how in {**DEATHS, "half a message": FAILED}.items()}
-    row |= {name: Cell(ends("WorkerDiedError", "the helper process .*no sign of life")) for name in HANGS}
+def _while_it_unpickles() -> Row:
+    unpickles = "while it made its copy of the dataset"
+    killed = Cell(replaced(KILLED, unpickles), ends("WorkerDiedError", f"{KILLED}.*{unpickles}"))
+    row: Row = {"SIGKILL": killed, "memory cgroup": killed, "half a message": _another_zygote(FAILED)}
+    row |= {
+        name: Cell(ends("WorkerDiedError", f"{how}.*{unpickles}"))
+        for name, how in {"os._exit": LEFT, "SIGSEGV in C": CRASHED}.items()
+    }
+    row |= dict.fromkeys(HANGS, Cannot("A worker that hangs while it unpickles is ended after ten minutes."))
     says = {**ERRORS, "sys.exit": "SystemExit: 3"}
     sent = "could not rebuild what it was sent"
     return row | {name: Cell(ends("WorkerStartError", f"{sent}: {how}")) for name, how in says.items()}
@@ -168,7 +174,11 @@ def _of_the_zygote() -> Row:
 
 def _another_zygote(says: str) -> Cell:
     return Cell(
-        Outcome("batches are unchanged", told="zygote_death", says=f"the helper process .*{says}.*Another is started"),
+        Outcome(
+            "batches are unchanged",
+            told="helper_death",
+            says=f"the helper process .*{says}.*Another helper process is started",
+        ),
         ends("WorkerDiedError", f"the helper process .*{says}"),
     )
 
@@ -189,15 +199,15 @@ def _in_the_init_function() -> Row:
 
 
 def _handing_over() -> Row:
-    row = beside("while it was handed over")
-    half = Cell(replaced(KILLED, "while it was handed over"), _too_many(KILLED))
+    row = beside("while the batch was handed over")
+    half = Cell(replaced(KILLED, "while the batch was handed over"), _too_many(KILLED))
     return {**row, "half a message": half}
 
 
 _OF_C = {"exception": Cell(raises("error", "its own", "at sample 9.*requires a buffer of 8 bytes"))}
 _HALF_WRITTEN = {
     "half a message": Cell(
-        replaced(KILLED, "while it was handed over"),
+        replaced(KILLED, "while the batch was handed over"),
         raises("WorkerDiedError", "its own", f"{KILLED}.*at samples 8, 9, "),
     )
 }
@@ -205,12 +215,12 @@ _HALF_WRITTEN = {
 CELLS: dict[str, Row] = {
     "spawn": beside("before it began"),
     "init function": _in_the_init_function(),
-    "receive dataset": _while_it_is_born(),
+    "receive dataset": _while_it_unpickles(),
     "read": at_work("sample 9", "at sample 9"),
     "decode in C": at_work("sample 9", "at sample 9") | _OF_C,
     "collate": at_work("in collate_fn", "at samples 8, 9, "),
     "write to the arena": at_work(
-        "while it was handed over", "at samples 8, 9, ", raised="in DataLoader worker process"
+        "while the batch was handed over", "at samples 8, 9, ", raised="in DataLoader worker process"
     )
     | _HALF_WRITTEN,
     "hand over": _handing_over(),

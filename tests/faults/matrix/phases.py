@@ -16,22 +16,26 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader
-from stoker._engine.process import channel, clean, settle, worker, zygote
+from stoker._engine.commands import Heard
+from stoker._engine.fork import fresh_interpreter, zygote
+from stoker._engine.messages import Delivery, Message, SlotWanted, Unit, UnitDone, packed
+from stoker._engine.process import channel, process_setup, worker
+from stoker._supervision import slot_allocator
 from stoker._transport.writer import SlotWriter
 from tests.faults.matrix.cells import HANGS
 from tests.faults.matrix.strikes import strike, strike_in_c
 
 N, SIZE = 24, 4
 SAMPLE, BATCH = 9, 2
-"""Whom it befalls, and the batch that it is of."""
+"""The process that is struck, and the batch that it works on."""
 
 
 class Blow:
-    """Strikes whoever calls it: each time, or only once in all processes. It travels to a clean interpreter by value.
+    """Strikes the calling process: each time, or only once in all processes. It is pickled by value.
 
     Args:
         fault: which.
-        trace: a file that is made when somebody is struck.
+        trace: a file that is made when a process is struck.
         once: whether only the first is struck.
         group: a memory cgroup.
     """
@@ -100,13 +104,13 @@ Phase = Callable[..., Any]
 
 
 def spawn(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
-    born = settle.worker
+    born = process_setup.worker
 
     def struck(*arguments: Any) -> None:
         blow.beside_faulthandler()
         born(*arguments)
 
-    patch.setattr(settle, "worker", struck)
+    patch.setattr(process_setup, "worker", struck)
     return loader(Numbers(), **settings)
 
 
@@ -120,9 +124,9 @@ def init_function(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any
 
 def receive_dataset(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
     if blow.fault != "half a message":
-        return loader(Received(blow), **settings | {"multiprocessing_context": "forkserver"})
+        return loader(Received(blow), **settings | {"multiprocessing_context": "forkserver", "num_workers": 1})
     blocks: list[Any] = []
-    make, start = clean.Block, clean.util.spawnv_passfds
+    make, start = fresh_interpreter.Block, fresh_interpreter.util.spawnv_passfds
 
     def block() -> Any:
         blocks.append(make())
@@ -133,8 +137,8 @@ def receive_dataset(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> A
             os.ftruncate(blocks[-2].fd, blocks[-2].size // 2)  # the stream; the other is for buffers
         return start(*arguments)
 
-    patch.setattr(clean, "Block", block)
-    patch.setattr(clean.util, "spawnv_passfds", cut)
+    patch.setattr(fresh_interpreter, "Block", block)
+    patch.setattr(fresh_interpreter.util, "spawnv_passfds", cut)
     return loader(Numbers(), **settings | {"multiprocessing_context": "forkserver"})
 
 
@@ -165,14 +169,14 @@ def write(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
             strike(blow.fault, blow.group)
         return copy(self, source, size)
 
-    def cut(self: Any, *message: Any) -> None:
-        if message[:2] == ("ask", BATCH) and blow.is_due():
-            half_a_message(self._channel, *message)
-        send(self, *message)
+    def cut(self: Any, message: Any) -> None:
+        if isinstance(message, SlotWanted) and message.unit == BATCH and blow.is_due():
+            half_a_message(self._channel, message)
+        send(self, message)
 
     if blow.fault == "half a message":  # the one in which it asks for a slot
         patch.setattr(worker.ZygotesWorker, "send", cut)
-        patch.setattr(zygote.Lending, "offer", lambda self, unit: None)
+        patch.setattr(slot_allocator.SlotAllocator, "offer", lambda self, unit: None)
     else:
         patch.setattr(SlotWriter, "_copy", struck)
     return loader(Numbers(), collate_fn=stacked, **settings)
@@ -181,12 +185,12 @@ def write(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
 def hand_over(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
     send = worker.ZygotesWorker.send
 
-    def struck(self: Any, *message: Any) -> None:
-        if message[:2] == ("answer", BATCH) and blow.is_due():
+    def struck(self: Any, message: Any) -> None:
+        if isinstance(message, UnitDone) and message.unit == BATCH and blow.is_due():
             if blow.fault == "half a message":
-                half_a_message(self._channel, *message)
+                half_a_message(self._channel, message)
             strike(blow.fault, blow.group)
-        send(self, *message)
+        send(self, message)
 
     patch.setattr(worker.ZygotesWorker, "send", struck)
     return loader(Numbers(), **settings)
@@ -195,10 +199,10 @@ def hand_over(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
 def idle(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
     wait = worker.ZygotesWorker._next
 
-    def struck(self: Any, name: str) -> Any:
-        if name == "unit" and self._unit >= 0:
+    def struck(self: Any, kind: type[Any]) -> Any:
+        if kind is Unit and self._unit >= 0:
             blow()
-        return wait(self, name)
+        return wait(self, kind)
 
     patch.setattr(worker.ZygotesWorker, "_next", struck)
     return loader(Numbers(), **settings)
@@ -219,22 +223,23 @@ def shut_down(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
 
 
 def in_the_zygote(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
-    take = zygote.Zygote._take_answer
+    handle = zygote.Zygote._handle
 
-    def struck(self: Any, number: int, message: Any) -> None:
-        if message[1] == BATCH:
+    def struck(self: Any, events: Any) -> None:
+        answers = [event.message for event in events if isinstance(event, Heard)]
+        if any(isinstance(answer, UnitDone) and answer.unit == BATCH for answer in answers):
             if blow.fault == "half a message" and blow.is_due():
-                half_a_message(self._trainer, "answer", BATCH, "batch", b"", None, 0, ())
+                half_a_message(self._trainer, Delivery(BATCH, "batch", b"", None, 0, ()))
             blow.beside_faulthandler()
-        take(self, number, message)
+        handle(self, events)
 
-    patch.setattr(zygote.Zygote, "_take_answer", struck)
+    patch.setattr(zygote.Zygote, "_handle", struck)
     return loader(Numbers(), **settings)
 
 
-def half_a_message(end: channel.Channel, *message: Any) -> None:
+def half_a_message(end: channel.Channel, message: Message) -> None:
     """Writes the first half of it, and is killed."""
-    data = pickle.dumps(message, 5)
+    data = pickle.dumps(packed(message), 5)
     frame = channel._HEADER.pack(len(data)) + data
     end._socket.send(frame[: len(frame) // 2])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -46,7 +46,7 @@ def exhausts_its_limit() -> None:
 
 
 def exhausts_its_cgroup(group: str) -> None:
-    """The kernel kills the process, and nobody else: it is alone there."""
+    """The kernel kills this process, which is alone in its cgroup."""
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
     b"x" * MUCH
 

@@ -1,0 +1,1 @@
+"""Processes: what forked and spawned workers have in common."""

@@ -1,4 +1,4 @@
-"""Messages over a stream socket: tuples of plain values, framed by their length, never blocking."""
+"""Messages over a stream socket: framed by their length, never blocking."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import pickle
 import socket
 import struct
 from collections import deque
-from typing import Any
+from typing import Generic, TypeVar, cast
+
+from stoker._engine.messages import Message, packed, unpacked
+
+Received = TypeVar("Received", bound=Message)
 
 _HEADER = struct.Struct("<Q")
 _CHUNK = 1 << 16
 """Bytes that are read at once. From 128 kB on each buffer would be a mapping of its own, which costs seven times all
 else that is done to read a message."""
 
-Message = tuple[Any, ...]
 
+class Channel(Generic[Received]):
+    """One end of a socket pair, at which messages of some types arrive. Not thread safe.
 
-class Channel:
-    """One end of a socket pair. Not thread safe.
-
-    A message begins with its name. It holds only numbers, strings, bytes and tuples, lists and dicts of these: what
-    belongs to the user travels inside as bytes, and is unpickled by whoever needs it.
+    A message (`stoker._engine.messages`) holds plain values and records of ours: what belongs to the user travels
+    inside as bytes, and is unpickled by the process that needs it.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -34,14 +36,14 @@ class Channel:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, *message: Any) -> None:
+    def send(self, message: Message) -> None:
         """Queues a message and sends what the kernel takes at once; the rest is sent by `flush`."""
-        self.queue(*message)
+        self.queue(message)
         self.flush()
 
-    def queue(self, *message: Any) -> None:
+    def queue(self, message: Message) -> None:
         """Keeps a message for the next `flush`: to wake the peer costs more than all else, so several go together."""
-        data = pickle.dumps(message, 5)
+        data = pickle.dumps(packed(message), 5)
         self._out.append(memoryview(_HEADER.pack(len(data)) + data))
 
     def flush(self) -> None:
@@ -67,7 +69,7 @@ class Channel:
         """Whether `flush` has something left to send."""
         return bool(self._out)
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[Received]:
         """The whole messages that have arrived; sets `ended` when the peer is gone."""
         while True:
             try:
@@ -84,14 +86,15 @@ class Channel:
                 break
         return self._cut()
 
-    def _cut(self) -> list[Message]:
-        messages, at = [], 0
+    def _cut(self) -> list[Received]:
+        messages: list[Received] = []
+        at = 0
         while len(self._in) - at >= _HEADER.size:
             (size,) = _HEADER.unpack_from(self._in, at)
             if len(self._in) - at - _HEADER.size < size:
                 break
             start = at + _HEADER.size
-            messages.append(pickle.loads(memoryview(self._in)[start : start + size]))
+            messages.append(cast("Received", unpacked(pickle.loads(memoryview(self._in)[start : start + size]))))
             at = start + size
         del self._in[:at]
         return messages

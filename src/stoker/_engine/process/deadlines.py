@@ -3,11 +3,18 @@
 LEAVE = 0.2
 """Zygote: how long busy workers may go on after their iterator was closed, before SIGKILL."""
 
+FLUSH = 5.0
+"""Zygote: how long workers may take that have finalizers of multiprocessing, threads that are no daemons, or a queue to
+write out; as long as with torch. Trainer: how much longer it waits for a zygote that says so."""
+
+DEAD = 0.5
+"""Worker: how long it may take to leave when it has found the trainer dead, where the kernel does not end it."""
+
 CLOSE = 0.8
 """Trainer: how long the zygote may take to end itself and its workers, before SIGKILL."""
 
 REAP = 0.5
-"""Whoever has killed: until the kernel has taken the process down."""
+"""After a SIGKILL: until the kernel has taken the process down."""
 
 PULSE = 5.0
 """Trainer: how often it asks a silent zygote for a sign of life while it waits for a batch."""
@@ -17,9 +24,10 @@ HUNG = 30.0
 
 OPENED = 600.0
 """Trainer: how long a zygote may be silent before its workers are born: a clean one, which imports what it needs and
-unpacks the dataset, and any that has said that it marks a large heap."""
+unpickles a dataset that declares `unpickle_once`, and any that has said that it marks a large heap. Zygote: how long a
+worker may unpickle what it was sent."""
 
-SICK_AFTER = 5.0
+LOCKED_AFTER = 5.0
 """Zygote: workers that all wait for locks in their very first units for so long were born with a lock held."""
 
 LOOK = 0.1

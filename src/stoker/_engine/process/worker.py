@@ -1,22 +1,53 @@
-"""A worker: takes units, runs the job, answers. One thread, one connection, until somebody ends."""
+"""A worker: takes units, runs the job, answers. One thread, one connection, until a peer ends."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
-import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar, cast
 
 from stoker import errors
-from stoker._engine.base import IDLE, WRITE, Failure, Job, Known, NothingLeft, Recipe, Said, StreamEnd, located
-from stoker._engine.process import kernel, settle
-from stoker._engine.process.channel import Channel, Message
-from stoker._engine.process.sharing import Part
+from stoker._engine.activity import ACTIVITY, NEW_MARK, Activity, Mark
+from stoker._engine.backend import (
+    Failure,
+    Job,
+    JobFactory,
+    JobSource,
+    KnownFaults,
+    NothingLeft,
+    StreamEnd,
+    UnitReport,
+    located,
+)
+from stoker._engine.messages import (
+    Broken,
+    FromWorker,
+    Kind,
+    Leave,
+    Leaves,
+    Part,
+    PlainSlot,
+    Resume,
+    RowsWanted,
+    SlotGiven,
+    SlotWanted,
+    ToWorker,
+    TrimMemory,
+    Unit,
+    UnitDone,
+    Unpickled,
+    plain,
+)
+from stoker._engine.process import end_duties, linux, process_setup
+from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import DEAD
+from stoker._engine.timings import Stopwatch
 from stoker._machine import reserve
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
@@ -24,54 +55,80 @@ from stoker._transport.rows import Layout, MisfitError, RowWriter
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import SlotWriter
 
+M = TypeVar("M", Unit, SlotGiven)
+
 SOON = 2e-3
-"""Seconds in which nobody makes much: to look takes a hundredth of that."""
+"""Seconds. A unit made faster than this takes little memory; reading the memory takes a hundredth of that."""
 
 
 class Worker(ABC):
-    """The loop of one worker process; subclasses know who minds it, and how messages travel."""
+    """The loop of one worker process; subclasses know its supervisor, and how messages travel."""
 
-    def __init__(self, number: int, arena: int, mark: Any = None) -> None:
+    def __init__(self, number: int, arena: int, mark: Mark | None = None) -> None:
         self._number = number
-        self._mark: Any = [IDLE] if mark is None else mark
+        self._mark: Mark = [*NEW_MARK] if mark is None else mark
         self._writer = SlotWriter(arena, self._ask)
-        self._inbox: list[Message] = []
-        self._announced: set[int] = set()  # units in it that the job knows of
+        self._inbox: list[Unit | SlotGiven] = []
+        self._announced: set[int] = set()  # units in the inbox that the job knows of
         self._unit = -1
         self._offered: Slot | None = None  # with the unit
-        self._asked = 0  # questions for a slot
-        self._most = 0  # bytes of its own that it had with the unit in hand, as far as somebody looked
-        self._start = 0.0  # of it
+        self._asked = 0  # requests for a slot
+        self._most = 0  # most bytes of private memory measured with the unit in hand
+        self._start = 0.0  # of the unit in hand
         self._is_short = False  # whether there was no memory for the unit in hand
-        self._waited = 0.0  # seconds for memory, with the unit in hand: they say nothing about what it costs
+        self._waited = 0.0  # seconds of waiting for memory, which do not count as cost of the unit
+        self._stopwatch: Stopwatch | None = None  # the job's
         self._resume: bytes | None = None
 
     @abstractmethod
-    def send(self, *message: Any) -> None:
+    def send(self, message: FromWorker) -> None:
         """Sends a message; waits until it is on its way."""
 
     @abstractmethod
-    def receive(self) -> list[Message]:
-        """Waits for messages. Leaves when there is nobody left to work for."""
+    def receive(self) -> list[ToWorker]:
+        """Returns messages, waiting for the first. Leaves when its peer has ended."""
+
+    def bye(self) -> None:
+        """Announces that this worker leaves, if its peer is still there."""
+        with contextlib.suppress(process_setup.Leaving):
+            self.send(Leaves())
 
     @abstractmethod
-    def arrived(self) -> list[Message]:
-        """Messages that have arrived by now."""
+    def arrived(self) -> list[ToWorker]:
+        """Returns the messages that have arrived by now."""
 
-    def run(self, recipe: Recipe) -> None:
-        """Works until there is nobody left to work for."""
+    def open(self, source: JobSource) -> None:
+        """Makes the recipe, and works from then on. An error meanwhile ends the run: other workers would fail too."""
+        start, before = time.perf_counter(), linux.private_bytes(os.getpid())
+        self._mark[ACTIVITY] = Activity.UNPICKLING if source.unpickles else Activity.IDLE
+        try:
+            recipe = source.recipe()
+        except Exception as error:
+            self.send(Broken(dumps(Failure.of(error, f"in DataLoader worker process {self._number}"))))
+            raise process_setup.Leaving(1) from None
+        self._mark[ACTIVITY] = Activity.IDLE
+        end_duties.begin()
+        if source.unpickles:
+            own = linux.private_bytes(os.getpid())
+            self.send(Unpickled(time.perf_counter() - start, max(0, own - before), own))
+        self.run(recipe)
+
+    def run(self, recipe: JobFactory) -> None:
+        """Works until its peer has ended."""
         where = f"in DataLoader worker process {self._number}"
         job: Job | None = None
-        sick: Failure | None = None
+        init_failure: Failure | None = None
         try:
             job = recipe(self._number)
             job.mark = self._mark
             job.upcoming = self._upcoming
             job.weigh = self._weigh
+            self._stopwatch = job.stopwatch
         except Exception as error:
-            sick = Failure.of(error, where)
+            init_failure = Failure.of(error, where)
+        end_duties.look()
         while True:
-            _, self._unit, blob, slot, known, part = self._next("unit")
+            self._unit, blob, slot, known, part = self._next(Unit)
             self._announced.discard(self._unit)
             if job is not None and (resume := self._resume) is not None:
                 self._resume = None
@@ -81,20 +138,20 @@ class Worker(ABC):
             self._offered = None if slot is None else Slot(*slot)
             self._writer.begin(self._offered if part is None else None)
             if job is None:
-                self._answer("error", dumps(sick), start, None)
+                self._answer("error", dumps(init_failure), start, None)
             elif part is None:
                 self._do(job, blob, start, where, known)
             else:
                 self._do_part(job, blob, start, where, part)
             del blob
 
-    def _do(self, job: Job, blob: bytes, start: float, where: str, known: Known) -> None:
-        settle.one_thread()
+    def _do(self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults) -> None:
+        process_setup.one_thread()
         kind, value = self._made(job, blob, where, known)
         self._writer.let_go()
         self._answer(kind, value, start, job)
 
-    def _made(self, job: Job, blob: bytes, where: str, known: Known) -> tuple[str, Any]:
+    def _made(self, job: Job, blob: bytes, where: str, known: KnownFaults) -> tuple[Kind, object]:
         try:
             return "batch", self._writer.finish(job.run(pickle.loads(blob), self._writer.lend, known)).packed()
         except StreamEnd:
@@ -105,8 +162,8 @@ class Worker(ABC):
             return "error", dumps(Failure.of(error, located(where, job.failed_index())))
 
     def _do_part(self, job: Job, blob: bytes, start: float, where: str, part: Part) -> None:
-        """Rows of a batch that others make as well."""
-        settle.one_thread()
+        """Makes rows of a batch of which other workers make the rest."""
+        process_setup.one_thread()
         first, last, count, layout = part
         known = None if layout is None else Layout(*layout)
         writer = RowWriter(first, last, count, known, self._ask_for_rows, self._check_for_rows)
@@ -116,7 +173,7 @@ class Worker(ABC):
 
     def _made_rows(
         self, job: Job, blob: bytes, where: str, writer: RowWriter, rows: tuple[int, int]
-    ) -> tuple[str, Any]:
+    ) -> tuple[Kind, object]:
         try:
             written = writer.finish(job.run(pickle.loads(blob), writer.lend, rows=rows))
             return "rows", (tuple(written.layout), written.texts)
@@ -125,39 +182,42 @@ class Worker(ABC):
         except Exception as error:
             return "error", dumps(Failure.of(error, located(where, job.failed_index())))
 
-    def _answer(self, kind: str, value: Any, start: float, job: Job | None) -> None:
-        said = Said() if job is None else job.said()
+    def _answer(self, kind: Kind, value: object, start: float, job: Job | None) -> None:
+        said = UnitReport() if job is None else job.said()
         if self._is_short:
             self._is_short = False
-            kernel.give_back()  # what its samples had is for others, and `malloc` keeps tens of megabytes
-        self._mark[0] = WRITE
+            linux.give_back()  # its samples are freed for other processes: `malloc` would keep tens of megabytes
+        end_duties.look()
+        self._mark[ACTIVITY] = Activity.WRITE
         seconds, self._waited = time.perf_counter() - start - self._waited, 0.0
-        self.send("answer", self._unit, kind, value, seconds, tuple(said))
-        self._mark[0] = IDLE
+        self.send(UnitDone(self._unit, kind, value, seconds, plain(said)))
+        self._mark[ACTIVITY] = Activity.IDLE
 
     def _ask(self, size: int) -> Slot:
-        """Exchanges the slot held for one of at least `size` bytes. Who has the arena answers or ends, and so do we."""
+        """Exchanges the slot held for one of at least `size` bytes. The owner of the arena answers or ends; then this
+        worker ends too.
+        """
         asked = time.perf_counter()
-        given = self._given("ask", size)
+        given = self._given(SlotWanted, size)
         self._waited += time.perf_counter() - asked
         if isinstance(given, str):
             self._is_short = True
             raise errors.MemoryLimitError(given)
-        return Slot(*given)
+        return Slot(*cast("PlainSlot", given))
 
     def _ask_for_rows(self, size: int) -> Mapping:
-        """The slot in which several workers write this unit."""
+        """Returns the slot in which several workers write this unit."""
         offered = self._offered
         if offered is not None and size <= offered.capacity:
             return self._writer.map(offered)
-        given = self._given("ask_for_rows", size)
+        given = self._given(RowsWanted, size)
         if given is None:
             self._is_short = True
             raise MisfitError("there is no memory for it now")
-        return self._writer.map(Slot(*given))
+        return self._writer.map(Slot(*cast("PlainSlot", given)))
 
     def _check_for_rows(self, size: int) -> None:
-        """Whether there is so much that workers can take for rows that have no place yet."""
+        """Raises MemoryLimitError if workers cannot take this much memory for rows that have no place yet."""
         try:
             reserve.check(size)
         except errors.MemoryLimitError:
@@ -165,42 +225,49 @@ class Worker(ABC):
             raise
 
     def _weigh(self) -> None:
-        """Now it has most of the unit in hand. What was made in no time is little."""
+        """Measures the memory while the unit takes most, unless it was made too fast to take much."""
         if time.perf_counter() - self._start > SOON:
-            self._most = max(self._most, kernel.private_bytes(os.getpid()))
+            self._most = max(self._most, linux.private_bytes(os.getpid()))
 
-    def _given(self, name: str, size: int) -> Any:
-        """The answer to a question for a slot. Those to earlier ones are passed over: an exception of the user's may
-        have ended the wait for them, as a signal's handler raises one."""
+    def _given(self, question: type[SlotWanted | RowsWanted], size: int) -> PlainSlot | str | None:
+        """Returns the answer to a request for a slot. Answers to earlier requests are skipped: an exception of the
+        user's code, such as from a signal handler, may have ended the wait for them.
+        """
         self._asked += 1
-        self.send(name, self._unit, size, self._asked, max(self._most, kernel.private_bytes(os.getpid())))
+        asked = time.perf_counter()
+        self.send(question(self._unit, size, self._asked, max(self._most, linux.private_bytes(os.getpid()))))
         while True:
-            _, question, given = self._next("slot")
-            if question == self._asked:
-                return given
+            answer = self._next(SlotGiven)
+            if answer.question == self._asked:
+                if self._stopwatch is not None:
+                    self._stopwatch.waited(time.perf_counter() - asked)
+                return answer.given
 
-    def _next(self, name: str) -> Message:
-        """The next message of this name; units that arrive meanwhile wait."""
+    def _next(self, kind: type[M]) -> M:
+        """Returns the next message of this kind, waiting for it; units that arrive meanwhile are kept."""
         while True:
             for place, message in enumerate(self._inbox):
-                if message[0] == name:
-                    return self._inbox.pop(place)
+                if isinstance(message, kind):
+                    del self._inbox[place]
+                    return message
             self._keep(self.receive())
 
-    def _keep(self, messages: list[Message]) -> None:
+    def _keep(self, messages: list[ToWorker]) -> None:
         for message in messages:
-            if message[0] == "resume":
-                self._resume = message[1]
-            elif message[0] == "rest":
-                kernel.give_back()
+            if isinstance(message, Resume):
+                self._resume = message.state
+            elif isinstance(message, Leave):
+                raise process_setup.Leaving(0)
+            elif isinstance(message, TrimMemory):
+                linux.give_back()
             else:
                 self._inbox.append(message)
 
-    def _upcoming(self) -> Iterator[Any]:
-        """Whole units, up to one of which something is known: that is made when nothing else is."""
+    def _upcoming(self) -> Iterator[object]:
+        """Yields whole units, up to the first with known faults: that one is made alone."""
         self._keep(self.arrived())
-        for name, *message in self._inbox:
-            if name == "unit":
+        for message in self._inbox:
+            if isinstance(message, Unit):
                 unit, blob, _, known, part = message
                 if known or part is not None:
                     return
@@ -217,11 +284,13 @@ class ZygotesWorker(Worker):
         channel: to the zygote.
         arena: the arena's shared file.
         zygote: its pid.
-        trainer: pidfd of the trainer, where there is such a thing.
-        mark: where it leaves what it is doing.
+        trainer: pidfd of the trainer, or None if pidfds are not available.
+        mark: receives its place and activity.
     """
 
-    def __init__(self, number: int, channel: Channel, arena: int, zygote: int, trainer: int | None, mark: Any) -> None:
+    def __init__(
+        self, number: int, channel: Channel[ToWorker], arena: int, zygote: int, trainer: int | None, mark: Mark
+    ) -> None:
         super().__init__(number, arena, mark)
         self._channel = channel
         self._zygote = zygote
@@ -231,11 +300,11 @@ class ZygotesWorker(Worker):
         if trainer is not None:
             self._poll.register(trainer, select.POLLIN)
 
-    def send(self, *message: Any) -> None:
-        """To the zygote."""
-        self._channel.send(*message)
-        if self._channel.ended:  # the zygote has ended, or the user's code has closed our descriptors: die where we are
-            settle.leave(1)
+    def send(self, message: FromWorker) -> None:
+        """Sends a message to the zygote."""
+        self._channel.send(message)
+        if self._channel.ended:  # the zygote has ended, or the user's code has closed our descriptors
+            raise process_setup.Leaving(1)
         if self._channel.unsent:
             self._poll.modify(self._channel.fileno(), select.POLLOUT)
             while self._channel.unsent:
@@ -243,54 +312,60 @@ class ZygotesWorker(Worker):
                 self._channel.flush()
             self._poll.modify(self._channel.fileno(), select.POLLIN)
 
-    def receive(self) -> list[Message]:
-        """From the zygote."""
+    def receive(self) -> list[ToWorker]:
+        """Returns messages of the zygote, waiting for the first."""
         self._wait()
         messages = self._channel.receive()
         if self._channel.ended:
-            settle.leave(0)
+            raise process_setup.Leaving(0)
         return messages
 
-    def arrived(self) -> list[Message]:
-        """From the zygote. That it has ended is found out by whoever waits for it."""
+    def arrived(self) -> list[ToWorker]:
+        """Returns the messages of the zygote that have arrived. `receive` and `_wait` notice its end."""
         return self._channel.receive()
 
     def _wait(self) -> None:
-        """For the zygote; ends if the trainer has ended."""
+        """Waits for the zygote; ends if the trainer has ended."""
         if any(descriptor == self._trainer for descriptor, _ in self._poll.poll()):
-            if kernel.has_ended(self._trainer):
+            if linux.has_ended(self._trainer):
                 self._end()
-            settle.leave(1)  # the user's code has closed it, and only we are to go
+            raise process_setup.Leaving(1)  # the user's code has closed the pidfd: only this worker ends
 
-    def _end(self) -> None:
-        """The trainer is gone. The zygote ends by itself, unless it is stopped: so we see to it, and to the others."""
+    def _end(self) -> NoReturn:
+        """Ends after the trainer's end. Kills the zygote, which may be stopped, and thereby the other workers."""
+        linux.die_within(DEAD)
         if os.getppid() == self._zygote:
-            kernel.kill(self._zygote)
-        settle.leave(0)
+            linux.kill(self._zygote)
+        raise process_setup.Leaving(0)
 
 
 def dumps(failure: Failure | None) -> bytes:
-    """A failure as it travels."""
+    """Returns a failure, pickled."""
     return leaves.dumps(failure, lambda leaf: None)
 
 
-def live(run: Callable[[], None], last_words: int | None = None) -> NoReturn:
-    """A worker's whole life: does this, and leaves however it ends.
+def work(run: Callable[[], None], bye: Callable[[], None], last_words: int | None = None) -> None:
+    """Runs a worker; returns when its peer has ended.
 
     Args:
-        run: the life.
-        last_words: a descriptor that is read when it has ended.
+        run: the work.
+        bye: announces that it leaves, so that the wait for its end is no longer than for others.
+        last_words: a descriptor that another process reads when this one has ended.
+
+    Raises:
+        SystemExit: `sys.exit()` in the user's code ends the worker, as in any process; or the worker cannot continue.
     """
-    code = 1
+    code = 0
     try:
         run()
-    except SystemExit as left:  # sys.exit() in the user's code ends the worker, as in any process
-        code = left.code if isinstance(left.code, int) else int(left.code is not None)
-        if left.code is not None and not isinstance(left.code, int):
-            print(left.code, file=sys.stderr)
+    except process_setup.Leaving as left:
+        code = int(left.code or 0)
+    except SystemExit:
         if last_words is not None:
             os.write(last_words, traceback.format_exc().encode(errors="replace"))
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+        raise
     finally:
-        settle.leave(code)
+        end_duties.look()
+        bye()
+    if code:  # here, where what the user's code has open is closed already: it does not live on in a traceback
+        raise SystemExit(code)

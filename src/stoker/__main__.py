@@ -1,0 +1,8 @@
+"""`python -m stoker`: the command line."""
+
+import sys
+
+from stoker.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Accounts of an epoch: samples, errors, events and the report of them."""

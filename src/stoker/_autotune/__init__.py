@@ -1,0 +1,1 @@
+"""`num_workers="auto"`, and the hint that workers would help."""

@@ -1,0 +1,1 @@
+"""Forked workers: the zygote and its trainer's side."""

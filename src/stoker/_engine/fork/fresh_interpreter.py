@@ -1,0 +1,116 @@
+"""A clean birth: starts a fresh interpreter that shares nothing with this one, and sends it what it needs, once.
+
+It is started by fork and exec, so threads and locks of this process do not matter. What it is sent lies in anonymous
+memory: the pickle (there until no process can open it any more), and the large buffers, which each process maps that
+opens it. So a large array exists twice, in the trainer and in that memory, whatever number of workers the new process
+forks.
+
+What reaches it: the parts; environment variables and working directory as they are now; `sys.path`, `sys.argv`, the
+interpreter's flags (`-W`, `-X`, `-O` ...), multiprocessing's log level and start method; the modules of installed
+packages that the parts need (`modules`), imported once; and the main module, imported again by each process that opens
+the parts, if it has a main guard. What does not, as with multiprocessing: what ran under the main guard (flags of
+libraries, registered plugins, patched functions), warning filters and signal handlers set by code, and other modules'
+state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import resource_tracker, spawn, util
+
+from stoker._engine.process import linux
+from stoker._engine.serialize import pickler, preimported_modules, unpicklable
+from stoker._engine.serialize.main_module import names_after_import, preparation_of
+from stoker._engine.serialize.memory_files import Block
+from stoker._engine.serialize.payload import Head, Payload
+from stoker._engine.start_method import NEVER_FORK
+
+__all__ = ["Payload", "start"]
+
+_NAME = "StokerZygote"
+_COMMAND = (
+    "import sys as _sys, pickle as _pickle; _stream = open({stream}, 'rb'); _stream.seek({head}); "
+    "_head = _pickle.load(_stream); _stream.seek(0); _sys.path[:] = _head['preparation']['sys_path']; "
+    "from stoker._engine.serialize.payload import wake as _wake; _wake(_stream, _head)"
+)
+"""Only the standard library can be imported before `sys.path` is the trainer's."""
+
+
+def start(entry: str, parts: Mapping[str, object], fds: Sequence[int], plan: object = None) -> int:
+    """Starts a clean interpreter that calls a function of its own with what it is sent; returns its pid.
+
+    Args:
+        entry: "module:function", called with (`Payload`, list of `fds`) in the main thread of the new process.
+        parts: what is sent, by the names under which messages speak of them ("dataset", "collate_fn").
+        fds: descriptors that the new process gets, under the same numbers. They stay open here.
+        plan: what it is told before it opens the parts. Nothing of the user's.
+
+    The caller reaps the process. Safe in any thread. Objects of `parts` must not change while this runs.
+
+    Raises:
+        CannotSendError: some part cannot be pickled: named by its path, before anything is started.
+        MemoryLimitError: there is not enough memory for a copy.
+        RuntimeError: called while this process is itself being prepared: the script lacks its main guard.
+    """
+    preparation = preparation_of(_NAME)
+    importable = names_after_import(preparation)
+    if importable is None:
+        preparation.pop("init_main_from_name", None)
+        preparation.pop("init_main_from_path", None)
+    with contextlib.closing(Block()) as stream, contextlib.closing(Block()) as buffers, pickler.spawning() as theirs:
+        try:
+            large, named = pickler.write(parts, importable, stream)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise unpicklable.named(parts, importable, error) from error
+        buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in large))
+        head = Head(
+            entry=entry,
+            fds=list(fds),
+            preparation=preparation,
+            modules=preimported_modules.of_installed_packages(named, importable, NEVER_FORK),
+            plan=pickle.dumps(plan),
+            buffers=buffers.fd,
+            places=[(buffers.align(mmap.PAGESIZE), buffers.write(view)) for view in large],
+            tracker=_resource_tracker(),
+        )
+        at = stream.size
+        stream.write(pickle.dumps(head))
+        executable = os.fsencode(spawn.get_executable())
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [executable, *flags, "-c", _COMMAND.format(stream=stream.fd, head=at)]
+        travelling = {*fds, *theirs, stream.fd, buffers.fd}
+        if head["tracker"] is not None:
+            travelling.add(head["tracker"])
+        pid = 0
+        try:
+            with _interrupt_held():
+                pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], list(travelling))
+        except BaseException:  # Ctrl-C while it was started, heard now
+            if pid:
+                linux.end(pid)
+            raise
+        return pid
+
+
+def _resource_tracker() -> int | None:
+    """multiprocessing's process that removes leaked semaphores, if this program has one: the new process shares it."""
+    tracker = resource_tracker._resource_tracker
+    return resource_tracker.getfd() if tracker._fd is not None else None  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Blocks Ctrl-C in processes that are started meanwhile; this thread receives it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,500 @@
+"""The process backend in the trainer: one socket and one pidfd to the zygote. No thread, no lock.
+
+The file is long because units, their answers and the replacement of a zygote share one state: which units are under
+way. A part on its own would need all of it. What belongs to one zygote alone is in `zygote_handle.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import select
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+from stoker import errors
+from stoker._engine.activity import START
+from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
+from stoker._engine.backends import FORKED
+from stoker._engine.fork import native_pools
+from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
+from stoker._engine.messages import (
+    AskStacks,
+    AskWorkers,
+    Broken,
+    Costs,
+    DeathsCounted,
+    Delivery,
+    Drop,
+    Fed,
+    Freed,
+    GaveUp,
+    Grow,
+    Happened,
+    HeapMarked,
+    Hungry,
+    LastDeath,
+    MarkingHeap,
+    Pulse,
+    Shares,
+    Starved,
+    Streams,
+    Submit,
+    ToTrainer,
+    Unpickled,
+    WorkerPids,
+    WorkersLocked,
+)
+from stoker._engine.process import linux
+from stoker._engine.process.deadlines import (
+    FROZEN,
+    HELD_BACK,
+    HUNG,
+    OPENED,
+    PATIENCE,
+    PULSE,
+    SERVED,
+    STACKS,
+)
+from stoker._engine.process.worker_events import Teller, broken
+from stoker._engine.process_guard import check_owner, harmless, leave_if_left_behind
+from stoker._engine.start_method import Assemble, Parts, StartMethod
+from stoker._machine import memory
+from stoker._supervision.restarts import Restarts
+from stoker._supervision.rules import Rules
+from stoker._transport import leaves
+from stoker._transport.arena import Slot
+from stoker._transport.writer import Packed, Written
+from stoker.events import Event, ForkDeadlock, HelperDied
+
+_BIRTH = -1
+"""Stands for a unit: the steps of a zygote before its workers are born."""
+
+
+_Arrived = tuple[ZygoteHandle, Slot | None, Packed]
+"""The value of an answer with a batch: the zygote that has its slot, the slot, and the batch as written."""
+
+
+class ProcessBackend(Backend):
+    """Runs units in worker processes, through a zygote.
+
+    Args:
+        parts: parts of the job, by name: these names begin the paths in `CannotSendError`.
+        assemble: makes the recipe from the parts; a function of a module.
+        workers: number of processes.
+        how: start method.
+        rules: limits of the workers, and number of deaths that are survived.
+        witness: receives the events.
+    """
+
+    capabilities = FORKED
+
+    def __init__(
+        self, parts: Parts, assemble: Assemble, workers: int, how: StartMethod, rules: Rules, witness: EventSink
+    ) -> None:
+        self._parts = parts
+        self._assemble = assemble
+        self._workers = workers
+        self._grown_to = 0
+        self._how = how
+        self._rules = rules
+        self._witness = witness
+        self._events: deque[Event] = deque()  # not delivered yet
+        self._deaths = Restarts(rules.max_restarts)
+        self._teller = Teller(rules, witness)
+        self._streams: dict[int, bytes] = {}  # worker → state of its stream after its last answer
+        self._lives: list[ZygoteHandle] = []  # those that hold resources; the last one works
+        self._units: dict[int, tuple[bytes, int | None, int]] = {}  # submitted, not answered: work, worker, rows
+        self._inbox: deque[Answer] = deque()
+        self._dropped_below = 0
+        self._fatal: BaseException | None = None
+        self._starved_for: int | None = None  # the earliest unit that waits for memory
+        self._gave_back = 0.0  # time at which slots were last given back to a unit that waits for memory
+        self._hungry_for: int | None = None  # the unit for which the zygote got the last `Hungry`
+        self._shares: bool | None = None  # whether workers share units
+        self._fork_deadlocks = 0
+        self._ever_worked = False
+        self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, end_all, self._lives)
+        self._bear()
+
+    def _bear(self) -> None:
+        leave_if_left_behind()
+        rules = self._rules._replace(deaths=self._deaths.times)
+        self._life = ZygoteHandle(self._how, self._workers, rules, self._parts, self._assemble)
+        self._lives.append(self._life)
+        if self.is_closed:  # meanwhile, by the end of the interpreter
+            end_all(self._lives)
+            leave_if_left_behind()
+        self._marks = False  # whether it marks the heap before it forks workers
+        self._gone = False  # whether the last poll found the zygote ended
+        self._last_words = ""  # of it
+        self._poll = select.poll()
+        self._poll.register(self._life.channel.fileno(), select.POLLIN)
+        self._polls_for_room = False
+        if self._life.alarm.descriptor is not None:
+            self._poll.register(self._life.alarm.descriptor, select.POLLIN)
+        if self._life.descriptor is not None:
+            self._poll.register(self._life.descriptor, select.POLLIN)
+
+    def _bear_again(self) -> None:
+        """Starts another zygote for the unanswered units; sets `_fatal` if none can be started."""
+        self._starved_for = self._hungry_for = None
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._bear()
+                break
+            except (errors.WorkerStartError, errors.MemoryLimitError) as error:  # both may pass
+                if time.monotonic() > until:
+                    self._fatal = error
+                    return
+                time.sleep(HELD_BACK)
+        if self._streams:
+            self._life.channel.send(Streams(self._streams))
+        if self._grown_to > self._workers:
+            self._life.channel.send(Grow(self._grown_to))
+        for unit, (blob, worker, rows) in sorted(self._units.items()):
+            self._life.channel.send(Submit(unit, worker, blob, [], rows))
+
+    @contextlib.contextmanager
+    def _between_lives(self) -> Iterator[None]:
+        """Replaces the zygote. If that fails, by Ctrl-C too, no zygote is left to listen to."""
+        try:
+            yield
+        except BaseException as error:
+            fatal: BaseException = error
+            if not isinstance(error, errors.StokerError):
+                fatal = errors.WorkerStartError(
+                    f"the helper process has ended, and no other was started: {error!r}. Make a new "
+                    "iterator with iter(loader)."
+                )
+                fatal.__cause__ = error
+            self._fatal = self._fatal or fatal
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers: the zygote's, then the workers' as far as they are known."""
+        return [self._life.pid, *self._life.workers]
+
+    def grow(self, workers: int) -> None:
+        self._grown_to = workers
+        self._life.channel.send(Grow(workers))
+
+    @property
+    def workers_there(self) -> int:
+        return len(self._life.workers)
+
+    def cpu_seconds(self) -> dict[int, float]:
+        return {pid: linux.cpu_seconds_wanted(pid) for pid in self._life.workers}
+
+    def submit(self, unit: int, work: object, worker: int | None, rows: int = 0) -> None:
+        check_owner(self._owner)
+        blob = leaves.dumps_unit(work)
+        self._units[unit] = (blob, worker, rows)
+        reader = self._life.reader
+        if self._starved_for is not None and reader.has_returned():
+            self._gave_back = time.monotonic()
+        self._life.channel.queue(Submit(unit, worker, blob, reader.returned(), rows))
+
+    def flush(self) -> None:
+        self._life.channel.flush()
+
+    @property
+    def ready(self) -> int:
+        check_owner(self._owner)
+        if self._units and self._fatal is None:
+            self._listen()
+        return len(self._inbox)
+
+    @property
+    def shares(self) -> bool | None:
+        return self._shares
+
+    def receive(self, timeout: float | None) -> Answer:
+        check_owner(self._owner)
+        if self._inbox and not self._events:
+            return self._inbox.popleft()
+        self.flush()
+        start = heard = time.monotonic()
+        until = None if timeout is None else start + timeout
+        asked = start
+        while True:
+            self._listen()
+            while self._events:  # no event is lost if the user's listener raises
+                self._witness.tell(self._events.popleft())
+            if self._inbox:
+                return self._inbox.popleft()
+            if self._fatal is not None:
+                raise self._fatal
+            now = time.monotonic()
+            if until is not None and now >= until:
+                raise self._timed_out(timeout)
+            wait = self._feed(now)
+            if until is not None:
+                wait = min(wait, until - now)
+            ready = self._poll_for(wait)
+            if (frozen := time.monotonic() - now) > wait + FROZEN:
+                heard, asked, until = heard + frozen, asked + frozen, until and until + frozen
+            if ready:
+                heard = time.monotonic()
+            elif now - heard > (limit := self._longest_silence()):
+                with self._between_lives():
+                    self._life.end_processes(kill=True)
+                    self._lost_zygote(
+                        f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the helper process gave no "
+                        f"sign of life for {limit:g} s and was ended. It needs hardly any CPU time: did a signal or a "
+                        "debugger stop it?",
+                        is_silent=True,
+                    )
+                heard = time.monotonic()
+            elif time.monotonic() - asked > PULSE:
+                asked = time.monotonic()
+                self._life.channel.send(Pulse())
+
+    def _feed(self, now: float) -> float:
+        """Gives back memory if the next unit waits for some; returns the seconds until the next step."""
+        if self._starved_for is None:
+            return PULSE
+        due = min(self._units, default=-1)
+        if due < self._starved_for or due == self._hungry_for:
+            return PULSE
+        reader = self._life.reader
+        if reader.has_returned():
+            self._gave_back = now
+            self._life.channel.send(Freed(reader.returned()))
+        if now - self._gave_back < SERVED:
+            return SERVED
+        gc.collect()  # batches in cycles hold slots
+        self._hungry_for = due
+        self._life.channel.send(Hungry(reader.returned(), due))
+        return PULSE
+
+    def _longest_silence(self) -> float:
+        return OPENED if not self._life.workers and (self._marks or not self._how.forked) else HUNG
+
+    def _poll_for(self, seconds: float) -> bool:
+        """Waits for a message of the zygote, or its end; returns whether there is one."""
+        life = self._life
+        if life.channel.unsent != self._polls_for_room:
+            self._polls_for_room = life.channel.unsent
+            events = select.POLLIN | (select.POLLOUT if self._polls_for_room else 0)
+            self._poll.modify(life.channel.fileno(), events)
+        if seconds == PULSE:  # nearly every wait
+            if not life.alarm.is_set:
+                life.alarm.set(PULSE)
+            patience = life.alarm.patience()
+        else:
+            patience = seconds
+        said = [descriptor for descriptor, _ in _wait(self._poll, patience)]
+        if not said or life.alarm.descriptor in said:
+            life.alarm.quiet()
+            said = [descriptor for descriptor in said if descriptor != life.alarm.descriptor]
+        self._gone = life.descriptor in said
+        life.channel.flush()
+        return bool(said)
+
+    def _listen(self) -> None:
+        """Takes the messages that have arrived; notices the zygote's end."""
+        if self._life.ended:
+            return
+        life = self._life
+        gone = self._gone  # read before the messages: the last ones of a zygote that ended are still there
+        for message in life.channel.receive():
+            if life.ended:  # it was born with a lock held: its other messages must not count for the next one
+                break
+            self._hear(message)
+        if life.ended:
+            return
+        if (gone or life.channel.ended) and self._fatal is None:
+            with self._between_lives():
+                life.end_processes()
+                self._lost_zygote(
+                    f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the "
+                    f"helper process (pid {self._life.pid}) of the workers {linux.told(self._life.status)}. "
+                    f"Was it killed because memory ran out (see `dmesg`), or by a user?{self._last_words}"
+                )
+
+    def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
+        """Replaces a zygote that has ended with its workers, unless they died too often.
+
+        A zygote that was silent for too long at its birth is not replaced: the user has waited long enough.
+        """
+        if self._life.has_answered:
+            self._deaths.answered(_BIRTH)  # what kills may have passed: no pause before the next
+        unit, place = (None, None) if self._ever_worked else (_BIRTH, START.mark)  # what it is sent may be to blame
+        pause, blamed = self._deaths.died(unit, place, self._life.status, time.monotonic())
+        if pause is None or blamed or (is_silent and not self._ever_worked):
+            self._fatal = errors.WorkerDiedError(story)
+            self._events.append(HelperDied(message=story, ends=True))
+            return
+        self._tell(HelperDied, f"{story}\nAnother helper process is started, and unfinished batches are made again.")
+        before = self._life
+        time.sleep(pause)
+        self._bear_again()
+        self._release(before)
+
+    def _tell(self, kind: type[HelperDied] | type[ForkDeadlock], message: str) -> None:
+        self._events.append(kind(message=message))
+
+    def _release(self, life: ZygoteHandle) -> None:
+        """Releases an ended life's resources once all its batches are delivered."""
+        if life.ended and life is not self._life and not life.unopened:
+            life.end()
+            self._lives.remove(life)
+
+    def _hear(self, message: ToTrainer) -> None:
+        match message:
+            case Delivery():
+                self._take(message)
+            case WorkerPids():
+                self._life.workers = message.pids
+                self._ever_worked = True
+            case Starved():
+                self._starved_for, self._hungry_for = message.unit, None  # answered when nothing is left to deliver
+            case Fed():
+                self._starved_for = None
+            case Shares():
+                self._shares = message.shares
+            case Costs():
+                self._witness.learned(*message)
+            case Happened():
+                self._events.append(replace(self._teller.event(message.incident), time=message.time))
+                self._fatal = self._teller.error(message.incident) or self._fatal
+            case LastDeath():
+                self._fatal, event = self._teller.last_death(message)
+                self._events.append(event)
+            case DeathsCounted():
+                self._deaths.recounted(message.times)
+            case MarkingHeap():
+                self._marks = True
+            case HeapMarked():
+                self._witness.marked(*message)
+            case Unpickled():
+                self._witness.unpickled(message.seconds, message.size)
+            case WorkersLocked():
+                with self._between_lives():
+                    self._deadlocked(message.stacks)
+            case GaveUp():
+                self._last_words = f"\nIt raised:\n{message.traceback}"
+            case Broken():
+                self._fatal = broken(pickle.loads(message.failure))
+
+    def _take(self, message: Delivery) -> None:
+        """Handles the answer of a unit."""
+        unit, kind, value, slot, worker, said = message
+        self._life.has_answered = True
+        self._units.pop(unit, None)
+        made = UnitReport(*said)
+        if made.stream_state is not None:
+            self._streams[worker] = made.stream_state
+        if kind == "dropped":
+            return
+        place = None if slot is None else Slot(*slot)
+        answer = Answer(unit, kind, (self._life, place, value), worker, made)
+        self._life.unopened += kind == "batch"
+        if unit < self._dropped_below:
+            self.discard(answer)
+        else:
+            if kind == "error":
+                answer.value = pickle.loads(cast("bytes", value))
+            self._inbox.append(answer)
+
+    def _deadlocked(self, stacks: str) -> None:
+        """Handles workers that all wait for locks since birth: another birth may find the lock free; after that, an
+        error.
+        """
+        self._life.end(kill=True)
+        self._lives.remove(self._life)
+        self._fork_deadlocks += 1
+        found = native_pools.find() if self._how.forked else None
+        cause = "" if found is None else f"; {found} does not survive a fork"
+        if self._fork_deadlocks > 1 or not self._how.forked:
+            self._fatal = errors.ForkDeadlockError(
+                f"all {self._workers} workers wait for locks in their first samples, also after a second start. A lock "
+                "that another thread of this process holds while it forks stays locked in the workers for ever"
+                f"{cause}. Use multiprocessing_context='forkserver', or let no other thread hold it while "
+                f"iter(loader) runs.\n{stacks}"
+            )
+            return
+        self._tell(
+            ForkDeadlock,
+            f"all {self._workers} workers waited for locks in their first samples: another thread held one while they "
+            f"were forked{cause}. They are started again. multiprocessing_context='forkserver' avoids "
+            f"this.\n{stacks}",
+        )
+        self._bear_again()
+
+    def _timed_out(self, timeout: float | None) -> errors.LoaderTimeoutError:
+        stacks = self.stacks()
+        return errors.LoaderTimeoutError(
+            f"DataLoader timed out after {timeout:g} seconds: no batch arrived from {self._workers} worker(s). Raise "
+            f"`timeout`, or see below where the workers are.\n{stacks}"
+        )
+
+    def stacks(self) -> str:
+        """Returns the Python stacks of the workers now, or a text about their absence."""
+        if os.getpid() != self._owner:
+            return "(only the process that made the iterator can read the workers' stacks)"
+        text = self._life.inquiry.ask(AskStacks, STACKS * (self._workers + 1))
+        return cast("str | None", text) or "(the workers' stacks could not be read)"
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._finalizer.alive
+
+    def memory(self) -> dict[str, int]:
+        """Returns the bytes of the arenas, the zygote (to the user: the helper process) and the workers."""
+        zygote, *workers = self.pids
+        if os.getpid() == self._owner:  # a forked child would read the messages of its parent
+            workers = cast("list[int] | None", self._life.inquiry.ask(AskWorkers, STACKS)) or workers
+        return {
+            "batches": sum(life.bytes_of_batches for life in list(self._lives)),
+            "helper process": memory.proportional(zygote),
+            f"{len(workers)} workers": sum(memory.proportional(pid) for pid in workers),
+        }
+
+    def open(self, answer: Answer) -> object:
+        check_owner(self._owner)
+        life, slot, value = cast("_Arrived", answer.value)
+        answer.value = None
+        try:
+            return life.reader.read(slot, Written.unpacked(value))
+        finally:
+            life.unopened -= 1
+            self._release(life)
+
+    def discard(self, answer: Answer) -> None:
+        if answer.kind == "batch":
+            life, slot, _ = cast("_Arrived", answer.value)
+            if slot is not None:
+                life.reader.discard(slot)
+            life.unopened -= 1
+            self._release(life)
+
+    def drop(self, before: int) -> None:
+        check_owner(self._owner)
+        self._dropped_below = before
+        for answer in self._inbox:
+            if answer.unit < before:
+                self.discard(answer)
+        self._inbox = deque(answer for answer in self._inbox if answer.unit >= before)
+        self._units = {unit: item for unit, item in self._units.items() if unit >= before}
+        self._life.channel.send(Drop(before))
+
+    def close(self) -> None:
+        self._finalizer()
+        if self._fatal is None:
+            self._fatal = errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
+
+
+@harmless
+def _wait(poll: select.poll, seconds: float | None) -> list[tuple[int, int]]:
+    return poll.poll(None if seconds is None else seconds * 1000)

@@ -1,0 +1,169 @@
+"""One zygote, from its birth to its end, with all that the trainer holds for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+
+from stoker._engine.fork import start_zygote
+from stoker._engine.fork.query_channel import QueryChannel
+from stoker._engine.fork.timerfd import Timer
+from stoker._engine.fork.zygote import Ends
+from stoker._engine.messages import Flushing, ToTrainer, WorkerPids
+from stoker._engine.process import linux
+from stoker._engine.process.channel import Channel, pair
+from stoker._engine.process.deadlines import CLOSE, FLUSH, REAP
+from stoker._engine.process.worker_events import MINDER, starting
+from stoker._engine.process_guard import allow, time_left
+from stoker._engine.start_method import Assemble, Parts, StartMethod
+from stoker._machine import standard_streams
+from stoker._supervision.rules import Rules, held_bytes
+from stoker._transport import segments
+from stoker._transport.board import Board
+from stoker._transport.reader import ForkHold, Reader
+
+
+class ZygoteHandle:
+    """One zygote and all that belongs to it, so that it can be ended without the backend: by garbage, or at exit."""
+
+    def __init__(self, how: StartMethod, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> None:
+        self.owner = os.getpid()
+        self.workers: list[int] = []
+        with (
+            starting(MINDER),
+            contextlib.ExitStack() as undo,
+            contextlib.ExitStack() as handed_over,
+        ):
+            standard_streams.occupy()
+            self.arena = segments.create()
+            undo.callback(os.close, self.arena)
+            board = Board.where_allowed(self.arena)
+            self.hold = ForkHold()
+            undo.callback(self.hold.release)
+            ours, theirs = pair()
+            undo.callback(ours.close)
+            handed_over.callback(theirs.close)
+            lifeline, self.lifeline = os.pipe()
+            undo.callback(os.close, self.lifeline)
+            handed_over.callback(os.close, lifeline)
+            asks, answers = pair()
+            self.inquiry = QueryChannel(Channel(asks))
+            undo.callback(self.inquiry.close)
+            handed_over.callback(answers.close)
+            self.alarm = Timer()
+            undo.callback(self.alarm.close)
+            trainer = linux.process_descriptor(self.owner)
+            ends = Ends(theirs.fileno(), self.arena, lifeline, answers.fileno(), trainer)
+            if ends.trainer is not None:
+                handed_over.callback(os.close, ends.trainer)
+            if how.forked:
+                mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor)
+                self.pid = start_zygote.fork(ends, mine, workers, rules, assemble(parts), self.hold, how.context)
+            else:
+                self.pid = start_zygote.clean(ends, workers, rules, parts, assemble, how)
+            undo.callback(linux.end, self.pid)
+            self.descriptor = linux.process_descriptor(self.pid)
+            if self.descriptor is not None:
+                undo.callback(os.close, self.descriptor)
+            self.channel: Channel[ToTrainer] = Channel(ours)
+            # The limit takes a while to find out, and nothing waits now
+            self.reader = Reader(self.arena, held_bytes(rules), board)
+            self.status: int | None = None
+            self.unopened = 0  # batches that have arrived, and wait in the arena
+            self.ended = self.has_answered = False
+            self._closed = False
+            handed_over.close()
+            undo.pop_all()
+
+    @property
+    def bytes_of_batches(self) -> int:
+        """Returns the bytes of its arena; 0 when it is closed, which may be while another thread reports."""
+        try:
+            return os.fstat(self.arena).st_blocks * 512
+        except OSError:
+            return 0
+
+    def end(self, kill: bool = False) -> None:
+        """Ends the zygote and its workers and gives back all that they held. Idempotent; nothing in a forked child."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.end_processes(kill)
+            if os.getpid() == self.owner:
+                self.reader.close()
+        finally:
+            self.channel.close()
+            self.inquiry.close()
+            self.alarm.close()
+            if self.descriptor is not None:
+                os.close(self.descriptor)
+            os.close(self.arena)
+            os.close(self.lifeline)
+            self.hold.release()
+
+    def end_processes(self, kill: bool = False) -> None:
+        """Ends the zygote and its workers. Batches that have arrived can still be opened. Idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        if os.getpid() != self.owner:
+            return
+        try:
+            seconds = time_left(CLOSE)
+            if kill or not seconds:
+                linux.kill(self.pid, self.descriptor)
+            else:
+                self.channel.hang_up()
+            self._await_end(seconds or REAP)
+            self._reap_orphans()
+        except BaseException:  # Ctrl-C once more: then at once
+            linux.kill(self.pid, self.descriptor)
+            linux.reap(self.pid, REAP)
+            raise
+
+    def _await_end(self, seconds: float) -> None:
+        """Waits this long for the zygote's end; longer if it reports workers with duties at their end."""
+        until, channel = time.monotonic() + seconds, self.channel
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLIN)
+        if self.descriptor is not None:
+            poll.register(self.descriptor, select.POLLIN)
+        while ready := [descriptor for descriptor, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000)]:
+            if self.descriptor in ready:
+                break
+            if self._hear_last():
+                until = time.monotonic() + FLUSH + CLOSE
+                allow(FLUSH)
+            if channel.ended:
+                if self.descriptor is None:
+                    break
+                poll.unregister(channel.fileno())
+        else:
+            linux.kill(self.pid, self.descriptor)
+        self.status = linux.reap(self.pid, REAP)
+
+    def _hear_last(self) -> bool:
+        """Takes the zygote's messages at its end; returns whether it waits for workers with duties."""
+        flushing = False
+        for message in self.channel.receive():
+            if isinstance(message, WorkerPids):
+                self.workers = message.pids
+            flushing |= isinstance(message, Flushing)
+        return flushing
+
+    def _reap_orphans(self) -> None:
+        """Reaps workers of a killed zygote: they fall to PID 1, or to this process if it is the subreaper."""
+        if self.status == 0:
+            return  # it has reaped them, and their numbers may be others' by now
+        self._hear_last()
+        for pid in self.workers:
+            linux.reap(pid, REAP)
+
+
+def end_all(lives: list[ZygoteHandle]) -> None:
+    """Ends all lives; called by a finalizer."""
+    for life in lives:
+        life.end()

@@ -1,0 +1,477 @@
+"""Every message between the trainer, the supervisor of the workers, and the workers.
+
+The supervisor of forked workers runs in the zygote; that of spawned workers in the trainer itself. A message is a
+record here, and a plain tuple on the wire: its name and its fields (`packed`, `unpacked`), because pickling the record
+itself costs three times as much. The file is long because the whole protocol is in one place.
+
+=======================  ============  ========================================================
+message                  way           meaning
+=======================  ============  ========================================================
+Submit                   trainer → s.  queues a unit
+Freed                    trainer → s.  returns slots
+Hungry                   trainer → s.  nothing but this unit can bring memory back
+Streams                  trainer → s.  states of the workers' streams, for a new supervisor
+Drop                     trainer → s.  drops the units below a number
+Grow                     trainer → s.  raises the number of workers
+Pulse                    trainer → s.  requests a sign of life
+AskStacks, AskWorkers    trainer → s.  request a report (on a connection of its own)
+Unit                     s. → worker   a unit, or rows of one, to make
+SlotGiven                s. → worker   the answer to `SlotWanted` or `RowsWanted`
+Resume                   s. → worker   state of the stream that the worker continues
+TrimMemory               s. → worker   returns unused memory to the system
+Leave                    s. → worker   ends the worker
+Unpickled                upward        the worker has unpickled the job
+Leaves                   worker → s.   the worker ends by itself
+SlotWanted               worker → s.   requests a slot for a batch
+RowsWanted               worker → s.   requests the slot of a batch that several workers write
+UnitDone                 worker → s.   the outcome of a unit, or of rows of one
+Broken                   upward        workers cannot be started, which ends the run
+Delivery                 s. → trainer  the outcome of a unit
+WorkerPids               s. → trainer  the pids of the workers
+Starved, Fed             s. → trainer  the earliest unit waits for memory; it no longer does
+Shares                   s. → trainer  whether workers share units
+Costs                    s. → trainer  seconds of a sample, and memory of a unit
+MarkingHeap, HeapMarked  s. → trainer  marking of the heap begins, which may take long; it ended
+LastDeath                s. → trainer  a worker has died, and the run ends
+DeathsCounted            s. → trainer  the times of the deaths that count
+Happened                 s. → trainer  an incident for the user: one of the records below
+WorkersLocked            s. → trainer  all workers wait for locks since they were forked
+GaveUp                   s. → trainer  the supervisor has failed; another is to take its place
+Flushing                 s. → trainer  workers have duties at their end
+Alive                    s. → trainer  the answer to `Pulse`
+ReportAnswer             s. → trainer  the answer to `AskStacks` or `AskWorkers`
+=======================  ============  ========================================================
+
+`Happened` carries one of `Replaced`, `Stalled`, `HeldBack`, `Crowded`, `Retires`, `Stays`. Messages hold only plain
+values and records of this package; the user's objects travel inside as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
+
+from stoker._engine.activity import Position
+from stoker._engine.backend import KnownFault, PlainGuess, UnitReport
+from stoker._engine.timings import UnitTimings
+from stoker.events import FaultRecord
+
+if TYPE_CHECKING:
+    from stoker._transport.rows import LeafRows
+
+PlainSlot = tuple[int, int, int]
+"""A slot of the arena: number, offset, capacity."""
+
+PlainLayout = tuple["tuple[LeafRows, ...]", bytes]
+"""A `Layout`, field by field."""
+
+Part = tuple[int, int, int, PlainLayout | None]
+"""Rows of a unit: the first, the one behind the last, the number of the unit's rows, and their layout, if it is known.
+"""
+
+PlainReport = tuple[list[str], bytes | None, list[FaultRecord], int, bool, PlainGuess | None, tuple[UnitTimings, ...]]
+"""A `UnitReport`, field by field."""
+
+# From the trainer to the supervisor
+
+
+class Submit(NamedTuple):
+    """Queues a unit, for `worker` if it is bound to one. Workers may share its `rows`, unless these are 0. `freed` are
+    the slots that the trainer has let go of since the last message.
+    """
+
+    unit: int
+    worker: int | None
+    work: bytes
+    freed: list[int]
+    rows: int
+
+
+class Freed(NamedTuple):
+    """Returns slots that the trainer has let go of."""
+
+    slots: list[int]
+
+
+class Hungry(NamedTuple):
+    """The trainer waits for this unit, has returned all slots that it could, and has nothing else to deliver."""
+
+    slots: list[int]
+    unit: int
+
+
+class Streams(NamedTuple):
+    """The states of streams after their last answers, by worker: for a supervisor that replaces another."""
+
+    states: dict[int, bytes]
+
+
+class Drop(NamedTuple):
+    """Drops the units below this number."""
+
+    before: int
+
+
+class Grow(NamedTuple):
+    """Raises the number of workers to this in all."""
+
+    workers: int
+
+
+class Pulse(NamedTuple):
+    """Requests a sign of life while the trainer waits: `Alive`."""
+
+
+class AskStacks(NamedTuple):
+    """Requests the workers' stacks, from any thread of the trainer. `ReportAnswer` has the same number."""
+
+    number: int
+
+
+class AskWorkers(NamedTuple):
+    """Requests the workers' pids, from any thread of the trainer. `ReportAnswer` has the same number."""
+
+    number: int
+
+
+# From the supervisor to a worker
+
+
+class Unit(NamedTuple):
+    """A unit to make, or a `part` of one, and an idle slot for it, if there is one. `known` are its known faults."""
+
+    unit: int
+    work: bytes
+    slot: PlainSlot | None
+    known: Sequence[KnownFault]
+    part: Part | None
+
+
+class SlotGiven(NamedTuple):
+    """The answer to this question of the worker: a slot, or the reason for having none, in words; None if rows get
+    none.
+    """
+
+    question: int
+    given: PlainSlot | str | None
+
+
+class Resume(NamedTuple):
+    """The state of the stream that the worker continues in another's place."""
+
+    state: bytes
+
+
+class TrimMemory(NamedTuple):
+    """Returns unused memory to the system, since no work is in sight."""
+
+
+class Leave(NamedTuple):
+    """Ends the worker: it has nothing in hand, and gets nothing more."""
+
+
+# From a worker to the supervisor
+
+
+class Unpickled(NamedTuple):
+    """The worker has unpickled the job and can begin. Goes from the worker to the supervisor, and from there to the
+    trainer.
+
+    Attributes:
+        seconds: duration of the unpickling.
+        size: bytes of memory that the unpickling took.
+        own: bytes of private memory that the worker has now.
+    """
+
+    seconds: float
+    size: int
+    own: int
+
+
+class Leaves(NamedTuple):
+    """The worker ends by itself."""
+
+
+class SlotWanted(NamedTuple):
+    """Requests a slot of `size` for the unit in place of its present one; the worker waits for `SlotGiven`. It has
+    `own` bytes of private memory.
+    """
+
+    unit: int
+    size: int
+    question: int
+    own: int
+
+
+class RowsWanted(NamedTuple):
+    """Requests the slot in which several workers write the unit; the worker waits for `SlotGiven`."""
+
+    unit: int
+    size: int
+    question: int
+    own: int
+
+
+Kind = Literal["batch", "error", "end", "empty", "rows", "misfit", "short"]
+"""The kind of a worker's answer. A "batch", an "error", the "end" of a stream, "empty" if all samples were left out.
+For part of a unit: "rows"; "misfit" if the results cannot be joined as rows, for good if the value is true; "short" if
+there was no memory.
+"""
+
+Delivered = Literal["batch", "error", "end", "empty", "dropped"]
+"""The kind of an answer to the trainer: "dropped" if the unit is no longer wanted."""
+
+
+class UnitDone(NamedTuple):
+    """The worker has made the unit or its part, in this number of seconds; `said` is the job's report."""
+
+    unit: int
+    kind: Kind
+    value: object
+    seconds: float
+    said: PlainReport
+
+
+class Broken(NamedTuple):
+    """Workers cannot be started, or cannot unpickle the job: a packed `Failure`. Goes from a worker to the supervisor,
+    and from there to the trainer.
+    """
+
+    failure: bytes
+
+
+# From the supervisor to the trainer
+
+
+class Delivery(NamedTuple):
+    """The outcome of a unit. A batch lies in the slot."""
+
+    unit: int
+    kind: Delivered
+    value: object
+    slot: PlainSlot | None
+    worker: int
+    said: PlainReport
+
+
+class WorkerPids(NamedTuple):
+    """The pids of the workers that have been started."""
+
+    pids: list[int]
+
+
+class Starved(NamedTuple):
+    """This unit, the earliest without an answer, waits for memory."""
+
+    unit: int
+
+
+class Fed(NamedTuple):
+    """No unit waits for memory any longer."""
+
+
+class Shares(NamedTuple):
+    """Whether workers share units."""
+
+    shares: bool
+
+
+class Costs(NamedTuple):
+    """The seconds of a worker per sample, and the bytes per unit; None if unknown."""
+
+    row_seconds: float | None
+    growth: int | None
+
+
+class MarkingHeap(NamedTuple):
+    """The supervisor marks its heap immortal, and sends nothing during that time."""
+
+
+class HeapMarked(NamedTuple):
+    """The number of objects that were marked immortal, and the seconds it took."""
+
+    objects: int
+    seconds: float
+
+
+class WorkerExit(NamedTuple):
+    """The end of a worker.
+
+    Attributes:
+        worker: its number.
+        pid: its process.
+        code: its exit code; negative for a signal; None if unknown.
+        unit: the unit in hand, or None.
+        position: place in the unit.
+        stack: its last Python stack, if it could still write it.
+        stalled: whether it was ended because it stalled there.
+        blamed: whether the position is proven guilty.
+    """
+
+    worker: int
+    pid: int
+    code: int | None
+    unit: int | None
+    position: Position
+    stack: str = ""
+    stalled: bool = False
+    blamed: bool = False
+
+
+class LastDeath(NamedTuple):
+    """A worker has died, and the run ends. `deaths` is the number of recent deaths."""
+
+    end: WorkerExit
+    deaths: int
+
+
+class DeathsCounted(NamedTuple):
+    """The times of the deaths that count at present."""
+
+    times: tuple[float, ...]
+
+
+class Replaced(NamedTuple):
+    """A worker has died; another takes its place."""
+
+    end: WorkerExit
+
+
+class Stalled(NamedTuple):
+    """A worker takes too long for a unit, or for the unpickling of the job: then `unit` is below 0. The stack is from
+    the time of the report.
+    """
+
+    worker: int
+    unit: int
+    position: Position
+    seconds: float
+    stack: str
+
+
+class HeldBack(NamedTuple):
+    """A worker cannot be started for this reason; another attempt follows. `others` says whether other workers are
+    there.
+    """
+
+    worker: int
+    why: str
+    others: bool
+
+
+class Crowded(NamedTuple):
+    """Only some of the workers work at once, because one takes up to `growth` bytes, and only `left` bytes are left."""
+
+    working: int
+    workers: int
+    growth: int
+    left: int
+    limit: int
+    source: str
+
+
+class Retires(NamedTuple):
+    """A worker has grown too large or old, and leaves after the units that it holds."""
+
+    worker: int
+    pid: int
+    reason: str
+
+
+class Stays(NamedTuple):
+    """A worker has grown too large or old, and stays, because no other could continue its stream."""
+
+    worker: int
+    pid: int
+    reason: str
+
+
+Incident = Replaced | Stalled | HeldBack | Crowded | Retires | Stays
+
+
+class Happened(NamedTuple):
+    """An incident that does not end the run, and its time in seconds since 1970: the trainer may read it much later."""
+
+    time: float
+    incident: Incident
+
+
+class WorkersLocked(NamedTuple):
+    """All workers wait for locks in their first units; `stacks` are their stacks."""
+
+    stacks: str
+
+
+class GaveUp(NamedTuple):
+    """The supervisor has failed with this traceback."""
+
+    traceback: str
+
+
+class Flushing(NamedTuple):
+    """The run has ended, and workers have duties at their end: the end takes longer."""
+
+
+class Alive(NamedTuple):
+    """The answer to `Pulse`."""
+
+
+class ReportAnswer(NamedTuple):
+    """The answer to the question of this number."""
+
+    number: int
+    answer: object
+
+
+FromTrainer = Submit | Freed | Hungry | Streams | Drop | Grow | Pulse | AskStacks | AskWorkers
+ToWorker = Unit | SlotGiven | Resume | TrimMemory | Leave
+FromWorker = Unpickled | Leaves | SlotWanted | RowsWanted | UnitDone | Broken
+ToTrainer = (
+    Delivery
+    | WorkerPids
+    | Starved
+    | Fed
+    | Shares
+    | Costs
+    | MarkingHeap
+    | HeapMarked
+    | LastDeath
+    | DeathsCounted
+    | Happened
+    | WorkersLocked
+    | GaveUp
+    | Broken
+    | Unpickled
+    | Flushing
+    | Alive
+    | ReportAnswer
+)
+Message = FromTrainer | ToWorker | FromWorker | ToTrainer
+
+
+class _Record(Protocol):
+    """A named tuple."""
+
+    @classmethod
+    def _make(cls, fields: Iterable[object], /) -> object: ...
+
+
+KINDS: dict[str, type[_Record]] = {
+    kind.__name__: kind for union in (FromTrainer, ToWorker, FromWorker, ToTrainer) for kind in union.__args__
+}
+"""Every message, by its name on the wire."""
+
+
+def plain(report: UnitReport) -> PlainReport:
+    """Returns a report as it travels."""
+    return cast("PlainReport", tuple(report))
+
+
+def packed(message: Message) -> tuple[object, ...]:
+    """Returns the plain tuple that travels."""
+    return (type(message).__name__, *message)
+
+
+def unpacked(wire: tuple[object, ...]) -> Message:
+    """Returns the message of a tuple that has arrived."""
+    return cast("Message", KINDS[cast("str", wire[0])]._make(wire[1:]))

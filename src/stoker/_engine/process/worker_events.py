@@ -1,0 +1,334 @@
+"""Describes the deaths and stalls of workers to the user, as errors and as events."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from stoker import errors
+from stoker._engine.activity import Activity, Position
+from stoker._engine.backend import EventSink, Failure, Where
+from stoker._engine.messages import (
+    Crowded,
+    HeldBack,
+    Incident,
+    LastDeath,
+    Replaced,
+    Retires,
+    Stalled,
+    Stays,
+    WorkerExit,
+)
+from stoker._engine.process import linux
+from stoker._engine.process.deadlines import PATIENCE
+from stoker._supervision.restarts import OWN_SIGNALS, TOLD
+from stoker._supervision.rules import Rules
+from stoker.events import (
+    Event,
+    MemoryThrottled,
+    PoisonSample,
+    RestartDelayed,
+    RetireFailed,
+    WorkerDied,
+    WorkerRetired,
+    WorkerStalled,
+)
+
+
+def death(rules: Rules, end: WorkerExit, where: Where | None) -> Event:
+    """Returns the event of a worker's death; `where` is its unit and mark, or None if it was idle."""
+    then = "It was replaced, and its unfinished batches are made again. "
+    there = None if where is None else where.told
+    then += f"Each worker that makes {there} dies." if end.blamed else f"(max_restarts={rules.max_restarts})"
+    if end.stalled:
+        told = f"worker {end.worker} (pid {end.pid}) stalled at {there}, and was ended. {then}"
+    else:
+        told = str(died(end.worker, end.pid, end.code, there, stack=end.stack, then=then))
+    return _of_death(PoisonSample if end.blamed else WorkerDied, end, where, told)
+
+
+def _of_death(
+    kind: type[WorkerDied] | type[PoisonSample], end: WorkerExit, where: Where | None, told: str, ends: bool = False
+) -> Event:
+    at = where or Where("")
+    return kind(
+        message=told,
+        worker=end.worker,
+        batch=at.batch,
+        unit=end.unit,
+        mark=end.position.mark,
+        code=end.code,
+        stalled=end.stalled,
+        index=at.index,
+        ends=ends,
+    )
+
+
+class Teller:
+    """Turns incidents of workers into events and errors for the user.
+
+    Args:
+        rules: limits of the workers.
+        witness: knows the place of a unit in the epoch.
+    """
+
+    def __init__(self, rules: Rules, witness: EventSink) -> None:
+        self._rules = rules
+        self._witness = witness
+        self._died: deque[str] = deque(maxlen=TOLD)  # the latest deaths, in short
+
+    def event(self, incident: Incident) -> Event:
+        """Returns the event of an incident."""
+        match incident:
+            case Replaced():
+                return self._replaced(incident)
+            case Stalled():
+                return self._stalled(incident)
+            case HeldBack():
+                return _held_back(incident)
+            case Crowded():
+                return _crowded(incident)
+            case Retires():
+                told = (
+                    f"worker {incident.worker} (pid {incident.pid}) is replaced between two batches: {incident.reason}"
+                )
+                return WorkerRetired(message=told, worker=incident.worker)
+            case Stays():
+                return _stays(incident)
+
+    def error(self, incident: Incident) -> errors.StokerError | None:
+        """Returns the error that ends the run because of an incident, if the rules say so."""
+        if not isinstance(incident, Stalled) or self._rules.stall_action != "raise":
+            return None
+        where = self._place(incident)
+        return errors.StalledError(
+            f"{_stalls(incident, where)} Raise stall_warning, or look at its Python stack:\n{incident.stack}"
+        )
+
+    def last_death(self, message: LastDeath) -> tuple[errors.WorkerDiedError, Event]:
+        """Returns the error with which a death ends the run, and the event of it."""
+        end, deaths = message
+        where = self._where(end)
+        told = where and where.told
+        error = died(end.worker, end.pid, end.code, told, deaths, end.stack, before=self._died)
+        return error, _of_death(WorkerDied, end, where, str(error), ends=True)
+
+    def _where(self, end: WorkerExit) -> Where | None:
+        return without_unit(end.position) if end.unit is None else self._witness.locate(end.unit, end.position)
+
+    def _place(self, incident: Stalled) -> Where:
+        """Returns the place of a stall. A unit below 0 stands for the unpickling of the job."""
+        if incident.unit < 0:
+            return without_unit(Position(Activity.UNPICKLING)) or Where("")
+        return self._witness.locate(incident.unit, incident.position)
+
+    def _replaced(self, incident: Replaced) -> Event:
+        end = incident.end
+        where = self._where(end)
+        self._died.append(in_short(end.worker, end.code, where and where.told))
+        return death(self._rules, end, where)
+
+    def _stalled(self, incident: Stalled) -> Event:
+        worker, unit, position, seconds, stack = incident
+        where = self._place(incident)
+        follows = {
+            "warn": "The worker goes on (stall_action='warn').",
+            "restart": "The worker is ended, and another makes the batch (stall_action='restart').",
+            "raise": "The run ends (stall_action='raise').",
+        }
+        told = f"{_stalls(incident, where)} {follows[self._rules.stall_action]} Its Python stack:\n{stack}"
+        return WorkerStalled(
+            message=told,
+            worker=worker,
+            batch=where.batch,
+            unit=None if unit < 0 else unit,
+            mark=position.mark,
+            seconds=seconds,
+            index=where.index,
+        )
+
+
+def _stalls(stalled: Stalled, where: Where) -> str:
+    return f"worker {stalled.worker} has been at {where.told} for {stalled.seconds:.3g} s."
+
+
+def _stays(incident: Stays) -> Event:
+    worker, pid, reason = incident
+    told = (
+        f"worker {worker} (pid {pid}) cannot be replaced, because its stream cannot be opened again where it stands. "
+        "Give the dataset state_dict() and load_state_dict(state), or build it from stoker's streams. Reason for "
+        f"the replacement: {reason}"
+    )
+    return RetireFailed(message=told, worker=worker)
+
+
+def _crowded(incident: Crowded) -> Event:
+    working, workers, growth, left, limit, source = incident
+    told = (
+        f"there is memory for {working} of {workers} workers at once: one takes up to {growth / 2**20:,.0f} MiB for "
+        f"the batch that it makes, and {left / 2**20:,.0f} MiB are left of {limit / 2**20:,.0f} (limited by {source}). "
+        "The other workers wait for their turn. Use a smaller batch_size or fewer workers, leave collation to the "
+        "loader (it writes large samples into the batch as they come), delete batches that are still kept, or give "
+        "the container more memory."
+    )
+    return MemoryThrottled(message=told, working=working, growth=growth, available=left, limit=limit)
+
+
+def _held_back(incident: HeldBack) -> Event:
+    worker, why, others = incident
+    alone = f"No other worker is left: the start is tried again for {PATIENCE:g} s, and then the run ends."
+    meanwhile = "The other workers go on, and the start is tried again." if others else alone
+    told = f"worker {worker} cannot be started again yet: {why}. {meanwhile}"
+    return RestartDelayed(message=told, worker=worker)
+
+
+_FROM_OUTSIDE = (
+    "SIGKILL most often comes from the kernel, which is out of memory (see `dmesg`): use fewer workers or smaller "
+    "batches."
+)
+
+_ITS_OWN = "This signal most often comes from a library in C: num_workers=0 shows where."
+
+_LEFT = "The process ended itself: by sys.exit() or os._exit() in the dataset or in a library, for instance."
+
+MINDER = "the helper process"
+"""The zygote's name in messages."""
+
+_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+def died(
+    number: int,
+    pid: int,
+    code: int | None,
+    where: str | None,
+    deaths: int = 1,
+    stack: str = "",
+    then: str = "",
+    before: Iterable[str] = (),
+) -> errors.WorkerDiedError:
+    """Returns the error of a worker that has ended by itself.
+
+    Args:
+        number: the worker's.
+        pid: its process.
+        code: its exit code; negative for a signal.
+        where: its work, in words; None if it was idle.
+        deaths: number of recent deaths, this one included.
+        stack: its last Python stack, if it could still write it.
+        then: the consequence, in words.
+        before: the latest of the other deaths, a line each.
+    """
+    doing = " while it was idle" if where is None else f" while it made {where}"
+    several = f" {deaths} workers have died within ten minutes (see `max_restarts`)." if deaths > 1 else ""
+    return errors.WorkerDiedError(
+        f"{_ended(pid, code)}. It was worker {number}, and ended{doing}.{several}{_cause(code)}"
+        f"{_earlier(before)}{then and chr(10) + then}{_with(stack)}"
+    )
+
+
+DOING = {
+    Activity.IDLE: "before it began",
+    Activity.START: "in worker_init_fn, or before its first sample",
+    Activity.WHOLE: "in __getitems__",
+    Activity.COLLATE: "in collate_fn",
+    Activity.WRITE: "while the batch was handed over",
+    Activity.DESCRIBE: "in the dataset's describe()",
+    Activity.POLICY: "in on_error",
+}
+"""Activities without a sample, in words."""
+
+
+def without_unit(position: Position) -> Where | None:
+    """Returns the activity of a worker without a unit, in words; None if it was idle."""
+    if position.activity is not Activity.UNPICKLING:
+        return None
+    return Where("its copy of the dataset (unpickling)")
+
+
+def blamed(pid: int, code: int | None, position: Position) -> str:
+    """Returns the description of a position in a unit that ended several workers, the last one like this."""
+    return f"{_ended(pid, code)}. So did each worker that made this batch before, {_there(position)}.{_cause(code)}"
+
+
+def stalled(seconds: float, position: Position) -> str:
+    """Returns the description of a position in a unit that took too long, again and again."""
+    return (
+        f"this batch takes longer than stall_warning {_there(position)}, and each worker that made it was ended "
+        f"(stall_action='restart'), the last one after {seconds:.3g} s."
+    )
+
+
+def in_short(number: int, code: int | None, where: str | None) -> str:
+    """Returns the description of a worker's death, on one line."""
+    return f"worker {number} {linux.told(code)}, {'idle' if where is None else f'while it made {where}'}"
+
+
+DOUBTED = "a worker died while it made this unit and others at once"
+"""The description of a unit that was made together with others."""
+
+
+def _ended(pid: int, code: int | None) -> str:
+    """Returns the description of a death, in torch's words."""
+    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {linux.told(code)}"
+
+
+def _cause(code: int | None) -> str:
+    """Returns the most likely cause, as a sentence after others."""
+    if code is None or code == linux.CLOSED:
+        return ""
+    if code >= 0:
+        return f" {_LEFT}"
+    if code == -getattr(signal, "SIGKILL", 9):
+        return f" {_FROM_OUTSIDE}"
+    return f" {_ITS_OWN}" if code in OWN_SIGNALS else ""
+
+
+def _earlier(deaths: Iterable[str]) -> str:
+    told = "".join(f"\n- {death}" for death in deaths)
+    return told and f"\nBefore it:{told}"
+
+
+def _there(position: Position) -> str:
+    return DOING.get(position.activity, "at this sample (on_error='skip' or 'replace' goes on without it)")
+
+
+def _with(stack: str) -> str:
+    return f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
+
+
+def not_started(who: str, error: OSError) -> errors.WorkerStartError:
+    """Returns the error for a process that cannot be started; `who` names it."""
+    why = "The limit on processes (`ulimit -u`, or the container's `pids.max`) or on memory is reached"
+    if error.errno in _DESCRIPTORS:
+        why = "The limit on open files is reached (`ulimit -n`; of the whole machine: `fs.file-max`)"
+    return errors.WorkerStartError(f"could not start {who}: {error}. {why}: use fewer workers, or raise the limit.")
+
+
+@contextlib.contextmanager
+def starting(who: str) -> Iterator[None]:
+    """Raises WorkerStartError with the exhausted resource if a process cannot be started in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.ENOMEM, *_DESCRIPTORS):
+            raise
+        raise not_started(who, error) from error
+
+
+def broken(failure: Failure) -> BaseException:
+    """Returns the error for a worker that could not be started, or could not unpickle the job."""
+    error: BaseException
+    kind = failure.known_kind
+    if kind is not None and issubclass(kind, errors.StokerError):
+        error = kind(failure.text.partition(": ")[2])
+    else:
+        error = errors.WorkerStartError(
+            f"the workers could not be started: {failure.text}. A clean worker (spawn, forkserver) imports the "
+            "dataset's modules again: they must be importable there."
+        )
+    error.__cause__ = errors.WorkerTraceback(failure.traceback)
+    return error

@@ -1,0 +1,1 @@
+"""Objects on their way to an interpreter that shares nothing with this one."""

@@ -1,0 +1,96 @@
+"""Which names of the main module a clean interpreter has after importing it, and whether it may import it at all.
+
+multiprocessing imports a script again in each new interpreter, under the name `__mp_main__`. That is right for a
+script with a main guard (`if __name__ == "__main__":`), and wrong for one without: everything would run once more
+there. A notebook, a REPL and `python -c` have no file to import. So only a guarded main module is imported; where it is
+not, and for what the guard or a function made, classes and functions travel by value.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing import spawn
+from typing import Any
+
+from stoker._engine.serialize.causes import SHARING
+from stoker.errors import WorkerStartError
+
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def preparation_of(name: str) -> dict[str, Any]:
+    """Returns multiprocessing's data for a new process of this name, such as the path of the main module.
+
+    Raises:
+        WorkerStartError: the working directory, in which the new process would run as well, is gone.
+    """
+    try:
+        return spawn.get_preparation_data(name)
+    except FileNotFoundError as error:
+        raise WorkerStartError(
+            "a clean worker cannot be started, because the working directory of this program was removed: os.chdir() "
+            f"to one that is there, or {SHARING}."
+        ) from error
+
+
+def names_after_import(preparation: Mapping[str, Any]) -> frozenset[str] | None:
+    """The names of the main module that importing it binds to what they are bound to here, None where it is not to be.
+
+    Args:
+        preparation: what multiprocessing would send.
+    """
+    module = preparation.get("init_main_from_name", "")
+    if module == "__main__" or module.endswith(".__main__"):
+        return None  # multiprocessing imports no package's or archive's __main__.py: those run unguarded
+    path = preparation.get("init_main_from_path") or (module and getattr(sys.modules["__main__"], "__file__", None))
+    source = _source(path)
+    if source is None:
+        return None
+    guards = [statement for statement in source.body if _is_guard(statement)]
+    if not guards:
+        return None
+    others = [statement for statement in source.body if statement not in guards]
+    return frozenset(_bound(others)) - frozenset(_bound(guards)) - frozenset(_rebound_by_functions(source))
+
+
+def _source(path: str | None) -> ast.Module | None:
+    """Returns the parsed script, or None without readable source, as in a zip archive."""
+    try:
+        with tokenize.open(path or "") as file:
+            return ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    """Whether it is `if __name__ == "__main__":`, in whatever company (`... and not interactive`)."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.Eq)
+        and {ast.unparse(node.left), ast.unparse(node.comparators[0])} == {"__name__", "'__main__'"}
+        for node in ast.walk(statement.test)
+    )
+
+
+def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names that these statements bind, not inside their functions, classes or comprehensions."""
+    for node in nodes:
+        if isinstance(node, _DEFINITIONS):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif not isinstance(node, _SCOPES):
+            yield from _bound(ast.iter_child_nodes(node))
+
+
+def _rebound_by_functions(source: ast.Module) -> Iterator[str]:
+    """Yields the names declared `global` in functions: their values depend on the code that has run."""
+    for node in ast.walk(source):
+        if isinstance(node, ast.Global):
+            yield from node.names

@@ -1,0 +1,135 @@
+"""A clean interpreter's first steps, and what it was sent. Imports little, because its time is start-up time."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import mmap
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing import process, resource_tracker, spawn
+from typing import Any, BinaryIO, TypedDict
+
+from stoker import _nominal
+from stoker._engine.serialize.causes import SHARING
+from stoker.errors import WorkerStartError
+
+
+class Head(TypedDict):
+    """The first record that a clean interpreter reads. Plain values only."""
+
+    entry: str
+    fds: list[int]
+    preparation: dict[str, Any]
+    modules: list[str]
+    plan: bytes
+    buffers: int
+    places: list[tuple[int, int]]
+    tracker: int | None
+
+
+class Payload:
+    """The parts that a clean interpreter was sent, still packed.
+
+    The processes that it forks can open them too, each for itself, until this one has. They lie in memory once.
+    """
+
+    def __init__(self, stream: BinaryIO, head: Head) -> None:
+        self._stream = stream
+        self._head = head
+
+    def prepare(self) -> Any:
+        """Prepares this process, and those that it forks, as multiprocessing does, except for the main module; imports
+        the modules of installed packages that the parts need; returns the plan.
+
+        A module that cannot be imported here is left to the processes that open the parts: the same error is raised
+        there, unless they do not need the module.
+        """
+        preparation = self._head["preparation"]
+        spawn.prepare({name: value for name, value in preparation.items() if not name.startswith("init_main")})
+        import pkgutil  # noqa: F401 - runpy needs it for the main module
+
+        for module in self._head["modules"]:
+            with contextlib.suppress(Exception, SystemExit):
+                importlib.import_module(module)
+        return pickle.loads(self._head["plan"])
+
+    def open(self) -> dict[str, Any]:
+        """Imports the main module, as multiprocessing does, and returns the parts, unpickled in this process.
+
+        To be called once in a process, behind `prepare`. Large buffers are a private mapping: what is written to them
+        is seen by this process, and by those it forks from then on.
+
+        Raises:
+            WorkerStartError: the main module could not be imported, or a part could not be rebuilt; the cause is its
+                `__cause__`.
+        """
+        current: Any = process.current_process()
+        current._inheriting = True  # who starts a process meanwhile is told that the main guard is missing
+        try:
+            self.import_main()
+            return self._unpack()
+        finally:
+            del current._inheriting
+
+    def import_main(self) -> None:
+        """Imports the main module, as multiprocessing does. Raises WorkerStartError where that fails."""
+        preparation = self._head["preparation"]
+        main = {name: value for name, value in preparation.items() if name.startswith("init_main")}
+        try:
+            spawn.prepare(main)
+        except (Exception, SystemExit) as error:
+            module = next(iter(main.values()))
+            raise WorkerStartError(
+                f"a clean worker could not import the main module {module} again: {_text(error)}. What stands outside "
+                'of `if __name__ == "__main__":` runs in such a worker too: move there what must run once, or '
+                f"{SHARING}."
+            ) from error
+
+    def _unpack(self) -> dict[str, Any]:
+        try:
+            # mapped, because the processes' descriptors of one file share their position
+            with self._stream, mmap.mmap(self._stream.fileno(), 0, access=mmap.ACCESS_READ) as packed:
+                parts, made_by_main = pickle.loads(packed, buffers=self._buffers())
+        except (Exception, SystemExit) as error:
+            raise WorkerStartError(
+                f"a clean worker could not rebuild what it was sent: {_text(error)}. It imports modules anew: what was "
+                "patched or added to one at run time, under the main guard for instance, is missing there. Do that "
+                f"where the module is imported, or {SHARING}."
+            ) from error
+        main = vars(sys.modules["__main__"])
+        for name, value in made_by_main.items():
+            main.setdefault(name, value)  # so that plain pickle finds them by name, here and at the trainer's end
+        return parts  # type: ignore[no-any-return]
+
+    def _buffers(self) -> Sequence[memoryview]:
+        places = self._head["places"]
+        try:
+            # private: a page that a dataset writes to becomes this process's own
+            whole = memoryview(mmap.mmap(self._head["buffers"], 0, access=mmap.ACCESS_COPY) if places else b"")
+        finally:
+            os.close(self._head["buffers"])
+        return [whole[start : start + size] for start, size in places]
+
+
+def wake(stream: BinaryIO, head: Head) -> None:
+    """Called by the command of a clean interpreter: calls the entry with the parcel and the descriptors.
+
+    Ctrl-C is the trainer's to hear, so SIGINT is ignored from here on; it was blocked until now.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
+    for descriptor in (*head["fds"], stream.fileno(), head["buffers"], head["tracker"]):
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
+    _nominal.prefer_none()
+    module, _, function = head["entry"].partition(":")
+    getattr(importlib.import_module(module), function)(Payload(stream, head), head["fds"])
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

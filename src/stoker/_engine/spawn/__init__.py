@@ -1,0 +1,1 @@
+"""Spawned workers, where there is no fork."""

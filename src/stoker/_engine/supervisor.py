@@ -1,0 +1,718 @@
+"""The supervisor of the workers: one state machine for all backends. Events in, commands out.
+
+It assigns units and slots to workers, decides when workers begin, rest, retire and are replaced, and handles the units
+of workers that die or stall. It has no clock, no process and no I/O. The backend is the shell round it: it reports
+events (`handle`), and carries out the commands that `handle` returns. See `docs/design/16-supervisor.md`.
+
+Each part decides one thing: `Dispatch`, `SplitPolicy` and `SplitUnits` (units), `SlotAllocator`, `Admission` and
+`WorkerMemory` (memory), `Stalls`, `Blame` and `RecyclingPolicy` (workers), `IdlePolicy`. This file joins them in one
+place, so that all consequences of an event can be read together: that is why it is long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import cast
+
+from stoker import errors
+from stoker._engine.backend import Failure, UnitReport
+from stoker._engine.commands import (
+    AllStarted,
+    Away,
+    CheckLocks,
+    Command,
+    Dismiss,
+    Event,
+    Exited,
+    Facts,
+    Heard,
+    Inspect,
+    Inspected,
+    Kill,
+    Notify,
+    Send,
+    SetTimer,
+    Spawn,
+    Started,
+    StartFailed,
+    Stop,
+    Tell,
+    Tick,
+    Trim,
+)
+from stoker._engine.messages import (
+    Alive,
+    Broken,
+    Costs,
+    Crowded,
+    DeathsCounted,
+    Delivered,
+    Delivery,
+    Drop,
+    Fed,
+    Freed,
+    FromWorker,
+    Grow,
+    HeldBack,
+    Hungry,
+    LastDeath,
+    Leaves,
+    PlainSlot,
+    Pulse,
+    Replaced,
+    Resume,
+    Retires,
+    RowsWanted,
+    Shares,
+    SlotGiven,
+    SlotWanted,
+    Stalled,
+    Starved,
+    Stays,
+    Streams,
+    Submit,
+    ToWorker,
+    TrimMemory,
+    Unit,
+    UnitDone,
+    Unpickled,
+    WorkerExit,
+    WorkerPids,
+    plain,
+)
+from stoker._engine.process.blame import Blame, WorkerDeath
+from stoker._engine.process.deadlines import FLUSH, HELD_BACK, LOCKED_AFTER, LOOK, OPENED, PATIENCE, REAP
+from stoker._engine.process.split_units import SplitUnits
+from stoker._engine.process.worker_events import not_started
+from stoker._supervision import recycling
+from stoker._supervision.admission import Admission, Refused
+from stoker._supervision.dispatch import Dispatch
+from stoker._supervision.idle import IdlePolicy
+from stoker._supervision.recycling import RecyclingPolicy
+from stoker._supervision.restarts import ends_itself
+from stoker._supervision.rules import Rules
+from stoker._supervision.slot_allocator import SlotAllocator
+from stoker._supervision.split_policy import SplitPolicy
+from stoker._supervision.stalls import Stall, Stalls
+from stoker._supervision.worker_memory import WorkerMemory
+from stoker._transport import leaves
+from stoker._transport.arena import Arena, Slot
+from stoker._transport.board import Board
+
+TOLD = (4, 32, 256)
+"""Numbers of answers after which the trainer gets the cost of a row and the memory of a unit: the next epoch knows them
+from the start.
+"""
+
+UNKNOWN = 9
+"""Multiple of `stall_warning` that a worker may unpickle before it is late, while it is unknown how long that takes."""
+
+TWICE = 2
+"""Multiple of the longest unpickling so far that another worker may take before it is late."""
+
+LEAST = 10.0
+"""Seconds that a worker may unpickle in any case before it is late: it imports modules, on a busy machine."""
+
+
+class _Worker:
+    """One worker that has been started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.unseen = LOOK  # seconds of work since its memory was last read
+        self.asked = 0  # number of its latest request for a slot
+        self.has_joined = False  # whether it gets units
+        self.retires = False
+        self.stays = False  # it should retire, but no other worker could continue its stream
+        self.begins_by: float | None = None  # deadline of its unpickling
+        self.leaves_since: float | None = None  # time at which it was dismissed, or announced that it leaves
+        self.stall: tuple[Stall, str] | None = None  # the stall for which it was ended, and its stack then
+
+
+class Supervisor:
+    """Supervises the workers of one backend.
+
+    Args:
+        workers: number of workers that the backend starts by itself.
+        rules: limits of the workers.
+        arena: has the slots.
+        facts: measures the workers and the machine.
+        board: receives the slots that the trainer has let go of; None if messages carry all of them.
+        unpickles: whether workers unpickle the job, and report the end of it (`Unpickled`). They begin then.
+        ahead: whether the first workers get units while they unpickle.
+        may_be_locked: whether workers inherit the locks that their parent's threads hold.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        rules: Rules,
+        arena: Arena,
+        facts: Facts,
+        board: Board | None = None,
+        unpickles: bool = False,
+        ahead: bool = False,
+        may_be_locked: bool = False,
+    ) -> None:
+        self._rules = rules
+        self._facts = facts
+        self._now = 0.0
+        self._out: list[Command] = []
+        self._cut = SplitPolicy(workers, rules.row_seconds)
+        self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
+        self._headroom = WorkerMemory(facts.own_bytes, rules.growth)
+        self._lending = SlotAllocator(arena, self._dispatch, board, self._headroom)
+        self._admission = Admission(self._dispatch, self._lending, self._headroom, facts.available, lambda: self._now)
+        self._sharing = SplitUnits(self._cut, self._dispatch, self._lending)
+        self._stalls = Stalls(rules.stall_warning)
+        self._blame = Blame(rules, self._stalls)
+        self._retirement = RecyclingPolicy(rules.max_samples_per_worker, None)
+        self._rest = IdlePolicy()
+        self._workers = self._needed = workers
+        self._there: dict[int, _Worker] = {}
+        self._due: dict[int, float] = {}  # number of an absent worker → when it is started
+        self._starting: set[int] = set()  # the absent workers that have a command to start
+        self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
+        self._alone_since: float | None = None  # since when no worker can continue, and none can be started
+        self._unpickles, self._ahead = unpickles, ahead
+        self._ever_began = not unpickles
+        self._unpickled_in: float | None = None  # the longest unpickling so far, in seconds
+        self._work: dict[int, bytes] = {}  # of units that are not answered
+        self._streams: dict[int, bytes] = {}  # worker → state of its stream after its last answer
+        self._dropped_below = 0
+        self._answered = 0
+        self._troubled = False  # whether a worker has died or stalled: faults of units are kept then
+        self._is_crowded = False  # whether the trainer knows that fewer than all workers work at once
+        self._shares: bool | None = None  # whether workers share units, as the trainer knows
+        self._starved_for: int | None = None  # the unit that waits for memory, as the trainer knows
+        self._timer: float | None = None
+        self._is_due = False  # whether to check deadlines at the end of this call
+        self._watching = False  # whether there was work at the last check for late workers
+        self._stalled: list[Inspected] = []  # stalls reported in this call
+        self._stuck: list[Inspected] = []  # workers that unpickle for too long, inspected in this call
+        self._looks_at = 0.0  # time of the next check for stalls
+        self._may_be_locked = may_be_locked
+        self._checks_locks_at: float | None = None
+
+    def handle(self, events: Iterable[Event], now: float) -> list[Command]:
+        """Returns the commands that follow from events, in order.
+
+        Args:
+            events: events that have arrived together, in order.
+            now: seconds of a monotonic clock.
+        """
+        self._now = now
+        out: list[Command] = []
+        self._out = out
+        for event in events:
+            match event:
+                case Heard():
+                    self._hear(event.worker, event.message)
+                case Submit(unit, number, work, freed, rows):
+                    self._lending.put_back(freed)
+                    self._work[unit] = work
+                    if not (self._watching and self._timer is not None):  # no unit was watched
+                        self._is_due = True
+                    self._dispatch.submitted(unit, number, rows)
+                case Freed():
+                    self._lending.put_back(event.slots)
+                case Hungry():
+                    self._lending.put_back(event.slots)
+                    self._grant(hungry_for=event.unit)
+                case Tick():
+                    self._timer, self._is_due = None, True
+                case Started():
+                    self._started(event)
+                case StartFailed():
+                    self._start_failed(event)
+                case AllStarted():
+                    self._is_due = True
+                    self._retirement.most_bytes = self._most_growth(event.available)
+                    self._tell_pids()
+                case Exited():
+                    self._bury(event)
+                case Inspected():
+                    self._inspected(event)
+                case Away():
+                    self._stalls.forgive(event.seconds)
+                    self._looks_at += event.seconds
+                case Streams():
+                    self._streams = event.states
+                    for number, state in self._streams.items():
+                        if number in self._there:
+                            self._send(number, Resume(state))
+                case Drop():
+                    self._drop(event.before)
+                case Grow():
+                    self._grow(event.workers)
+                case Pulse():
+                    out.append(Tell(Alive()))
+        if self._lending.is_asked:
+            self._grant()  # earlier units have their slots now
+        self._hand_out()
+        if self._stalled:
+            self._end_stalled()
+        if self._stuck:
+            self._give_up_on_stuck()
+        if self._is_due:
+            self._attend()
+        return out
+
+    @property
+    def outstanding(self) -> Iterable[int]:
+        """The units that are not answered."""
+        return self._work
+
+    def _send(self, worker: int, message: ToWorker) -> None:
+        self._out.append(Send(worker, message))
+
+    def _tell_pids(self) -> None:
+        self._out.append(Tell(WorkerPids([worker.pid for worker in self._there.values()])))
+
+    # Births and deaths
+
+    def _most_growth(self, available: int) -> int:
+        """Returns the bytes of private memory by which each worker may grow."""
+        budget = self._rules.memory_budget
+        growth = available * recycling.SHARE if budget is None else budget // 2
+        return int(growth / max(1, self._workers))
+
+    def _grow(self, workers: int) -> None:
+        """Raises the number of workers. The new workers start like replacements, but one at a time, and a failure to
+        start one does not end the run.
+        """
+        self._dispatch.grow(workers)
+        self._cut.grow(workers)
+        self._due.update(dict.fromkeys(range(self._workers, workers), self._now))
+        self._workers = max(self._workers, workers)
+        self._is_due = True
+
+    def _started(self, event: Started) -> None:
+        number, pid = event
+        worker = self._there[number] = _Worker(pid)
+        if number in self._starting:
+            self._starting.remove(number)
+            self._due.pop(number, None)
+            self._held_back.discard(number)
+            self._tell_pids()
+        if self._unpickles:
+            worker.begins_by = self._now + OPENED
+            self._is_due = True
+        else:
+            self._alone_since = None
+        if not self._unpickles or (
+            self._ahead and not self._ever_began
+        ):  # otherwise other workers can take its units at once
+            self._join(number)
+
+    def _start_failed(self, event: StartFailed) -> None:
+        number, error = event
+        if number not in self._starting:  # the backend starts it
+            self._refuse(number, error)
+            return
+        self._starting.remove(number)
+        if number < self._needed:
+            self._hold_back(number, error)
+        else:  # an additional worker, which is not needed
+            self._due = {other: when for other, when in self._due.items() if other < self._needed}
+
+    def _refuse(self, number: int, error: OSError) -> None:
+        """Ends the run, because a worker cannot be started and no other can continue."""
+        self._end(not_started(f"worker {number} of {self._workers}", error))
+
+    def _hold_back(self, number: int, error: OSError) -> None:
+        """Delays the start of a worker while the others continue; ends the run if none can for `PATIENCE` seconds.
+
+        Workers that wait for memory do not count: they may wait for an earlier unit, which only the missing worker
+        would make.
+        """
+        self._due[number] = self._now + HELD_BACK
+        self._is_due = True
+        if number not in self._held_back:
+            self._held_back.add(number)
+            self._out.append(Notify(HeldBack(number, str(error), bool(self._there))))
+        if not all(map(self._lending.waits_for_others, self._there)):
+            self._alone_since = None
+            return
+        self._alone_since = self._alone_since or self._now
+        if self._now - self._alone_since > PATIENCE:
+            self._refuse(number, error)
+
+    def _begin(self, number: int, worker: _Worker, own: int) -> None:
+        """Lets a worker begin that has unpickled the job. Its memory at that time belongs to no sample; it may have
+        more by now.
+        """
+        worker.begins_by = None
+        self._stalls.answered(unpickling(number))
+        self._ever_began = True
+        self._alone_since = None
+        if worker.has_joined:
+            self._retirement.born(number)
+        else:
+            self._join(number)
+        self._headroom.born(number, own)
+
+    def _join(self, number: int) -> None:
+        """Lets the worker receive units."""
+        self._there[number].has_joined = True
+        if number in self._streams:  # it continues another worker's stream
+            self._send(number, Resume(self._streams[number]))
+        self._retirement.born(number)
+        self._headroom.born(number)
+        self._dispatch.joined(number)
+
+    def _bury(self, event: Exited) -> None:
+        """Handles the end of a worker: frees its slots, and queues its units again unless the run ends."""
+        number, code, position, stack = event
+        self._troubled = self._is_due = True
+        worker, now = self._there.pop(number), self._now
+        runs = self._dispatch.died(number)
+        lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
+        self._lending.lost(number, lost)
+        self._stalls.works_on(number, None, now)
+        if worker.retires and not runs:
+            self._headroom.left(number)
+            self._due[number] = now
+            return
+        if worker.begins_by is not None:  # it had not begun its units
+            units = []
+            self._stalls.answered(unpickling(number))
+        unit = units[0] if units else None
+        verdict = self._blame.died(WorkerDeath(units, position, worker.pid, code, stack, worker.stall), now)
+        end = WorkerExit(number, worker.pid, code, unit, position, stack)
+        if verdict.pause is None or (
+            not self._ever_began and ends_itself(code)
+        ):  # the others unpickle the same job and would end as well
+            self._out.append(Tell(LastDeath(end, len(self._blame.deaths))))
+            return
+        self._dispatch.requeued(lost)
+        for run in runs:
+            if run.is_part:
+                self._sharing.lost(run)
+                self._conclude(run.unit, number)
+        self._forget_dropped()
+        self._due[number] = now + verdict.pause
+        stalled = worker.stall is not None and worker.stall[0].unit in (unit, unpickling(number))
+        self._out.append(Notify(Replaced(end._replace(stalled=stalled, blamed=verdict.blamed))))
+        self._out.append(Tell(DeathsCounted(self._blame.deaths)))
+
+    def _replace(self) -> None:
+        """Starts the replacements that are due, and at most one additional worker."""
+        due = [number for number, due in self._due.items() if due <= self._now and number not in self._starting]
+        more = [number for number in due if number >= self._needed]
+        for number in [*(number for number in due if number < self._needed), *more[:1]]:
+            self._starting.add(number)
+            self._out.append(Spawn(number))
+
+    def _care_for(self, worker: _Worker, number: int, made: UnitReport) -> None:
+        """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
+        self._retirement.made(number, made.samples)
+        if worker.unseen >= LOOK:
+            worker.unseen = 0.0
+            self._retirement.has(number, self._facts.own_bytes(number))
+        if not worker.retires and made.movable and (reason := self._retirement.reason(number)):
+            worker.retires = True
+            self._dispatch.retires(number)
+            self._out.append(Notify(Retires(number, worker.pid, reason)))
+        if not made.movable and not worker.stays and (reason := self._retirement.reason(number)):
+            worker.stays = True
+            self._out.append(Notify(Stays(number, worker.pid, reason)))
+        if worker.retires and worker.leaves_since is None and not self._dispatch.held(number):
+            worker.leaves_since = self._now
+            self._is_due = True
+            self._out.append(Dismiss(number))
+
+    # Units
+
+    def _hear(self, number: int, message: FromWorker) -> None:
+        worker = self._there.get(number)
+        if worker is None:
+            return
+        match message:
+            case UnitDone():
+                self._take_answer(number, message)
+            case SlotWanted(unit, size, question, own):
+                worker.asked = question
+                self._lending.asked(number, unit, size, own)
+            case RowsWanted(unit, size, question, own):
+                slot = self._lending.share(unit, size, number, own)
+                self._send(number, SlotGiven(question, slot and _plain_slot(slot)))
+            case Unpickled():
+                self._out.append(Tell(message))
+                self._unpickled_in = max(self._unpickled_in or 0.0, message.seconds)
+                self._begin(number, worker, message.own)
+            case Leaves():
+                worker.leaves_since = worker.leaves_since or self._now
+                self._is_due = True
+            case Broken():  # it could not unpickle the job, and neither could another
+                self._out += [Tell(message), Stop()]
+
+    def _take_answer(self, number: int, message: UnitDone) -> None:
+        unit, kind, value, seconds, said = message
+        made = UnitReport(*said)
+        self._answered += 1
+        self._alone_since = None
+        run = self._dispatch.held(number)[0]  # a worker answers its units in the order in which it received them
+        self._dispatch.answered(number, run, seconds)
+        if kind not in ("misfit", "short"):
+            self._cut.learned(made.samples, seconds)
+            if self._answered in TOLD:
+                self._tell_costs()
+        if run.is_part:
+            self._sharing.answered(run, kind, value, made)
+            self._conclude(unit, number)
+        else:
+            if self._shares is None:
+                self._tell_whether_shared(made.samples)
+            self._deliver(number, unit, cast("Delivered", kind), value, made)
+        worker = self._there[number]
+        if self._headroom.growth is None:  # it needed no memory for its batch
+            self._headroom.showed(number, self._facts.own_bytes(number))
+        if self._admission.is_short and not self._dispatch.held(number):
+            self._send(
+                number, TrimMemory()
+            )  # frees memory that `malloc` keeps for the next unit: other workers need it
+        worker.unseen += seconds
+        if self._retirement.counts or worker.retires or worker.unseen >= LOOK:
+            self._care_for(worker, number, made)
+
+    def _conclude(self, unit: int, number: int) -> None:
+        """Delivers a shared unit if all its rows are made, or queues it again if they cannot be joined."""
+        if not self._sharing.is_over(unit):
+            return
+        result = self._sharing.result(unit)
+        if result is not None:
+            kind, value, said = result
+            self._dispatch.done(unit)
+            self._tell_whether_shared(said.samples)
+            self._deliver(number, unit, kind, value, said)
+        elif unit < self._dropped_below:
+            self._dispatch.done(unit)
+            self._deliver(number, unit, "dropped", None, UnitReport())
+        else:
+            self._tell_whether_shared(self._dispatch.rows(unit))
+            self._dispatch.requeued([unit])
+
+    def _tell_whether_shared(self, rows: int) -> None:
+        """Reports a change of whether workers share units: then the trainer has fewer units under way. Once true, it
+        changes only when sharing is given up.
+        """
+        shares = self._cut.shares(rows)
+        if shares is None or shares == self._shares or (self._shares and not self._cut.gave_up):
+            return
+        self._shares = shares
+        self._out.append(Tell(Shares(shares)))
+        if self._cut.gave_up:
+            self._tell_costs()
+
+    def _tell_costs(self) -> None:
+        """Sends the costs to the trainer. If units cannot be shared, the cost of a row is None, so that later workers
+        measure it again.
+        """
+        self._out.append(Tell(Costs(None if self._cut.gave_up else self._cut.seconds, self._headroom.growth)))
+
+    def _deliver(self, number: int, unit: int, kind: Delivered, value: object, made: UnitReport) -> None:
+        """Sends the answer of a unit to the trainer."""
+        self._work.pop(unit, None)
+        if self._troubled:
+            self._blame.answered(unit)
+        if made.stream_state is not None:
+            self._streams[number] = made.stream_state
+        slot = self._lending.answered(unit, kind, value)
+        if unit < self._dropped_below:
+            self._lending.put_back([] if slot is None else [slot.number])
+            kind, value, slot = "dropped", None, None
+        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(made))))
+
+    def _drop(self, before: int) -> None:
+        self._dropped_below = before
+        self._forget_dropped()
+
+    def _forget_dropped(self) -> None:
+        for unit in (*self._dispatch.dropped(self._dropped_below), *self._sharing.dropped(self._dropped_below)):
+            self._dispatch.done(unit)
+            self._work.pop(unit, None)
+
+    def _hand_out(self) -> None:
+        admission = self._admission
+        for number, run in self._dispatch.hand_out(admission.gate()):
+            unit, slot, part = run.unit, None, None
+            known = self._blame.known(unit) if self._troubled else ()
+            if run.is_part:
+                part, slot = self._sharing.handed_out(run), self._lending.offer_to_share(unit)
+            else:
+                slot = self._lending.offer(unit)
+            self._out.append(Send(number, Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part)))
+        if admission.refused is not None and not self._is_crowded:
+            self._is_crowded = True
+            busy, there, growth = len(self._dispatch.busy), admission.refused, self._headroom.growth or 0
+            self._out.append(Notify(Crowded(busy, self._workers, growth, there.bytes, there.limit, there.source)))
+        if admission.looks_at is not None:
+            self._is_due = True
+        if admission.starved is not None and self._lending.is_wanted_now(admission.starved.unit):
+            self._give_up(admission.starved)
+            self._hand_out()
+        elif admission.starved is not None or self._starved_for is not None:
+            self._tell_who_starves()
+
+    # The arena
+
+    def _grant(self, hungry_for: int | None = None) -> None:
+        """Gives slots to the workers that wait; reports to the trainer when the earliest must wait, and when it no
+        longer does.
+        """
+        for number, reply in self._lending.grant(hungry_for):
+            given = reply if isinstance(reply, str) else _plain_slot(reply)
+            self._send(number, SlotGiven(self._there[number].asked, given))
+        self._tell_who_starves()
+
+    def _tell_who_starves(self) -> None:
+        is_asked, starved = self._lending.is_asked, self._admission.starved
+        starved_for = self._lending.starved_for if is_asked else starved and starved.unit
+        if starved_for is not None and starved_for != self._starved_for:
+            self._out.append(Tell(Starved(starved_for)))
+            self._starved_for = starved_for
+        elif self._starved_for is not None and starved_for is None and not is_asked:
+            self._out.append(Tell(Fed()))
+            self._starved_for = None
+
+    def _give_up(self, starved: Refused) -> None:
+        """Fails a unit that no worker can ever begin or continue."""
+        unit, number, why = starved
+        failure = replace(Failure.of(why, "before a worker began the batch"), traceback="")
+        self._dispatch.refused(unit)
+        self._sharing.refused(unit)
+        self._deliver(number, unit, "error", dumps(failure), UnitReport())  # the state of a stream does not change
+
+    # What is due
+
+    def _attend(self) -> None:
+        """Acts on deadlines: ends and starts workers, checks locks and stalls, trims idle memory."""
+        now, tick = self._now, self._stalls.tick
+        self._is_due = False
+        due: list[float] = []
+        for number, worker in self._there.items():
+            if worker.leaves_since is not None:
+                until = worker.leaves_since + (FLUSH if self._facts.has_duties(number) else REAP)
+                if until <= now:
+                    self._out.append(Kill(number))
+                due.append(until if until > now else now + REAP)
+            if worker.begins_by is not None:
+                if worker.begins_by <= now:
+                    worker.begins_by = now + OPENED
+                    self._out.append(Inspect(number, None, OPENED))
+                due.append(worker.begins_by)
+        if self._due:
+            self._replace()
+            due += [when for number, when in self._due.items() if number not in self._starting]
+        self._watching = bool(self._work)
+        if self._work:  # without work, no worker is late
+            if not self._answered and self._may_be_locked:
+                due.append(self._check_locks())
+            if tick is not None:
+                if now >= self._looks_at:
+                    self._look_for_stalls(tick)
+                due.append(self._looks_at)
+        if (looks_at := self._admission.looks_at) is not None and now >= looks_at:
+            self._hand_out()
+            looks_at, self._is_due = self._admission.looks_at, False
+        if looks_at is not None:
+            due.append(looks_at)
+        if self._rest.begins(bool(self._work), self._answered, now):
+            for number in self._there:
+                self._send(number, TrimMemory())
+            self._out.append(Trim())
+        if self._rest.looks_at is not None:
+            due.append(self._rest.looks_at)
+        if due and (at := min(due)) != self._timer:
+            self._timer = at
+            self._out.append(SetTimer(at))
+
+    def _check_locks(self) -> float:
+        """Checks busy workers for inherited locks if it is time; returns the time of the next check."""
+        if self._checks_locks_at is not None and self._now >= self._checks_locks_at:
+            began = [number for number, worker in self._there.items() if worker.begins_by is None]
+            busy = tuple(number for number in began if self._dispatch.held(number))
+            self._out.append(CheckLocks(busy))
+            self._checks_locks_at = None
+        self._checks_locks_at = self._checks_locks_at or self._now + LOCKED_AFTER / 5
+        return self._checks_locks_at
+
+    def _look_for_stalls(self, tick: float) -> None:
+        """Inspects the workers that take too long for a unit."""
+        now = self._now
+        late = now - self._looks_at
+        if late > tick:  # this process was stopped, by a signal or with the whole machine, and the workers as well
+            self._stalls.forgive(late + tick)
+        self._looks_at = now + tick
+        for number, worker in self._there.items():
+            held = self._dispatch.held(number)
+            unit = held[0].unit if held and not self._lending.waits(number) else None
+            if worker.begins_by is not None:
+                unit = unpickling(number) if now >= self._late_from(worker.begins_by - OPENED) else None
+            self._stalls.works_on(number, unit, now)
+        for stall in self._stalls.due(now):
+            self._troubled = True
+            self._out.append(Inspect(*stall))
+
+    def _late_from(self, began: float) -> float:
+        """Returns the time from which on a worker takes long to unpickle the job, where it began at this time."""
+        if self._unpickled_in is None:
+            return began + max(LEAST, UNKNOWN * (self._rules.stall_warning or 0.0))
+        return began + max(LEAST, TWICE * self._unpickled_in)
+
+    def _inspected(self, event: Inspected) -> None:
+        """Reports a unit, or an unpickling, that takes too long."""
+        number, unit, seconds, position, stack = event
+        if unit is None:
+            self._stuck.append(event)
+            return
+        self._out.append(Notify(Stalled(number, unit, position, seconds, stack)))
+        if self._rules.stall_action == "restart":
+            self._stalled.append(event)
+
+    def _end_stalled(self) -> None:
+        """Ends the workers whose stalls were reported, unless they have answered since."""
+        for number, unit, seconds, _, stack in self._stalled:
+            worker, held = self._there.get(number), self._dispatch.held(number)
+            if worker is None or unit is None:
+                continue
+            if worker.begins_by is not None:
+                goes_on = unit == unpickling(number)
+            else:
+                goes_on = bool(held) and held[0].unit == unit
+            if goes_on:
+                worker.stall = Stall(number, unit, seconds), stack
+                self._out.append(Kill(number))
+        self._stalled.clear()
+
+    def _give_up_on_stuck(self) -> None:
+        """Ends the run if a worker has not finished unpickling: another worker would not finish either."""
+        for number, _, seconds, _, stack in self._stuck:
+            if number in self._there and self._there[number].begins_by is not None:
+                why = errors.WorkerStartError(
+                    f"worker {number} of {self._workers} has been unpickling the dataset for {seconds:g} s, and is not "
+                    f"done. Its Python stack:\n{stack}"
+                )
+                self._end(why)
+        self._stuck.clear()
+
+    def _end(self, why: errors.StokerError) -> None:
+        """Ends the run with this error."""
+        failure = Failure.of(why, "in the supervisor of the workers")
+        self._out += [Tell(Broken(dumps(failure))), Stop()]
+
+
+def unpickling(worker: int) -> int:
+    """Returns the number that stands for the unpickling of the job by this worker where a stall has a unit: below 0."""
+    return -1 - worker
+
+
+def _plain_slot(slot: Slot) -> PlainSlot:
+    return slot.number, slot.offset, slot.capacity
+
+
+def dumps(failure: Failure) -> bytes:
+    """Returns a failure, pickled."""
+    return leaves.dumps(failure, lambda leaf: None)

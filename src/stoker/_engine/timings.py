@@ -1,0 +1,157 @@
+"""The times of a unit in its worker, and of its batch in the trainer. Off unless a profiler asks for them.
+
+A worker writes each step of a unit into its mark already (`stoker._engine.activity`). A `Stopwatch` is a mark that also
+reads the clock, so without one nothing is measured and nothing is asked.
+
+All times are of `time.perf_counter()`, in seconds: a monotonic clock that all processes of a machine share, so the
+times of trainer and workers make one timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import NamedTuple
+
+from stoker._engine.activity import ACTIVITY, PLACE, Activity, Mark
+
+MOST_SAMPLES = 1024
+"""Number of samples of a unit from which on their single times are left out: the report would grow with them."""
+
+
+class UnitTimings(NamedTuple):
+    """The times of a unit, or of some of its rows, in one worker. The phases follow each other, and do not overlap.
+
+    Attributes:
+        worker: number of the worker.
+        begun: time at which the worker began the unit.
+        fetch: seconds until the samples were there, with the start of the worker or its stream if the unit is its
+            first. With Stoker's own collation it contains the copies of samples into the batch; where the dataset
+            gathers a whole batch at once, all of it.
+        collate: seconds of collation.
+        write: seconds of handing the batch over: what lies elsewhere is copied into the slot.
+        wait: seconds of waiting for memory, which are in none of the others.
+        samples: seconds of each sample, in order; empty if threads make them, if the dataset gives them all at once, or
+            from `MOST_SAMPLES` on.
+    """
+
+    worker: int
+    begun: float
+    fetch: float
+    collate: float
+    write: float
+    wait: float
+    samples: tuple[float, ...] = ()
+
+    @property
+    def ended(self) -> float:
+        """Returns the time at which the worker had made the unit."""
+        return self.begun + self.fetch + self.collate + self.write + self.wait
+
+
+class BatchTimings(NamedTuple):
+    """The times of a delivered batch.
+
+    Attributes:
+        unit: number of the unit; counts over the epochs of an iterator.
+        batch: number of the batch in its epoch.
+        samples: number of its samples.
+        kind: "batch", or "error" if its error was raised.
+        asked: time at which the training loop asked for it.
+        waited: seconds that the training loop waited.
+        made: times in each worker that made some of it; empty if the workers were started without timings.
+    """
+
+    unit: int
+    batch: int
+    samples: int
+    kind: str
+    asked: float
+    waited: float
+    made: tuple[UnitTimings, ...]
+
+
+TimingSink = Callable[[BatchTimings], None]
+"""Called in the trainer after each batch, before the training loop has it."""
+
+_FETCH, _COLLATE, _WRITE = range(3)
+
+_PHASES = {Activity.COLLATE: _COLLATE, Activity.WRITE: _WRITE}
+"""The phase that begins with an activity; all others belong to fetching."""
+
+_AT_ONCE = (Activity.SEVERAL, Activity.WHOLE)
+"""Activities from which no time of a single sample follows."""
+
+
+class Stopwatch:
+    """A mark that measures the time between its changes. Used by one worker; other threads may write places.
+
+    Args:
+        worker: number of the worker.
+        clock: returns seconds.
+    """
+
+    def __init__(self, worker: int, clock: Callable[[], float] = perf_counter) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._mark: Mark = [0, 0]
+        self._begin(clock())
+
+    def over(self, mark: Mark) -> Stopwatch:
+        """Returns this stopwatch, writing into `mark` from now on."""
+        self._mark = mark
+        return self
+
+    def __getitem__(self, index: int) -> int:
+        return self._mark[index]
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self._mark[index] = value
+        now = self._clock()
+        if index == PLACE:
+            self._sample(value, now)
+        elif index == ACTIVITY:
+            if value == Activity.START:
+                self._begin(now)
+                return
+            if value in _AT_ONCE:
+                self._is_alone = False
+            phase = _PHASES.get(Activity(value), _FETCH)
+            if phase != self._phase:
+                self._next(phase, now)
+
+    def _begin(self, now: float) -> None:
+        self._begun = self._since = now
+        self._phase = _FETCH
+        self._seconds = [0.0, 0.0, 0.0]
+        self._wait = 0.0
+        self._samples: dict[int, float] = {}
+        self._place: int | None = None  # of the sample being made
+        self._place_since = now
+        self._is_alone = True  # whether samples are made one by one
+
+    def _next(self, phase: int, now: float) -> None:
+        self._seconds[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+        self._sample(None, now)
+
+    def _sample(self, place: int | None, now: float) -> None:
+        """Ends the sample being made, and begins the one at `place`. One that is made again counts with all tries."""
+        if self._place is not None:
+            self._samples[self._place] = self._samples.get(self._place, 0.0) + now - self._place_since
+        self._place, self._place_since = place, now
+
+    def waited(self, seconds: float) -> None:
+        """Counts the last seconds as waiting for memory, not as work."""
+        self._wait += seconds
+        self._since += seconds
+        self._place_since += seconds
+
+    def read(self) -> UnitTimings:
+        """Returns the times of the unit in hand, which ends now."""
+        self._next(self._phase, self._clock())
+        times = self._samples
+        alone = self._is_alone and len(times) < MOST_SAMPLES
+        samples = tuple(times[place] for place in sorted(times)) if alone else ()
+        fetch, collate, write = self._seconds
+        return UnitTimings(self._worker, self._begun, fetch, collate, write, self._wait, samples)

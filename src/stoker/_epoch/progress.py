@@ -1,0 +1,184 @@
+"""`Progress`: the batches of a loader's latest epoch that the user has received, from which a state follows.
+
+The loader and its latest iterator share one object, so that a state can be taken while the iterator is in use, after
+`break`, and after the iterator is deleted.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from stoker._state.resharding import holds_own, since
+from stoker._state.schema import START, Place
+from stoker.errors import StateError
+
+if TYPE_CHECKING:
+    from stoker._epoch.draws import EpochSeed
+    from stoker._epoch.epoch import Epoch
+    from stoker._epoch.sampler_walk import SamplerWalk
+
+
+class Progress:
+    """Counts what an iterator delivers. Used by the iterator's thread.
+
+    Args:
+        place: start of the iterator's epoch.
+        walk: the pass over a walked sampler, else None.
+        numbers: of the iterator's epoch; None without an iterator.
+
+    Attributes:
+        numbers: as given, until the epoch is decided; then None.
+    """
+
+    def __init__(self, place: Place = START, walk: SamplerWalk | None = None, numbers: EpochSeed | None = None) -> None:
+        self._walk = walk
+        self.numbers = numbers
+        self._epoch: Epoch | None = None
+        self._streams: dict[int, tuple[bytes, bool]] = {}
+        self._of = 0  # number of streams
+        self._finished = False
+        self._stand(place)
+
+    def _stand(self, place: Place) -> None:
+        self._begin = place
+        self._batches = place.batches  # received without a gap
+        self._ahead = set(place.ahead)  # received beyond a gap
+        self._marks: dict[int, Any] = {}  # of batches that are planned but not received
+        self._has_marks = False
+        self._mark = None if place.mark is None else (place.position, place.mark)
+        self._turn = place.turn
+        self._planned = place.batches
+        self._over = place.batches if place.over else None  # number of batches, once the sampler has ended
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """Returns the iterator's epoch, if it is decided."""
+        return self._epoch
+
+    @property
+    def has_begun(self) -> bool:
+        """Returns whether the epoch is decided."""
+        return self._epoch is not None
+
+    @property
+    def batches_done(self) -> int:
+        """Returns the batches of the epoch that are done with: received, or left out by `skip()`."""
+        return self._batches + len(self._ahead)
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether the user has received the whole epoch and its StopIteration."""
+        return self._finished
+
+    def at_end(self, place: Place) -> Place:
+        """Returns the start of the next epoch, with the states of the datasets at the end of this one."""
+        states = [self._stream(number) for number in range(self._of)]
+        return place._replace(workers=states, through=True) if holds_own(states) else place
+
+    def begin(self, epoch: Epoch, walk: SamplerWalk | None, streams: int = 0) -> None:
+        """Records the decided epoch, whose start may differ from the expected one (`set_epoch`).
+
+        Args:
+            epoch: the decided epoch.
+            walk: the pass over a walked sampler, else None.
+            streams: number of streams; 0 if the dataset has indices.
+        """
+        self._epoch, self._walk, self.numbers = epoch, walk, None
+        self._of = streams
+        self._stand(epoch.place)
+
+    def planned(self, number: int, mark: Any) -> None:
+        """Records the mark of the user's sampler after a batch, and whether that is known to be the sampler's end."""
+        *where, is_over = mark
+        self._marks[number] = where
+        self._has_marks = True
+        self._planned = number + 1
+        if is_over:
+            self._over = self._planned
+
+    def over(self, mark: Any) -> None:
+        """Records the end of the user's sampler, and its mark there."""
+        *where, _ = mark
+        self._over = self._planned
+        if self._batches == self._planned:
+            self._mark = where
+        self._marks[self._planned - 1] = where
+
+    def received(self, number: int) -> None:
+        """Records that the user has received a batch or its error."""
+        if number == self._batches and not self._ahead:  # nearly always
+            if self._marks:
+                self._mark = self._marks.pop(number, self._mark)
+            self._batches += 1
+            return
+        self._ahead.add(number)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Counts the batches up to the next gap; of a sampler with a state, those alone whose state is known."""
+        while self._batches in self._ahead and (not self._has_marks or self._batches < self._planned):
+            self._ahead.discard(self._batches)
+            self._mark = self._marks.pop(self._batches, self._mark)
+            self._batches += 1
+
+    def streamed(self, worker: int, state: bytes | None, ended: bool) -> None:
+        """Records that the user has received a batch of a worker's stream or its error, or that the stream ended."""
+        if state is not None:  # None from a worker that died or could not open its stream
+            self._streams[worker] = state, ended
+        if not ended:
+            self._turn = worker + 1
+            self._batches += 1
+
+    def finish(self) -> None:
+        """Records that the user has received the whole epoch and its StopIteration."""
+        self._finished = True
+
+    def place(self, following: int) -> tuple[int, Place]:
+        """Returns the number of the epoch, and the user's place in it.
+
+        Args:
+            following: number of the epoch that would begin next.
+
+        Raises:
+            StateError: the `state_dict()` of a stream raised.
+        """
+        epoch = self._epoch
+        if epoch is None:
+            place = self._begin
+            drawn_since = self.numbers is not None and not self.numbers.is_fixed
+            if self._walk is not None and not place.batches and (drawn_since or self._walk.drew_globally):
+                place = place._replace(generators=self._walk.generators or place.generators)
+            return following, place
+        if self._finished:
+            return following, epoch.next_place() if following == epoch.number + 1 else START  # START: by `set_epoch`
+        position, mark = self._mark or (epoch.position(self._batches), None)
+        return epoch.number, Place(
+            seed=epoch.seed,
+            batches=self._batches,
+            position=position,
+            ahead=frozenset(self._ahead),
+            mark=mark,
+            over=mark is not None and self._batches == self._over,
+            generators=None if self._walk is None else self._walk.generators,
+            workers=[self._stream(number) for number in range(self._of)] if self._of else None,
+            turn=self._turn,
+            order=epoch.place.order,
+            root=epoch.root,
+        )
+
+    def _stream(self, worker: int) -> Any:
+        before = None if self._begin.workers is None else self._begin.workers[worker]
+        if worker not in self._streams:
+            return before
+        blob, ended = self._streams[worker]
+        state = pickle.loads(blob)
+        state.pop("run", None)
+        if "failed" in state:
+            raise StateError(
+                f"the stream of worker {worker} cannot say where it stands: {state['failed']}. Correct its "
+                "state_dict(), or remove it; read a dataset that you cannot change through a generator without one: "
+                "stoker.from_iterable(lambda: (sample for sample in dataset)). A stream without one is resumed by "
+                "reading again what came before."
+            )
+        return since(before, {"ended": ended, **state})

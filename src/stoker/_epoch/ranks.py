@@ -1,0 +1,92 @@
+"""Finds the rank of this process and the number of ranks."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from typing import Any, NamedTuple
+
+LAUNCHERS = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Launchers of ranks, and the variables with rank and number of ranks. Slurm is last: if it starts another launcher on
+each node, the ranks inherit its variables, which number the nodes. SLURM_NTASKS is not used, because a batch script and
+an interactive shell have it too, and each is one process."""
+
+
+class World(NamedTuple):
+    """The rank of this process among the processes that share an epoch.
+
+    Attributes:
+        rank: from 0 to `size - 1`.
+        size: number of ranks.
+        source: origin of the numbers, for messages; worlds with different sources are not equal.
+    """
+
+    rank: int
+    size: int
+    source: str = "arguments"
+
+
+def find(given: tuple[int, int] | None = None) -> World:
+    """Returns the world of this process, determined anew at each call.
+
+    `given` comes first, then the default process group of `torch.distributed` if it is initialised (torch is not
+    imported for that), then a launcher's environment. Without any of them this process is the only rank.
+
+    Args:
+        given: rank and size.
+
+    Raises:
+        ValueError: rank or size is not an integer, the rank is not below the size, or a launcher's environment has only
+            one of them.
+    """
+    if given is not None:
+        return _checked(("rank", given[0]), ("world size", given[1]), "arguments")
+    if (group := of_torch()) is not None:
+        return group
+    for launcher, *names in LAUNCHERS:
+        told = [(name, os.environ[name]) for name in names if name in os.environ]
+        if len(told) == 2:
+            return _checked(told[0], told[1], f"{names[0]} and {names[1]}, set by {launcher}")
+        if told and told[0][0] != "SLURM_PROCID":  # alone it is a batch script's
+            raise ValueError(_half_told(told[0], names, launcher))
+    return World(0, 1, "no launcher found")
+
+
+def of_torch() -> World | None:
+    """Returns the default process group of `torch.distributed`, or None if it is not initialised."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return World(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _checked(rank: tuple[str, Any], size: tuple[str, Any], source: str) -> World:
+    world = World(_integer(*rank, source), _integer(*size, source), source)
+    if not 0 <= world.rank < world.size:
+        raise ValueError(
+            f"{rank[0]} {world.rank} is outside of a world of {world.size} ranks ({size[0]}): ranks are counted from 0 "
+            f"to size - 1. Check {source}."
+        )
+    return world
+
+
+def _integer(name: str, value: Any, source: str) -> int:
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}, which is no integer. Check {source}.") from None
+
+
+def _half_told(told: tuple[str, str], names: list[str], launcher: str) -> str:
+    missing = names[names[0] == told[0]]
+    return (
+        f"{told[0]} is {told[1]!r} in the environment, but {missing} is not set; {launcher} sets both, so this is part "
+        f"of an environment that was passed on. Set {missing}, unset {told[0]}, or initialise torch.distributed before "
+        "the loader is used: then the environment is not asked."
+    )

@@ -1,0 +1,47 @@
+"""Texts and tracebacks of users' exceptions. No function here raises, even if methods of the exception's class do."""
+
+from __future__ import annotations
+
+import traceback
+
+LONGEST = 1 << 16
+"""Characters of a text that are kept. Some exceptions quote a whole unreadable file."""
+
+
+def safe_str(value: object) -> str:
+    """Returns `str(value)`, or a substitute if that raises."""
+    try:
+        return str(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() too
+        return f"({type(value).__name__}.__str__() raised {type(error).__name__})"
+
+
+def summary_of(error: BaseException) -> str:
+    """Returns the type and message of an exception."""
+    try:
+        return "".join(traceback.format_exception_only(type(error), error)).strip()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return f"{type(error).__name__}: {safe_str(error)}"
+
+
+def format_exception(error: BaseException) -> str:
+    """Returns the type and message of an exception, with its traceback and causes."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the traceback at least
+        frames = traceback.format_tb(BaseException.__getattribute__(error, "__traceback__"))
+        return "".join(["Traceback (most recent call last):\n", *frames, summary_of(error), "\n"])
+
+
+def shortened(text: str) -> str:
+    """Returns the text, without its middle part if it is longer than `LONGEST`."""
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters are left out …\n{text[-half:]}"

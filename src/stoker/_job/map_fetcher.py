@@ -1,0 +1,347 @@
+"""Fetches a unit's samples from a map-style dataset, and handles those that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stoker._engine.activity import ACTIVITY, PLACE, Activity
+from stoker._engine.activity import sample as at_sample
+from stoker._engine.backend import NothingLeft
+from stoker._exceptions import safe_str
+from stoker._job.error_policy import LEFT_OUT, ErrorPolicy, candidates
+from stoker._random.generators import mix
+from stoker.datasets.nesting import batched_by
+from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample, WorkerDiedError
+
+if TYPE_CHECKING:
+    from stoker._job.sample_threads import Made, Threads
+    from stoker._job.work import Work
+    from stoker._random.sample_seeding import SampleSeeding
+    from stoker.collate._compiled.incremental import RowSink
+
+
+class MapFetcher:
+    """Fetches samples by their indices.
+
+    Args:
+        dataset: with `__getitem__` or `__getitems__`.
+        batched: whether a unit's indices are a list.
+        faults: the policy for samples that fail.
+        mark: memory for the current activity.
+        threads: make the samples, if there are several.
+        counted: whether a batch must have one sample for each index: Stoker's collation accepts any number.
+        in_thread: whether `sys.exit()` in a sample, which ends a worker process, is an error like any other.
+
+    Attributes:
+        failed_index: index of the sample that raised, after `samples` has; all of the unit's, if the batch raised.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batched: bool,
+        faults: ErrorPolicy,
+        mark: Any,
+        threads: Threads | None = None,
+        counted: bool = False,
+        in_thread: bool = False,
+    ) -> None:
+        self._dataset = dataset
+        self._batched = batched
+        self._faults = faults
+        self._mark = mark
+        self._threads = threads
+        self._counted = counted
+        self._leaving = SystemExit if in_thread else ()
+        self._fetch = functools.partial(operator.getitem, dataset)
+        self._fetch_all = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
+        self._at_hand: Callable[[SampleSeeding], list[Any]] | None = None  # gives the samples of the next unit
+        self._skips = False  # whether the dataset has asked to leave a sample out
+        self.failed_index: Any = None
+
+    def samples(self, work: Work, seeds: SampleSeeding, keep: RowSink | None = None) -> list[Any]:
+        """Returns the unit's samples in order, without those that were left out.
+
+        Args:
+            work: the unit.
+            seeds: seeds the generators for each sample.
+            keep: gets each sample as it is made, with its place, and returns its substitute.
+
+        Raises:
+            NothingLeft: all were left out.
+            Exception: raised by the dataset, if the policy is to raise; `failed_index` is then set.
+        """
+        indices = list(work.indices) if self._batched else [work.indices]
+        at_hand, self._at_hand = self._at_hand, None
+        try:
+            samples = self._all(work, seeds, indices, keep) if at_hand is None else at_hand(seeds)
+        except self._leaving as left:
+            error = _left(left)
+            if (place := seeds.failed_at) is not None:
+                self._blame(place, indices, _positions(work, indices), error)
+            raise error from left
+        except Exception as error:
+            place = seeds.failed_at
+            if place is None:
+                self.failed_index = work.indices
+            elif place < len(indices):
+                self._blame(place, indices, _positions(work, indices), error)
+            raise
+        if self._faults.has_met_any:
+            samples = [sample for sample in samples if sample is not LEFT_OUT]
+            if not samples:
+                raise NothingLeft
+        return samples
+
+    @property
+    def fetch(self) -> Callable[[Any], Any] | None:
+        """Returns the fetch function of a sample; None if units are fetched otherwise or samples may be left out."""
+        is_plain = self._fetch_all is None and self._threads is None and not self._leaving
+        is_strict = not (self._skips or self._faults.is_lenient or self._faults.knows_any)
+        return self._fetch if is_plain and is_strict else None
+
+    def has_fetched(self, samples: list[Any]) -> None:
+        """Takes the samples of the next unit, already fetched."""
+        self._at_hand = lambda seeds: samples
+
+    def has_failed(self, error: BaseException, place: int) -> None:
+        """Takes the error of the next unit's sample at this place, already raised."""
+
+        def raised(seeds: SampleSeeding) -> NoReturn:
+            seeds.failed_at = place
+            raise error
+
+        self._at_hand = raised
+
+    def run(self, work: Work, seeds: SampleSeeding, first: int, last: int, keep: RowSink | None = None) -> list[Any]:
+        """Returns the samples from `first` to before `last`, none left out; `keep` counts places from `first`.
+
+        Raises:
+            Exception: raised by the dataset.
+        """
+        indices = list(work.indices)
+        positions = _positions(work, indices)
+        try:
+            fetch = self._kept(keep, first)
+            return seeds.samples(work.seed, positions[first:last], fetch, indices[first:last], first)
+        except Exception as error:
+            if seeds.failed_at is not None and not isinstance(error, SkipSample):
+                self._blame(first + seeds.failed_at, indices, positions, error)
+            raise
+
+    def _kept(self, keep: RowSink | None, first: int = 0) -> Callable[[Any], Any]:
+        """Returns the function that fetches the sample at the marked place."""
+        if keep is None:
+            return self._fetch
+        fetch, mark = self._fetch, self._mark
+        return lambda index: keep(mark[PLACE] - first, fetch(index))
+
+    def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any], keep: RowSink | None) -> list[Any]:
+        if self._fetch_all is not None:
+            return self._at_once(work, seeds, indices)
+        if self._threads is None:
+            return self._in_turn(work, seeds, indices, keep=keep)
+        if self._faults.knows_any:
+            self._threads.rest()  # one at a time: so the mark says which it was
+            return self._in_turn(work, seeds, indices)
+        made = self._threads.made(work, _positions(work, indices), indices, self._fetch)
+        try:
+            return self._in_turn(work, seeds, indices, made)
+        finally:
+            made.forget()
+
+    def _blame(self, place: int, indices: list[Any], positions: range, error: Exception) -> None:
+        """Records that the sample at this place raised, and fails its batch."""
+        self.failed_index = indices[place]
+        _blame_the_sampler(error, self.failed_index, self._dataset)
+        if not self._faults.has_met(place):
+            self._faults.decide(place, self.failed_index, positions[place], error)
+        self.failed_index = self._faults.named(place, self.failed_index)
+
+    def begin(self, work: Work) -> None:
+        """Begins the samples of a coming unit, in threads."""
+        if self._threads is not None:
+            indices = list(work.indices) if self._batched else [work.indices]
+            self._threads.begin(work, _positions(work, indices), indices, self._fetch)
+
+    def _in_turn(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        indices: list[Any],
+        made: Made | None = None,
+        keep: RowSink | None = None,
+    ) -> list[Any]:
+        """Returns the samples fetched one by one, or made by threads."""
+        if not (self._skips or self._faults.is_lenient or self._faults.knows_any):
+            positions = _positions(work, indices)
+            try:
+                if made is None:
+                    return seeds.samples(work.seed, positions, self._kept(keep), indices)
+                return seeds.samples(work.seed, positions, made.sample, range(len(indices)))
+            except SkipSample:
+                self._skips = True  # from now on it is expected
+        return self._carefully(work, seeds, indices, self._fetch, made, keep)
+
+    def _at_once(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
+        """Returns samples from `__getitems__`; one by one if that fails and the policy needs the failing sample.
+
+        Raises:
+            BatchError: it did not return one sample for each index, and the number is checked.
+        """
+        fetch_all: Callable[[list[Any]], Any] = self._fetch_all  # type: ignore[assignment]
+        if not self._faults.knows_any:
+            self._mark[ACTIVITY] = Activity.WHOLE
+            try:
+                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
+            except Exception as error:
+                if not (self._faults.is_lenient or isinstance(error, SkipSample)):
+                    raise
+            else:
+                if self._counted and _count(whole) != len(indices):
+                    raise _miscounted(whole, len(indices), self._dataset)
+                return whole
+        return self._carefully(work, seeds, indices, lambda index: fetch_all([index])[0])
+
+    def _carefully(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        made: Made | None = None,
+        keep: RowSink | None = None,
+    ) -> list[Any]:
+        positions = _positions(work, indices)
+        guarded = functools.partial(self._guarded, work, seeds, indices, fetch, made)
+
+        def kept(item: tuple[int, Any]) -> Any:
+            sample = guarded(item)
+            return sample if keep is None or sample is LEFT_OUT else keep(item[0], sample)
+
+        return seeds.samples(work.seed, positions, kept, list(enumerate(indices)))
+
+    def _guarded(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        made: Made | None,
+        item: tuple[int, Any],
+    ) -> Any:
+        place, index = item
+        try:
+            self._faults.raise_known(at_sample(place))
+            return fetch(index) if made is None else made.sample(place)
+        # Delete the error's name here: it would keep the frame that raised it, and that frame's objects
+        except self._leaving as left:
+            return self._instead(work, seeds, place, indices, fetch, _left(left))
+        except Exception as error:
+            return self._instead(work, seeds, place, indices, fetch, error)
+
+    def _instead(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        place: int,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        error: Exception,
+    ) -> Any:
+        """Returns the replacement of a sample that failed, if the policy allows one."""
+        decision = self._faults.decide(place, indices[place], work.position + place * work.stride, error)
+        if decision == "raise":
+            raise error
+        if decision == "skip":
+            return LEFT_OUT
+        return self._replacement(work, seeds, place, indices, fetch, error)
+
+    def _replacement(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        place: int,
+        indices: list[Any],
+        fetch: Callable[[Any], Any],
+        error: Exception,
+    ) -> Any:
+        position = work.position + place * work.stride
+        key = mix(work.seed, position)
+        tried = 0
+        # Of those that were tried here before, all but the last have killed as well
+        killers = self._faults.deaths_at(place) - 1
+        for other in candidates(place, indices, work.spares, key):
+            tried += 1
+            if tried <= killers:
+                continue
+            seeds.afresh(work.seed, position)
+            try:
+                sample = fetch(other)
+            except Exception:  # it fails too, and is counted in its turn
+                continue
+            self._faults.replaced(place, other)
+            return sample
+        self._faults.gave_up(place)
+        raise ErrorBudgetError(
+            f"sample {indices[place]!r} cannot be replaced ({type(error).__name__}: {safe_str(error)}): "
+            + (f"each of the {tried} samples that could replace it fails as well." if tried else "there is no other.")
+            + " Is the whole dataset out of reach? A larger batch offers more replacements; a sampler that is iterated "
+            "over offers only those of its batch."
+        ) from error
+
+
+def _left(left: BaseException) -> WorkerDiedError:
+    """Returns the error for `sys.exit()` in a sample that does not end a process."""
+    error = WorkerDiedError(f"DataLoader worker thread exited unexpectedly: a sample called sys.exit({left})")
+    error.__cause__ = left
+    return error
+
+
+def _positions(work: Work, indices: Sequence[Any]) -> range:
+    return range(work.position, work.position + work.stride * len(indices), work.stride)
+
+
+def _count(samples: Any) -> int | None:
+    """Returns the number of samples; None for an object that is not a sequence."""
+    if type(samples) is list:
+        return len(samples)
+    try:
+        if isinstance(samples, dict):
+            return None
+        if isinstance(samples, Mapping):  # a table of columns may have rows as well, as those of tensordict do
+            samples[0]
+        return len(samples) if hasattr(samples, "__getitem__") else None
+    except (TypeError, LookupError):  # an array without dimensions, a mapping without rows
+        return None
+
+
+def _miscounted(samples: Any, wanted: int, dataset: Any) -> BatchError:
+    given = _count(samples)
+    what = f"a {type(samples).__name__}, which is no list of samples," if given is None else f"{given} samples"
+    return BatchError(
+        f"{type(batched_by(dataset)).__name__}.__getitems__() returned {what} for {wanted} indices. Return a list with "
+        "one sample for each index, in their order. To have a sample left out, raise stoker.SkipSample; to return "
+        "anything else, such as a batch that is collated already, pass a collate_fn that takes it."
+    )
+
+
+def _blame_the_sampler(error: Exception, index: Any, dataset: Any) -> None:
+    """Adds a cause to an error whose index is not in the dataset; the type of the error stays."""
+    if error.__cause__ is not None or not isinstance(error, (LookupError, TypeError)):
+        return
+    with contextlib.suppress(Exception):  # a dataset without a length, or with any other mind of its own
+        length = len(dataset)
+        if not hasattr(index, "__index__"):
+            what = f"{index!r} ({type(index).__name__}), which is no integer"
+        elif not -length <= index < length:
+            what = f"index {index}, but the dataset has {length} samples"
+        else:
+            return
+        error.__cause__ = SamplerError(
+            f"the sampler yielded {what}. Was it made for another dataset, or has the dataset changed since?"
+        )

@@ -1,0 +1,52 @@
+"""A unit of work, as it travels to a worker, and the settings of the loader that concern a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from stoker._engine.backend import Capabilities
+from stoker._engine.backends import KINDS
+from stoker._random.sample_seeding import Seeding
+
+Method = Literal["serial", "thread", "process"]
+
+
+class Work(NamedTuple):
+    """A unit as it travels: all inputs of its batch except the dataset."""
+
+    run: int  # of the iterator's epochs: each opens a stream once
+    seed: int
+    position: int
+    indices: Any  # of a stream: its state to resume from, or None
+    stride: int = 1
+    set_epoch: int | None = None  # for the dataset
+    epoch: int = 0
+    batch: int = 0
+    spares: Sequence[Any] = ()  # indices that may take the place of samples that fail
+    order: int | None = None  # the number that a DataPipe's random numbers follow from
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """The loader's settings that concern a worker."""
+
+    iterable: bool
+    batched: bool
+    batch_size: int | None
+    drop_last: bool
+    num_workers: int
+    method: Method
+    seeding: Seeding
+    own_collate: bool
+    shard: Literal["auto", "none", "torch"]
+    threads: int = 1  # that make samples, in each worker
+    rank: int = 0  # of those that share the epoch, and its seed
+    timed: bool = False  # whether answers carry timings
+    prepare: Callable[[], object] | None = None  # called before samples are made in a process
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Returns the capabilities of the backend that runs the job."""
+        return KINDS[self.method].capabilities

@@ -1,0 +1,1 @@
+"""Random generators: found, seeded for each sample, and read back."""

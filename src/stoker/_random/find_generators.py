@@ -1,0 +1,155 @@
+"""Finds the random generators that a dataset can reach through its attributes, its transforms and so on.
+
+Class attributes count (MONAI's transforms share one generator), and so do module globals that the dataset's code names,
+such as `rng = np.random.default_rng(7)` at the top of a script. Every worker would otherwise have the same copy.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from stoker._random.generators import loaded_torch
+
+_MOST_OBJECTS = 10_000
+_MOST_ITEMS = 256
+_MOST_STEPS = 16
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_WITHOUT_ANY = ("builtins", "stoker", "torch", "typing")
+"""Packages whose classes hold no generators of their own and name only the global ones."""
+_PLAIN = ("builtins", "functools", "numpy", "types", "typing", "typing_extensions")
+"""Packages whose callable objects lead to no generator: type aliases, ufuncs."""
+_CLOSED = (
+    *(str, bytes, bytearray, memoryview, int, float, complex, type(None), range),
+    *(type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic),
+)
+
+
+def find_generators(holder: object) -> list[Any]:
+    """Returns the generators that `holder` can reach, the nearest first, each once.
+
+    The search follows attributes (slots too), dictionaries, lists, tuples, sets, closures, partial functions and bound
+    methods. Of a class and its bases, it follows generators and methods. Of the module globals that a function names,
+    it follows generators, functions of the same module, and other callable objects such as transforms. It skips
+    containers of more than 256 items, arrays, modules and classes, and everything more than 16 steps or 10,000 objects
+    away. It runs none of the user's properties, `__getattr__`, `__iter__` or `__len__`.
+    """
+    search = _Search()
+    found: list[Any] = []
+    seen = {id(holder): holder}  # keeps the objects alive, so that no id is reused
+    ring = [holder]
+    for _ in range(_MOST_STEPS):
+        next_ring: list[Any] = []
+        for parent in ring:
+            for child in itertools.chain(search.children(parent), search.of_class(type(parent))):
+                if id(child) in seen or issubclass(type(child), search.closed):
+                    continue
+                if len(seen) == _MOST_OBJECTS:
+                    return found
+                seen[id(child)] = child
+                (found if issubclass(type(child), search.generators) else next_ring).append(child)
+        ring = next_ring
+    return found
+
+
+class _Search:
+    """Lists the objects that an object refers to, within one search."""
+
+    def __init__(self) -> None:
+        self.generators: tuple[type, ...] = _GENERATORS
+        self.closed: tuple[type, ...] = _CLOSED
+        if (torch := loaded_torch()) is not None:
+            self.generators, self.closed = (*_GENERATORS, torch.Generator), (*_CLOSED, torch.Tensor)
+        self._classes: set[type] = set()
+        self._modules: dict[int, dict[str, Any]] = {}
+
+    def children(self, parent: Any) -> Iterator[Any]:
+        """Yields the objects that `parent` holds itself."""
+        for kind in (list, tuple, set, frozenset, dict):
+            if issubclass(type(parent), kind) and kind.__len__(parent) <= _MOST_ITEMS:
+                yield from list(dict.values(parent) if kind is dict else kind.__iter__(parent))
+        if type(parent) is types.FunctionType:
+            for cell in parent.__closure__ or ():
+                yield from _read(cell, types.CellType.cell_contents)
+            yield from self._named(parent)
+        elif type(parent) is types.MethodType:
+            yield from (parent.__self__, parent.__func__)
+        elif type(parent) is functools.partial:
+            yield from (parent.func, parent.args, parent.keywords)
+        yield from attributes(parent)
+
+    def of_class(self, kind: type) -> Iterator[Any]:
+        """Yields the generators of a class not seen before, and its methods whose module holds generators."""
+        for base in kind.__mro__:
+            if base in self._classes or _package(base) in _WITHOUT_ANY:
+                continue
+            self._classes.add(base)
+            for value in list(vars(base).values()):
+                if type(value) in (staticmethod, classmethod):
+                    value = value.__func__
+                is_method = type(value) is types.FunctionType
+                if issubclass(type(value), self.generators) or (is_method and self._of_module(value.__globals__)):
+                    yield value
+
+    def _named(self, function: types.FunctionType) -> Iterator[Any]:
+        """Yields the module globals that the code of a function names, if the module holds any of interest."""
+        there = self._of_module(function.__globals__)
+        codes = [function.__code__] if there else []
+        for code in codes:
+            codes += [constant for constant in code.co_consts if type(constant) is types.CodeType]  # lambdas
+            for name in code.co_names:
+                value = function.__globals__.get(name)
+                if name in there or (type(value) is types.FunctionType and value.__globals__ is function.__globals__):
+                    yield value
+
+    def _of_module(self, names: dict[str, Any]) -> dict[str, Any]:
+        """Returns the generators and callable objects of a module by name. Most modules have none."""
+        if id(names) not in self._modules:
+            self._modules[id(names)] = {
+                name: value
+                for name, value in list(names.items())
+                if issubclass(kind := type(value), self.generators)
+                or (
+                    callable(value)
+                    and not issubclass(kind, (types.FunctionType, *self.closed))
+                    and (kind is functools.partial or _package(kind) not in _PLAIN)
+                )
+            }
+        return self._modules[id(names)]
+
+
+def _package(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]  # None for some classes made at run time
+
+
+def attributes(parent: Any) -> Iterator[Any]:
+    """Yields the values in an object's dictionary and slots, without running the user's code."""
+    try:
+        attributes = object.__getattribute__(parent, "__dict__")
+    except AttributeError:
+        attributes = None
+    if type(attributes) is dict:
+        yield from list(attributes.values())
+    kind: Any = type(parent)
+    for member in _slots(kind):
+        yield from _read(parent, member)
+
+
+@functools.lru_cache
+def _slots(kind: type) -> list[Any]:
+    own = [vars(base).values() for base in kind.__mro__ if "__slots__" in vars(base)]
+    return [member for members in own for member in members if type(member) is types.MemberDescriptorType]
+
+
+def _read(holder: Any, member: Any) -> Iterator[Any]:
+    """Yields the value of a slot or a closure cell, unless it is empty."""
+    try:
+        yield member.__get__(holder)
+    except (AttributeError, ValueError):
+        return

@@ -1,0 +1,254 @@
+"""The format of a loader's state: a place in an epoch, in plain values, and the check that it fits a loader.
+
+`docs/design/06-order-and-state.md` describes the format. It has a version; later versions read earlier ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from stoker.errors import StateError, StateFormatError, StateMismatchError
+
+VERSION = 1
+
+State = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """A place in an epoch: its start, or the point at which it is resumed.
+
+    Attributes:
+        seed: the epoch's seed, or None if it is undecided.
+        batches: number of batches that this rank has received, counted without a gap.
+        position: position of all ranks in the epoch's order: in samples, or in batches if a batch sampler knows them by
+            number.
+        ahead: numbers of later batches that are not to be delivered: they were received before an earlier one
+            (`in_order=False`), or `skip()` leaves them out.
+        mark: the state of the user's sampler at this place.
+        over: whether that sampler has ended, and `mark` is its state after its end.
+        generators: for a sampler without a state, states of the generators that it draws from: before `iter()`, and
+            before its first step if that was taken. See `_epoch/sampler_walk.py`.
+        told: for each object with `set_epoch`, by how much the epoch passed to it is ahead of the loader's.
+        workers: states of the workers' streams.
+        turn: the next worker in turn.
+        order: the number from which the order follows, if the epoch has one beside its seed.
+        undrawn: number of draws that the loader's generators still have to make: 0, 1 (the order's number) or 2 (seed
+            and order). The numbers are known already, and are drawn all the same.
+        root: seed of the first epoch of persistent workers, from which the seeds of their later epochs follow.
+        through: whether the streams are at the end of the previous epoch, from which the datasets continue.
+    """
+
+    seed: int | None = None
+    batches: int = 0
+    position: int = 0
+    ahead: frozenset[int] = frozenset()
+    mark: Any = None
+    over: bool = False
+    generators: tuple[Any, Any] | None = None
+    told: tuple[tuple[str, int], ...] = ()
+    workers: list[Any] | None = None
+    turn: int = 0
+    order: int | None = None
+    undrawn: int = 0
+    root: int | None = None
+    through: bool = False
+
+    @property
+    def is_decided(self) -> bool:
+        """Returns whether the place lies in an epoch that has begun, and so is valid for that epoch only."""
+        return self.seed is not None or self.batches > 0
+
+    def streams(self, count: int) -> tuple[list[int], int, dict[int, Any]]:
+        """Returns, for `count` workers, those whose streams continue, the next in turn among them, and the state from
+        which each begins."""
+        if self.workers is None:
+            return list(range(count)), 0, {}
+        if self.through:
+            left = {number: copy.deepcopy(state) for number, state in enumerate(self.workers) if state is not None}
+            return list(range(count)), 0, {number: {**state, "through": True} for number, state in left.items()}
+        active = [number for number, state in enumerate(self.workers) if state is None or not state.get("ended")]
+        turn = next((place for place, number in enumerate(active) if number >= self.turn), 0)
+        # Copies: threads share this process, and a dataset may modify the state that it is given
+        starts = {number: copy.deepcopy(self.workers[number]) for number in active if self.workers[number] is not None}
+        return active, turn, starts
+
+
+START = Place()
+
+
+class NotSaid(NamedTuple):
+    """Replaces the mark of a place if the sampler's `state_dict()` raised.
+
+    Attributes:
+        sampler: name of the sampler's class.
+        error: the exception, as text.
+    """
+
+    sampler: str
+    error: str
+
+
+def packed(epoch: int, place: Place, kind: dict[str, Any]) -> State:
+    """Returns the state of a loader of this kind at a place of an epoch, for `state_dict()`.
+
+    Every state has the same keys, and the states below the loader are one value, so that a checkpoint that is read by
+    key (as in `torch.distributed.checkpoint`) is complete.
+
+    Raises:
+        StateError: the sampler's `state_dict()` raised.
+    """
+    if isinstance(place.mark, NotSaid):
+        raise StateError(
+            f"the {place.mark.sampler} cannot say where it stands: its state_dict() raised {place.mark.error}. Correct "
+            "its state_dict(), or remove it: a sampler without one is resumed by walking it from its start."
+        )
+    said = {"sampler": place.mark, "generators": place.generators, "workers": place.workers}
+    said |= {"order": place.order, "root": place.root}
+    below = {name: value for name, value in said.items() if value is not None}
+    counted = {"over": place.over, "told": place.told, "turn": place.turn}
+    counted |= {"undrawn": place.undrawn, "through": place.through}
+    below |= {name: value for name, value in counted.items() if value}
+    state: State = {"stoker": VERSION, "epoch": epoch, "seed": place.seed, "batches": place.batches}
+    state |= {"position": place.position, "ahead": sorted(place.ahead), "kind": kind}
+    return state | {"below": _as_text(below) if below else None}
+
+
+def _as_text(below: dict[str, Any]) -> Any:
+    """Returns JSON if it restores the values unchanged, else the values: a dataset's own state may hold any values."""
+    plain = {name: _listed(value) for name, value in below.items()}
+    try:
+        text = json.dumps(plain)
+        return text if json.loads(text) == plain else plain
+    except (TypeError, ValueError):
+        return plain
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(item) for item in value] if type(value) is tuple else value
+
+
+def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
+    """Returns epoch, place and kind of a state.
+
+    Raises:
+        StateFormatError: the state is damaged, not a state of Stoker's, or of a newer format.
+    """
+    if not isinstance(state, Mapping) or "stoker" not in state:
+        found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+        raise StateFormatError(
+            f"this is no state of a Stoker loader: a dictionary from state_dict() was expected, not {found}. A state "
+            "of torchdata's StatefulDataLoader cannot be taken over."
+        )
+    if state["stoker"] != VERSION:
+        raise StateFormatError(
+            f"the state has format {state['stoker']!r}, and this version of Stoker knows format {VERSION}: load it "
+            "with the version that wrote it, or a later one."
+        )
+    missing = [name for name in packed(0, START, {}) if name not in state]
+    if missing:
+        raise StateFormatError(f"the state lacks {', '.join(missing)}: it is truncated or was changed.")
+    epoch, batches, position = (_count(state, name) for name in ("epoch", "batches", "position"))
+    seed = None if state["seed"] is None else _count(state, "seed")
+    kind, ahead, below = state["kind"], state["ahead"], _below(state["below"])
+    generators, told, workers = below.get("generators"), below.get("told", ()), below.get("workers")
+    if (
+        not isinstance(kind, Mapping)
+        or not isinstance(ahead, (list, tuple))
+        or not all(isinstance(number, int) and number >= batches for number in ahead)
+        or not (generators is None or _is_list(generators, 2))
+        or not (_is_list(told) and all(_is_list(pair, 2) and isinstance(pair[1], int) for pair in told))
+        or not (workers is None or (_is_list(workers) and workers))
+    ):
+        raise StateFormatError(f"the state is damaged: {_shown(state)}")
+    place = Place(
+        seed=seed,
+        batches=batches,
+        position=position,
+        ahead=frozenset(ahead),
+        mark=below.get("sampler"),
+        over=bool(below.get("over")),
+        generators=None if generators is None else (generators[0], generators[1]),
+        told=tuple((name, number) for name, number in told),
+        workers=None if workers is None else list(workers),
+        turn=_count(below, "turn") if "turn" in below else 0,
+        order=_count(below, "order") if "order" in below else None,
+        undrawn=_count(below, "undrawn") if "undrawn" in below else 0,
+        root=_count(below, "root") if "root" in below else None,
+        through=bool(below.get("through")),
+    )
+    return epoch, place, dict(kind)
+
+
+def _below(value: Any) -> Mapping[str, Any]:
+    """Returns the states below the loader, from JSON or as they are."""
+    try:
+        below = json.loads(value) if isinstance(value, str) else {} if value is None else value
+        if isinstance(below, Mapping):
+            return below
+    except ValueError:
+        pass
+    raise StateFormatError(f"the state is damaged: below is {str(value)[:200]!r}")
+
+
+def _is_list(value: Any, length: int | None = None) -> bool:
+    return isinstance(value, (list, tuple)) and length in (None, len(value))
+
+
+def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> None:
+    """Raises StateMismatchError if a state of one kind cannot continue in a loader of another kind.
+
+    The number of ranks may differ, and then also the batch size if the global batch size is unchanged.
+    """
+    theirs, ours = dict(theirs), dict(ours)
+    if ahead and not same_batches(theirs, ours):
+        raise StateMismatchError(
+            "the state holds batches that were delivered out of order (in_order=False) or left out by skip(), so it "
+            "fits only the same number of ranks and batch size: "
+            f"{theirs.get('ranks')} ranks x {theirs.get('batch_size')} there, {ours.get('ranks')} x "
+            f"{ours.get('batch_size')} here. strict=False delivers these batches again."
+        )
+    if "ranks" in theirs and "ranks" in ours and theirs["ranks"] != ours["ranks"]:
+        for kind in (theirs, ours):
+            kind.pop("distributed", None)  # a run on one rank need not set it
+        if _global_batch(theirs) == _global_batch(ours):
+            theirs.pop("batch_size", None), ours.pop("batch_size", None)
+    theirs.pop("ranks", None), ours.pop("ranks", None)
+    if "seed" not in theirs:  # a merged state of streams, whose ranks had different seeds
+        ours.pop("seed", None)
+    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    if names:
+        told = "; ".join(f"{name} was {theirs.get(name)!r} and is {ours.get(name)!r}" for name in names)
+        raise StateMismatchError(
+            f"the state does not fit this loader: {told}. Make the loader as it was when the state was saved, or pass "
+            "strict=False if you know that the order is the same."
+        )
+
+
+def same_batches(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """Returns whether a batch's number has the same meaning in both kinds."""
+    return all(theirs.get(name) == ours.get(name) for name in ("ranks", "batch_size"))
+
+
+def _global_batch(kind: dict[str, Any]) -> Any:
+    ranks, size = kind["ranks"], kind.get("batch_size") or 1
+    return ranks * size if isinstance(ranks, int) and isinstance(size, int) else None
+
+
+def _count(state: Mapping[str, Any], name: str) -> int:
+    try:
+        value = operator.index(state[name])
+        if value < 0:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise StateFormatError(
+            f"the state is damaged: {name} is {state.get(name)!r}, and a count was expected."
+        ) from None
+    return value
+
+
+def _shown(state: Mapping[str, Any]) -> str:
+    return json.dumps(dict(state), default=repr)[:200]

@@ -1,0 +1,169 @@
+"""`stoker run`: runs a PyTorch program as it is, and says of each of its loaders whether the program waits for it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from stoker._first_use import HOMES
+from stoker._machine import cpus
+from stoker.cli.command_error import CommandError
+from stoker.cli.output import check_writable, console_of, print_json, print_table, seconds, size
+from stoker.cli.status_line import StatusLine
+from stoker.diagnostics.measurements import LoaderSummary, Measurements
+from stoker.diagnostics.report_page import write_report
+from stoker.diagnostics.run_result import as_dict
+from stoker.diagnostics.script_run import ScriptRun, command_of
+from stoker.diagnostics.trace import write_trace
+from stoker.diagnostics.verdict import verdict
+
+SHOWN = 8
+"""Loaders that the table shows; JSON has all."""
+
+
+def run(
+    command: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)] = None,
+    module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = None,
+    engine: Annotated[
+        Literal["torch", "stoker"],
+        typer.Option(help="Measure the loaders as they are (torch), or with Stoker's engine in their place (stoker)."),
+    ] = "torch",
+    report: Annotated[Path | None, typer.Option(help="Write the report: one HTML file, which opens offline.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the timeline as Chrome JSON, for ui.perfetto.dev.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; the program's output goes to stderr.")] = False,
+) -> None:
+    """Runs a PyTorch program as it is, and measures its data loaders.
+
+    At its end a table shows for each loader how long the program waited for batches, and what to change. The exit code
+    is the program's. Programs that it starts (torchrun, mp.spawn) are measured too.
+    """
+    words = checked_command(command or [], module)
+    check_engine(engine)
+    for path, option in ((report, "--report"), (trace, "--trace")):
+        if path is not None:
+            check_writable(str(path), option)
+    script = ScriptRun(words, engine, sys.stderr.fileno() if as_json else None)
+    with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line:
+        code = script.run(lambda known: line.show(live(known)))
+    known = script.measurements
+    if report is not None:
+        write_report(known, str(report), shlex.join(["python", *words[1:]]), engine)
+    if trace is not None:
+        write_trace(known, str(trace))
+    if as_json:
+        print_json({"exit_code": code, "engine": engine, **as_dict(known)})
+    else:
+        show(known, code)
+    raise typer.Exit(code)
+
+
+def ended_after_module(arguments: list[str]) -> list[str]:
+    """Returns the arguments with `--` after `run -m MODULE`: what follows belongs to the module, as with Python."""
+    if arguments[:1] != ["run"]:
+        return arguments
+    place = 1
+    while place < len(arguments) and arguments[place].startswith("-") and arguments[place] != "--":
+        option = arguments[place]
+        if option in ("-m", "--module") and place + 1 < len(arguments):
+            return [*arguments[: place + 2], "--", *arguments[place + 2 :]]
+        place += 2 if option in ("--engine", "--report", "--trace") else 1
+    return arguments
+
+
+def checked_command(arguments: list[str], module: str | None) -> list[str]:
+    """Returns the command to run.
+
+    Raises:
+        CommandError: there is no such script.
+    """
+    if module is not None:
+        return command_of(None, module, arguments)
+    if not arguments:
+        raise CommandError("name the script to run: stoker run train.py, or stoker run -m package.train")
+    script, *rest = arguments
+    if script.endswith(".ipynb"):
+        raise CommandError(
+            f"{script} is a notebook, and a script is needed: make one by jupyter nbconvert --to script {script}"
+        )
+    if not os.path.exists(script):
+        folder = os.path.dirname(script) or "."
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        near = get_close_matches(os.path.basename(script), names, 1)
+        hint = f"did you mean {os.path.join(os.path.dirname(script), near[0])}?" if near else "check the path"
+        if not near and not script.endswith(".py"):
+            hint = f"check the path, or run a module: stoker run -m {script}"
+        raise CommandError(f"there is no script {script}: {hint}")
+    return command_of(script, None, rest)
+
+
+def check_engine(engine: str) -> None:
+    """Refuses Stoker's engine where this version cannot be installed under torch's loaders.
+
+    Raises:
+        CommandError: there is no `stoker.install`.
+    """
+    if engine == "stoker" and "install" not in HOMES:
+        raise CommandError("--engine stoker needs stoker.install(), which this version lacks: use --engine torch")
+
+
+def live(known: Measurements) -> str:
+    """Returns the line that is shown while the program runs."""
+    if not known.loaders:
+        return "stoker run: no batch yet"
+    latest = max(known.loaders, key=lambda loader: loader.epochs[-1].until).summary()
+    return (
+        f"stoker run: {latest.name}  {latest.batches:,} batches  {latest.rate:,.0f} samples/s  "
+        f"waits {latest.share:.0%} of its time"
+    )
+
+
+def show(known: Measurements, code: int) -> None:
+    """Prints the table, and the verdicts, to standard error."""
+    console = console_of(sys.stderr)
+    loaders = [loader.summary(known.samples) for loader in known.loaders]
+    ended = "was interrupted" if known.interrupted else "ended" if code == 0 else f"failed with exit code {code}"
+    whole = known.until - known.begun
+    console.print()
+    console.print(
+        f"stoker run: the program {ended} after {seconds(whole)}; {known.cpu:.1f} CPU-seconds"
+        + (f", at most {size(known.peak)} of memory in all its processes" if known.peak else "")
+    )
+    if not loaders:
+        console.print(
+            "No loader was iterated over: there was no torch.utils.data.DataLoader and no stoker.DataLoader. A loader "
+            "of another library is not measured."
+        )
+        return
+    console.print()
+    most = sorted(loaders, key=lambda loader: -loader.spent)[:SHOWN]
+    print_table(console, [row(loader) for loader in loaders if loader in most])
+    if len(loaders) > SHOWN:
+        console.print(f"... and {len(loaders) - SHOWN} loaders with less time: --json shows all")
+    number = cpus.cpus().number
+    verdicts = [(loader.name, verdict(loader, number)) for loader in most]
+    for name, said in [one for one in verdicts if one[1].kind != "too short"] or verdicts[:1]:
+        console.print()
+        console.print(f"{name}: {said}")
+
+
+def row(loader: LoaderSummary) -> dict[str, str]:
+    """Returns the table's row of a loader."""
+    workers: Any = loader.about.get("num_workers")
+    times = f" x{loader.made}" if loader.made > 1 else ""
+    return {
+        "loader": f"{loader.name} {loader.about['dataset']}{times}",
+        "workers": str(workers),
+        "epochs": f"{loader.epochs:,}",
+        "batches": f"{loader.batches:,}",
+        "samples/s": f"{loader.rate:,.0f}",
+        "waited": f"{loader.share:.1%}",
+        "first batch": seconds(loader.first),
+        "CPU-s": f"{loader.cpu:.1f}",
+        "memory": size(loader.peak) if loader.peak else "unknown",
+    }

@@ -1,0 +1,1 @@
+"""The default collation, compiled for the structure of the first batch."""

@@ -1,0 +1,96 @@
+"""Attaches the measuring hooks to a process, and Stoker's engine if it is asked for, as soon as there is a loader.
+
+`_startup/sitecustomize.py` calls `attach` in each Python process that `stoker run` starts, and in those that they
+start. torch is not imported before the script does it, because scripts set variables of the environment first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from stoker.diagnostics.loader_hooks import MEASURED, LoaderHooks
+from stoker.diagnostics.recorder import Recorder
+
+FOLDER = "STOKER_RUN_FOLDER"
+"""The variable with the folder for the records. Without it nothing is measured."""
+
+ENGINE = "STOKER_RUN_ENGINE"
+"""The variable with the engine: "torch" leaves the loaders as they are, "stoker" calls `stoker.install()`."""
+
+
+def attach() -> None:
+    """Measures the loaders of this process from their import on, if the environment says so. Imports no torch."""
+    folder = os.environ.get(FOLDER)
+    if not folder or not os.path.isdir(folder):
+        return
+    recorder = Recorder(folder)
+    hooks = LoaderHooks(recorder)
+    atexit.register(recorder.flush)
+    actions: dict[str, Callable[[ModuleType], None]] = {
+        name: functools.partial(_measure, hooks, name) for name in MEASURED
+    }
+    if os.environ.get(ENGINE) == "stoker":
+        actions["torch.utils.data.dataloader"] = functools.partial(_install_at_first_loader, hooks)
+    for name in list(actions):
+        if name in sys.modules:
+            actions.pop(name)(sys.modules[name])
+    sys.meta_path.insert(0, AfterImport(actions))
+
+
+def _measure(hooks: LoaderHooks, name: str, module: ModuleType) -> None:
+    hooks.measure(name)
+
+
+def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:
+    """Makes torch's `DataLoader` install Stoker's engine when the first one is made: torch is complete by then."""
+    kind: Any = vars(module)["DataLoader"]
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def first(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kind.__init__ is first:
+            kind.__init__ = original
+            sys.modules["stoker"].install()
+            hooks.measure("torch.utils.data.dataloader")
+        kind.__init__(self, *args, **kwargs)
+
+    kind.__init__ = first
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Runs an action right after a module is imported.
+
+    Args:
+        actions: by the module's name; each is run once.
+    """
+
+    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._actions = actions
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns the spec that the other finders give, with the action after it; None for other modules."""
+        action = self._actions.pop(fullname, None)
+        if action is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            action(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

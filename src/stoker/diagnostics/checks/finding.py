@@ -1,0 +1,31 @@
+"""`Finding`: what a check found, why it matters, and what mends it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Level = Literal["fine", "advice", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding of `stoker doctor`.
+
+    Attributes:
+        name: of the check.
+        level: "fine"; "advice" for what can cost time or memory; "problem" for what fails, or loses data or randomness.
+        what: the facts, with numbers.
+        why: why it matters; empty for what is fine.
+        mend: the command, or the line of the program, that mends it; empty if nothing is to be done.
+    """
+
+    name: str
+    level: Level
+    what: str
+    why: str = ""
+    mend: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the finding as plain JSON values."""
+        return asdict(self)

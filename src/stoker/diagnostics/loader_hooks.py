@@ -1,0 +1,118 @@
+"""Hooks that measure the loaders of a program from inside: torch's, torchdata's and Stoker's.
+
+A hook replaces two methods of a class, that which begins an epoch and that which returns the next batch, by a wrapper
+that asks the clock before and after. `LoaderHooks.undo` puts the methods back.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in
+
+MEASURED = {
+    "torch.utils.data.dataloader": (("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"), "DataLoader"),
+    # not __next__: the iterator recognises its own frame by the code of that
+    "stoker.loader.dataloader": (("stoker.loader.iterator", "LoaderIterator", "_next"), "DataLoader"),
+}
+"""By the module of a class of loaders: its class of iterators, with the method that returns a batch, and its name."""
+
+MARK = "_stoker_epoch"
+"""The attribute of an iterator that holds its `EpochRecord`."""
+
+_LIBRARIES = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class LoaderHooks:
+    """The hooks of this process.
+
+    Args:
+        recorder: is given what the loaders do.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._depth = 0  # of `iter()` calls that are measured: a loader may be made of another one
+        self._replaced: list[tuple[type, str, Any]] = []
+
+    def measure(self, module: str) -> None:
+        """Measures the loaders of an imported module of `MEASURED`. Idempotent."""
+        (home, iterators, method), loaders = MEASURED[module]
+        self._replace(getattr(sys.modules[module], loaders), "__iter__", self._measured_iter)
+        self._replace(getattr(sys.modules[home], iterators), method, self._measured_next)
+
+    def undo(self) -> None:
+        """Puts the classes' own methods back, unless another has replaced them since. Idempotent."""
+        for kind, name, original in reversed(self._replaced):
+            if getattr(vars(kind).get(name), "__wrapped__", None) is original:
+                setattr(kind, name, original)
+        self._replaced.clear()
+
+    def _replace(self, kind: type, name: str, wrapper: Callable[[Any], Any]) -> None:
+        original = vars(kind)[name]
+        if any(known[:2] == (kind, name) for known in self._replaced):
+            return
+        self._replaced.append((kind, name, original))
+        setattr(kind, name, wrapper(original))
+
+    def _measured_iter(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def measured_iter(self_: Any) -> Any:
+            if self._depth:
+                return original(self_)
+            begun = time.perf_counter()
+            self._depth += 1
+            try:
+                iterator = original(self_)
+            finally:
+                self._depth -= 1
+            if hasattr(iterator, "__dict__"):
+                ready = time.perf_counter()
+                engine = "stoker" if type(iterator).__module__.startswith("stoker.") else "torch"
+                record = self._recorder.begin(self_, _site(), begun, ready, engine)
+                vars(iterator)[MARK] = record
+            return iterator
+
+        return measured_iter
+
+    def _measured_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        recorder, clock = self._recorder, time.perf_counter
+
+        @functools.wraps(original)
+        def measured_next(self_: Any) -> Any:
+            record: EpochRecord | None = vars(self_).get(MARK)
+            if record is None:  # made by other means than iter(loader): no loader is known
+                return original(self_)
+            asked = clock()
+            try:
+                batch = original(self_)
+            except StopIteration:
+                del vars(self_)[MARK]
+                recorder.end(record, asked, clock())
+                raise
+            recorder.batch(record, asked, clock(), samples_in(batch, record.single))
+            return batch
+
+        return measured_next
+
+
+def _site() -> str:
+    """Returns the line of the user's program that iterates: "train.py:31"; else that of the nearest library."""
+    frame: Any = sys._getframe(2)
+    nearest = frame
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((*_LIBRARIES, "<frozen")) and not file.startswith(_OURS):
+            nearest = frame
+            break
+        frame = frame.f_back
+    return f"{os.path.basename(nearest.f_code.co_filename)}:{nearest.f_lineno}"
+
+
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep

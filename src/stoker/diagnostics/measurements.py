@@ -1,0 +1,237 @@
+"""`Measurements`: what a measured run has recorded, and the summary of each of its loaders."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stoker.diagnostics.process_tree import TreeSample
+
+
+class Span(NamedTuple):
+    """Batches that arrived one after the other: requested from `asked` on, the last one received at `got`.
+
+    Times are seconds of `time.perf_counter()`. `batches` is 0 for the request that found the end of an epoch.
+    """
+
+    asked: float
+    got: float
+    batches: int
+    waited: float
+    samples: int
+
+
+@dataclass
+class EpochSpans:
+    """One pass over a loader.
+
+    Attributes:
+        begun: `iter(loader)` was called.
+        ready: it returned.
+        spans: in order.
+    """
+
+    begun: float
+    ready: float
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def until(self) -> float:
+        """Returns the end of the last span."""
+        return self.spans[-1].got if self.spans else self.ready
+
+
+@dataclass
+class MeasuredLoader:
+    """A loader of a measured program; several of the same line and settings are one.
+
+    Attributes:
+        about: settings, engine, `site` (the line that iterates), `pid`, `rank`.
+        epochs: in order.
+        made: how many loaders there were.
+    """
+
+    about: dict[str, Any]
+    epochs: list[EpochSpans] = field(default_factory=list)
+    made: int = 1
+
+    def summary(self, samples: Sequence[TreeSample] = ()) -> LoaderSummary:
+        """Returns the sums over all epochs.
+
+        Args:
+            samples: of the processes, from which CPU time and memory during the epochs follow.
+        """
+        waited = first = steady_waited = steady = spent = cpu = 0.0
+        batches = count = 0
+        peak = 0
+        for epoch in self.epochs:
+            spent += epoch.until - epoch.begun
+            waited += epoch.ready - epoch.begun + sum(span.waited for span in epoch.spans)
+            batches += sum(span.batches for span in epoch.spans)
+            count += sum(span.samples for span in epoch.spans)
+            if epoch.spans:
+                late = epoch.spans[0].got - epoch.begun
+                first = max(first, late)
+                steady += epoch.until - epoch.spans[0].got
+                steady_waited += sum(span.waited for span in epoch.spans[1:])
+            cpu += cpu_between(samples, epoch.begun, epoch.until)
+            peak = max(peak, peak_between(samples, epoch.begun, epoch.until))
+        return LoaderSummary(
+            self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
+            peak,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LoaderSummary:
+    """The sums of a loader. Times are in seconds, memory in bytes.
+
+    Attributes:
+        about: settings of the loader.
+        made: loaders that were summed up.
+        epochs: passes that were begun.
+        batches: received.
+        samples: received.
+        spent: from each `iter(loader)` to the last batch of that epoch.
+        waited: of it, inside the loader.
+        first: the longest time from `iter(loader)` to the first batch.
+        steady: spent after the first batch of each epoch.
+        steady_waited: of it, inside the loader.
+        cpu: CPU-seconds of all processes of the program meanwhile.
+        peak: most proportional memory of all processes of the program meanwhile; 0 if unknown.
+    """
+
+    about: dict[str, Any]
+    made: int
+    epochs: int
+    batches: int
+    samples: int
+    spent: float
+    waited: float
+    first: float
+    steady: float
+    steady_waited: float
+    cpu: float
+    peak: int
+
+    @property
+    def rate(self) -> float:
+        """Returns samples per second."""
+        return self.samples / self.spent if self.spent else 0.0
+
+    @property
+    def share(self) -> float:
+        """Returns the share of its time that the program waited for a batch."""
+        return min(1.0, self.waited / self.spent) if self.spent else 0.0
+
+    @property
+    def steady_share(self) -> float:
+        """Returns the same without the first batch of each epoch."""
+        return min(1.0, self.steady_waited / self.steady) if self.steady else 0.0
+
+    @property
+    def name(self) -> str:
+        """Returns the line that iterates, and the rank if there is one."""
+        rank = self.about["rank"]
+        return str(self.about["site"]) + ("" if rank is None else f" rank {rank}")
+
+
+class Measurements:
+    """The records of a run, read from its folder as they come.
+
+    Attributes:
+        begun, until: when the program was started, and when it had ended or was looked at last.
+        samples: of its processes.
+        cpu: CPU-seconds of the whole program, known at its end.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    def __init__(self) -> None:
+        self.begun = self.until = 0.0
+        self.samples: list[TreeSample] = []
+        self.cpu = 0.0
+        self.interrupted = False
+        self._offsets: dict[str, int] = {}
+        self._processes: dict[str, dict[str, Any]] = {}
+        self._loaders: dict[tuple[str, int], MeasuredLoader] = {}
+        self._kinds: dict[tuple[Any, ...], MeasuredLoader] = {}
+        self._epochs: dict[tuple[str, int, int], EpochSpans] = {}
+
+    @property
+    def loaders(self) -> list[MeasuredLoader]:
+        """Returns the loaders that were iterated over, in the order of their first epochs."""
+        return list(self._kinds.values())
+
+    @property
+    def peak(self) -> int:
+        """Returns the most proportional memory of all processes, in bytes."""
+        return max((sample.memory for sample in self.samples), default=0)
+
+    def ended(self, cpu: float) -> None:
+        """Records the end of the program, and the CPU-seconds of the processes that it waited for."""
+        seen = self.samples[-1].cpu if self.samples else 0.0
+        self.cpu = max(cpu, seen)
+
+    def read(self, folder: str) -> None:
+        """Reads what was written to the folder since the last call. A line that is not complete is left for later."""
+        for name in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, name), "rb") as file:
+                file.seek(self._offsets.get(name, 0))
+                complete, _, _ = file.read().rpartition(b"\n")
+            if not complete:
+                continue
+            self._offsets[name] = self._offsets.get(name, 0) + len(complete) + 1
+            for line in complete.splitlines():
+                self._heed(name, json.loads(line))
+
+    def _heed(self, file: str, record: Any) -> None:
+        if isinstance(record, list):
+            loader, epoch, *span = record
+            self._epochs[file, loader, epoch].spans.append(Span(*span))
+        elif "pid" in record:
+            self._processes[file] = record
+        elif "epoch" in record:
+            spans = EpochSpans(record["begun"], record["ready"])
+            self._epochs[file, record["loader"], record["epoch"]] = spans
+            self._loaders[file, record["loader"]].epochs.append(spans)
+        else:
+            self._loaders[file, record["loader"]] = self._of_kind(file, record)
+
+    def _of_kind(self, file: str, record: dict[str, Any]) -> MeasuredLoader:
+        process = self._processes[file]
+        about = {name: value for name, value in record.items() if name != "loader"}
+        about |= {"pid": process["pid"], "rank": process["rank"]}
+        key = tuple(sorted((name, repr(value)) for name, value in about.items()))
+        if (known := self._kinds.get(key)) is not None:
+            known.made += 1
+            return known
+        found = self._kinds[key] = MeasuredLoader(about)
+        return found
+
+
+def cpu_between(samples: Sequence[TreeSample], begin: float, end: float) -> float:
+    """Returns the CPU-seconds of all processes between two times, interpolated between samples."""
+    return max(0.0, _cpu_at(samples, end) - _cpu_at(samples, begin))
+
+
+def _cpu_at(samples: Sequence[TreeSample], when: float) -> float:
+    after = bisect.bisect_left(samples, when, key=lambda sample: sample.time)
+    if after == 0 or after == len(samples):
+        return samples[min(after, len(samples) - 1)].cpu if samples else 0.0
+    low, high = samples[after - 1], samples[after]
+    return low.cpu + (high.cpu - low.cpu) * (when - low.time) / (high.time - low.time)
+
+
+def peak_between(samples: Sequence[TreeSample], begin: float, end: float) -> int:
+    """Returns the most memory of the samples between two times, the nearest ones outside included."""
+    return max((sample.memory for sample in _around(samples, begin, end)), default=0)
+
+
+def _around(samples: Sequence[TreeSample], begin: float, end: float) -> Iterator[TreeSample]:
+    first = max(0, bisect.bisect_left(samples, begin, key=lambda sample: sample.time) - 1)
+    last = bisect.bisect_right(samples, end, key=lambda sample: sample.time) + 1
+    yield from samples[first:last]

@@ -1,0 +1,228 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const element = (id) => document.getElementById(id);
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+function time(seconds) {
+  if (seconds >= 120) return `${(seconds / 60).toFixed(1)} min`;
+  if (seconds >= 1) return `${seconds.toFixed(2)} s`;
+  return seconds >= 1e-3 ? `${(1e3 * seconds).toFixed(1)} ms` : `${(1e6 * seconds).toFixed(0)} µs`;
+}
+
+function size(bytes) {
+  if (!bytes) return "unknown";
+  return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`;
+}
+
+function fill(table, head, rows) {
+  const line = (cells, kind, parent) => {
+    const row = parent.insertRow();
+    cells.forEach((cell, number) => {
+      const box = document.createElement(number && kind === "td" ? "td" : "th");
+      box.scope = kind === "th" ? "col" : "row";
+      if (box.tagName === "TD") box.removeAttribute("scope");
+      box.textContent = cell;
+      row.append(box);
+    });
+  };
+  line(head, "th", table.createTHead());
+  const body = table.createTBody();
+  rows.forEach((row) => line(row, "td", body));
+}
+
+function showWords() {
+  const main = data.loaders[data.main];
+  element("verdict").textContent = main ? main.text : "No loader was iterated over.";
+  element("change").textContent = (main && main.change) || "";
+  const parts = [`${time(data.seconds)}`, `${data.cpu_seconds.toFixed(1)} CPU-seconds on ${data.cpus} CPUs`];
+  parts.push(`memory at most ${size(data.peak_memory)}`, `engine ${data.engine}`);
+  if (data.interrupted) parts.push("interrupted");
+  element("run").textContent = parts.join(" · ");
+  const head = ["loader", "workers", "epochs", "batches", "samples/s", "waited", "first batch", "CPU-s", "memory"];
+  fill(element("loaders"), head, data.loaders.map((one) => [
+    `${one.name} ${one.settings.dataset}${one.loaders > 1 ? ` ×${one.loaders}` : ""}`,
+    String(one.settings.num_workers), one.epochs.toLocaleString(), one.batches.toLocaleString(),
+    Math.round(one.samples_per_second).toLocaleString(), `${(100 * one.waited_share).toFixed(1)}%`,
+    time(one.first_batch), one.cpu_seconds.toFixed(1), size(one.peak_memory)]));
+  data.loaders.forEach((one, number) => {
+    if (number === data.main) return;
+    const paragraph = document.createElement("p");
+    paragraph.textContent = `${one.name}: ${one.text} ${one.change || ""}`;
+    element("verdicts").append(paragraph);
+  });
+  const stages = ["loader", "stage", "median", "90%", "99%", "longest", "in all"];
+  fill(element("stages"), stages, data.stages.map((one) => [one.loader, one.stage, ...one.times.map(time)]));
+  fill(element("longest"), ["loader", "epoch", "batch", "waited", "at"], data.longest.map((one) => [
+    data.loaders[one.loader].name, String(one.epoch), String(one.batch), time(one.waited), time(one.at)]));
+}
+
+/* The timeline: spans are [asked, got, batches, waited, samples] in microseconds, by loader and epoch, in order. */
+class Timeline {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.all = [0, Math.max(1e3, data.seconds * 1e6)];
+    this.view = [...this.all];
+    this.only = null;
+    this.pointers = new Map();
+    new ResizeObserver(() => this.draw()).observe(canvas);
+    canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && Math.abs(event.deltaX) > Math.abs(event.deltaY)) return;
+      event.preventDefault();
+      this.zoom(event.deltaY < 0 ? 0.8 : 1.25, this.at(event));
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      this.pointers.set(event.pointerId, event.clientX);
+    });
+    canvas.addEventListener("pointermove", (event) => this.moved(event));
+    for (const name of ["pointerup", "pointercancel"]) {
+      canvas.addEventListener(name, (event) => this.pointers.delete(event.pointerId));
+    }
+    canvas.addEventListener("keydown", (event) => {
+      const width = this.view[1] - this.view[0];
+      const done = { "+": () => this.zoom(0.5), "-": () => this.zoom(2), ArrowLeft: () => this.move(-width / 4),
+        ArrowRight: () => this.move(width / 4), Home: () => this.show(...this.all) }[event.key];
+      if (!done) return;
+      event.preventDefault();
+      done();
+    });
+  }
+
+  rows() { return data.loaders.map((_, number) => number).filter((one) => this.only === null || one === this.only); }
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return this.view[0] + (this.view[1] - this.view[0]) * ((event.clientX - box.left) / box.width);
+  }
+
+  show(low, high) {
+    const width = Math.min(Math.max(high - low, 20), this.all[1] - this.all[0]);
+    const begin = Math.min(Math.max(low, this.all[0]), this.all[1] - width);
+    this.view = [begin, begin + width];
+    this.draw();
+  }
+
+  zoom(factor, around = (this.view[0] + this.view[1]) / 2) {
+    this.show(around - (around - this.view[0]) * factor, around + (this.view[1] - around) * factor);
+  }
+
+  move(by) { this.show(this.view[0] + by, this.view[1] + by); }
+
+  moved(event) {
+    const before = this.pointers.get(event.pointerId);
+    if (before === undefined) { this.name(event); return; }
+    const scale = (this.view[1] - this.view[0]) / this.canvas.clientWidth;
+    if (this.pointers.size === 2) {
+      const [first, second] = [...this.pointers.values()];
+      const old = Math.abs(first - second);
+      this.pointers.set(event.pointerId, event.clientX);
+      const [one, other] = [...this.pointers.values()];
+      if (old > 10) this.zoom(old / Math.max(10, Math.abs(one - other)));
+      return;
+    }
+    this.pointers.set(event.pointerId, event.clientX);
+    this.move((before - event.clientX) * scale);
+  }
+
+  /* Says what is under the pointer. */
+  name(event) {
+    const row = Math.floor(event.offsetY / (this.canvas.clientHeight / Math.max(1, this.rows().length)));
+    const loader = this.rows()[row], when = this.at(event);
+    element("shown").textContent = loader === undefined ? "" : this.found(loader, when);
+  }
+
+  found(loader, when) {
+    for (const [number, epoch] of data.spans[loader].entries()) {
+      if (when < epoch.begun || when > epoch.until) continue;
+      let batch = 0, low = epoch.begun;
+      for (const [asked, got, batches, waited] of epoch.spans) {
+        const what = batches > 1 ? `batches ${batch} to ${batch + batches - 1}` : batches ? `batch ${batch}` : "the end";
+        if (when < asked) return `${data.loaders[loader].name}, epoch ${number}: step of ${time((asked - low) / 1e6)}`;
+        if (when <= got) return `${data.loaders[loader].name}, epoch ${number}: waited ${time(waited / 1e6)} for ${what}`;
+        batch += batches;
+        low = got;
+      }
+    }
+    return "";
+  }
+
+  draw() {
+    const { canvas } = this, rows = this.rows(), ratio = window.devicePixelRatio || 1;
+    const height = Math.max(60, 40 * rows.length + 24), width = canvas.clientWidth;
+    canvas.style.height = `${height}px`;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    const pen = canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    const [low, high] = this.view, x = (when) => ((when - low) / (high - low)) * width;
+    const lane = (height - 24) / Math.max(1, rows.length);
+    this.drawn = 0;
+    rows.forEach((loader, row) => {
+      for (const epoch of data.spans[loader]) {
+        if (epoch.until < low || epoch.begun > high) continue;
+        const box = (begin, end, fill, shift) => {
+          pen.fillStyle = fill;
+          pen.fillRect(x(begin), row * lane + 16 + shift, Math.max(x(end) - x(begin), 0.5), lane - 22 - shift);
+          this.drawn += 1;
+        };
+        box(epoch.begun, epoch.until, colour("step"), 0);
+        box(epoch.begun, epoch.ready, colour("wait"), 0);
+        let edge = -1;  // several waits within a pixel are one
+        for (const [asked, got, batches, waited] of epoch.spans) {
+          if (got < low || asked > high) continue;
+          const end = batches > 1 ? asked + waited : got;  // of many batches: the part of the time that was waited
+          if (x(end) - edge < 0.5 && x(end) - x(asked) < 0.5) continue;
+          box(asked, end, colour("wait"), 0);
+          edge = x(end);
+        }
+      }
+      pen.fillStyle = colour("text");
+      pen.font = "12px system-ui, sans-serif";
+      pen.fillText(data.loaders[loader].name, 4, row * lane + 12);
+    });
+    pen.fillStyle = colour("quiet");
+    pen.font = "11px system-ui, sans-serif";
+    pen.fillText(time(low / 1e6), 4, height - 6);
+    const end = time(high / 1e6);
+    pen.fillText(end, width - pen.measureText(end).width - 4, height - 6);
+  }
+}
+
+function plot(id, title, times, series, value) {
+  const box = element(id);
+  if (times.length < 2) { box.remove(); return; }
+  const axis = { stroke: colour("quiet"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
+  const options = {
+    title, width: box.clientWidth, height: 200, scales: { x: { time: false }, y: { range: (_, __, most) => [0, most || 1] } },
+    axes: [{ ...axis, values: (_, all) => all.map((one) => `${one} s`) }, { ...axis, size: 70, values: (_, all) => all.map(value) }],
+    series: [{ label: "time", value: (_, one) => (one === null ? "" : `${one.toFixed(2)} s`) },
+      ...series.map((one, number) => ({ label: one.label, stroke: ["#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#eab308"][number % 6],
+        width: 2, points: { show: false }, spanGaps: false, value: (_, at) => (at === null ? "" : value(at)) }))],
+  };
+  const chart = new uPlot(options, [times, ...series.map((one) => one.values)], box);
+  new ResizeObserver(() => chart.setSize({ width: box.clientWidth, height: 200 })).observe(box);
+}
+
+showWords();
+const timeline = new Timeline(element("timeline"));
+data.loaders.forEach((one, number) => element("filter").add(new Option(one.name, String(number))));
+element("filter").addEventListener("change", (event) => {
+  timeline.only = event.target.value === "" ? null : Number(event.target.value);
+  timeline.draw();
+});
+element("zoom-in").addEventListener("click", () => timeline.zoom(0.5));
+element("zoom-out").addEventListener("click", () => timeline.zoom(2));
+element("zoom-all").addEventListener("click", () => timeline.show(...timeline.all));
+element("zoom-longest").addEventListener("click", () => {
+  const longest = data.longest[0];
+  if (!longest) return;
+  const at = longest.at * 1e6, wide = longest.waited * 1e6;
+  timeline.show(at - wide, at + 2 * wide);
+  element("shown").textContent = `waited ${time(longest.waited)} for batch ${longest.batch} of epoch ${longest.epoch}`;
+});
+const named = (key) => data.over_time.loaders.map((one) => ({ label: data.loaders[one.loader].name, values: one[key] }));
+plot("rate", "samples/s", data.over_time.times, named("rate"), (one) => Math.round(one).toLocaleString());
+plot("share", "share of time waited", data.over_time.times, named("share"), (one) => `${Math.round(100 * one)}%`);
+const processes = data.processes;
+plot("memory", "memory of all processes", processes.times, [{ label: "memory", values: processes.memory }], (one) => (one ? size(one) : "0"));
+plot("cpu", "CPUs in use", processes.times, [{ label: "CPUs", values: processes.cpus }], (one) => one.toFixed(1));

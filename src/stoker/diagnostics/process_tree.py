@@ -1,0 +1,90 @@
+"""CPU time and memory of a process and all its descendants, read from `/proc` by another process (Linux)."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from stoker._machine import memory
+from stoker._machine.cgroups import read
+
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+INTERVAL = 0.25
+"""Seconds between samples, at least."""
+
+SHARE = 0.01
+"""Share of one CPU that reading the memory may take: that of many or large processes is read less often."""
+
+
+@dataclass(frozen=True)
+class TreeSample:
+    """All processes of a tree at one moment.
+
+    Attributes:
+        time: seconds of `time.perf_counter()`.
+        cpu: CPU-seconds of all processes seen so far, those that have ended included.
+        memory: proportional memory in bytes (a shared page is counted once) when it was last read; 0 if unknown.
+        processes: how many there are.
+    """
+
+    time: float
+    cpu: float
+    memory: int
+    processes: int
+
+
+class ProcessTree:
+    """Samples the descendants of this process.
+
+    Args:
+        root: pid of the first of them.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._seconds: dict[tuple[int, str], float] = {}
+        self._due = self._memory_due = 0.0
+        self._memory = 0
+        self.samples: list[TreeSample] = []
+
+    def sample_if_due(self) -> None:
+        """Takes a sample, unless the latest one is too recent."""
+        now = time.perf_counter()
+        if now >= self._due:
+            self._due = now + INTERVAL
+            self.sample()
+
+    def sample(self) -> None:
+        """Takes a sample now, and halves the number of samples if there are very many."""
+        alive, now = self._alive(), time.perf_counter()
+        if now >= self._memory_due:
+            self._memory = sum(memory.proportional(pid) for pid in alive)
+            self._memory_due = now + (time.perf_counter() - now) / SHARE
+        self.samples.append(TreeSample(now, sum(self._seconds.values()), self._memory, len(alive)))
+        if len(self.samples) > 20_000:
+            del self.samples[1:-1:2]
+
+    def _alive(self) -> list[int]:
+        """Returns the pids of the root and its descendants, and notes their CPU time."""
+        pids, waiting = [], [self._root]
+        while waiting:
+            pid = waiting.pop()
+            if (stat := read(f"/proc/{pid}/stat")) is None:
+                continue
+            fields = stat.rpartition(") ")[2].split()
+            self._seconds[pid, fields[19]] = (int(fields[11]) + int(fields[12])) / _TICK
+            if fields[0] != "Z":
+                pids.append(pid)
+            waiting += children_of(pid)
+        return pids
+
+
+def children_of(pid: int) -> list[int]:
+    """Returns the pids of a process's children, of all its threads; none if it has ended."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for thread in threads for child in (read(f"/proc/{pid}/task/{thread}/children") or "").split()]

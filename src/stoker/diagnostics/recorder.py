@@ -1,0 +1,174 @@
+"""`Recorder`: writes what the loaders of a measured process do to a file, for the process that measures it.
+
+Only the standard library is imported: the recorder is in the process before the user's script. No thread is started.
+The file holds lines of JSON. An object describes a loader (`{"loader": 0, ...}`) or the beginning of an epoch
+(`{"epoch": 0, "loader": 0, "begun": ..., "ready": ...}`); a list is a span of time in which batches arrived:
+`[loader, epoch, asked, got, batches, waited, samples]`, where `batches` is 0 at the end of an epoch. Times are seconds
+of `time.perf_counter()`, which on Linux is one clock for all processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import weakref
+from typing import Any
+
+FLUSH = 0.25
+"""Seconds between writes. A process that is killed loses the records of that time."""
+
+TOGETHER = 0.001
+"""Seconds within which batches are summed up: a loop that takes microseconds for a batch is not slowed by records."""
+
+SINGLE = 20_000
+"""Records of a process; batches that follow are summed up until the next write."""
+
+DESCRIBED = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last")
+
+
+class EpochRecord:
+    """An epoch under way: the numbers of its loader and of itself."""
+
+    __slots__ = ("epoch", "loader", "single")
+
+    def __init__(self, loader: int, epoch: int, single: bool) -> None:
+        self.loader = loader
+        self.epoch = epoch
+        self.single = single  # one sample in each batch, because batch_size is None
+
+
+class Recorder:
+    """Records loaders, epochs and batches of this process. Not for several threads at once, as loaders are not.
+
+    Args:
+        folder: where the file is made, when there is something to write.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._file: int | None = None
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """Begins without a record: also in a forked process, which has a file of its own."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+        self._pid = os.getpid()
+        self._lines: list[Any] = []
+        self._open: list[Any] | None = None  # the latest span, of an epoch under way
+        self._flushed = 0.0
+        self._left = SINGLE
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._epochs: dict[int, int] = {}
+        self._is_off = False
+
+    def begin(self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch") -> EpochRecord:
+        """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`."""
+        number = self._number(loader, site, engine)
+        epoch = self._epochs[number] = self._epochs.get(number, -1) + 1
+        self._open = None
+        self._lines.append({"epoch": epoch, "loader": number, "begun": begun, "ready": ready})
+        single = getattr(loader, "batch_sampler", None) is None and getattr(loader, "batch_size", None) is None
+        return EpochRecord(number, epoch, single)
+
+    def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
+        """Records a batch that was requested at `asked` and received at `got`."""
+        last = self._open
+        if last is not None and last[0] == record.loader and (got - last[2] < TOGETHER or self._left <= 0):
+            last[3] = got
+            last[4] += 1
+            last[5] += got - asked
+            last[6] += samples
+        else:
+            self._left -= 1
+            self._open = [record.loader, record.epoch, asked, got, 1, got - asked, samples]
+            self._lines.append(self._open)
+        if got - self._flushed > FLUSH:
+            self.flush(got)
+
+    def end(self, record: EpochRecord, asked: float, got: float) -> None:
+        """Records the end of an epoch."""
+        self._open = None
+        self._lines.append([record.loader, record.epoch, asked, got, 0, got - asked, 0])
+        self.flush(got)
+
+    def flush(self, now: float | None = None) -> None:
+        """Writes all records. An error of the file system ends the recording, with one line on standard error."""
+        self._flushed = time.perf_counter() if now is None else now
+        lines, self._lines, self._open = self._lines, [], None
+        if self._is_off or not lines:
+            return
+        try:
+            if self._file is None:
+                self._file = self._opened()
+            data = memoryview("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self._is_off = True
+            sys.stderr.write(f"stoker run: process {self._pid} is no longer measured: {error}\n")
+
+    def close(self) -> None:
+        """Writes all records and closes the file."""
+        self.flush()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _opened(self) -> int:
+        path = os.path.join(self._folder, f"{self._pid}.jsonl")
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        about = {"pid": self._pid, "rank": os.environ.get("RANK")}
+        os.write(file, f"{json.dumps(about)}\n".encode())
+        return file
+
+    def _number(self, loader: Any, site: str, engine: str) -> int:
+        key = id(loader)
+        if key in self._known and self._known[key][0]() is loader:
+            return self._known[key][1]
+        number = len(self._epochs)
+        self._known[key] = weakref.ref(loader), number
+        self._epochs[number] = -1
+        self._lines.append({"loader": number, "site": site, "engine": engine, **described(loader)})
+        return number
+
+
+def described(loader: Any) -> dict[str, Any]:
+    """Returns a loader's settings as plain values. Calls no method of the user's beside `len()` of the dataset."""
+    dataset = getattr(loader, "dataset", None)
+    settings = {name: getattr(loader, name, None) for name in DESCRIBED}
+    settings["context"] = _context(loader)
+    plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
+    return {"dataset": type(dataset).__name__, "class": type(loader).__name__, **plain}
+
+
+def _context(loader: Any) -> str | None:
+    context = getattr(loader, "multiprocessing_context", None)
+    return context if isinstance(context, str) else getattr(context, "_name", None)
+
+
+def samples_in(batch: Any, single: bool) -> int:
+    """Returns the samples of a batch: the length of its first array, tensor or list of texts; 1 if it is unknown."""
+    if single:
+        return 1
+    if type(batch) is list and batch:  # as the usual collation makes it: this is called for each batch
+        batch = batch if isinstance(batch[0], str | bytes) else batch[0]
+    for _ in range(8):
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return int(shape[0]) if len(shape) else 1
+        if isinstance(batch, dict) or hasattr(batch, "keys"):
+            inner = next(iter(batch.values()), None)
+        elif isinstance(batch, list | tuple) and batch:
+            inner = batch[0]
+        else:
+            return 1
+        if isinstance(inner, str | bytes | int | float | bool):
+            return len(batch)
+        batch = inner
+    return 1

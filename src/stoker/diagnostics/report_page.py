@@ -1,0 +1,192 @@
+"""The report of a measured run: one HTML file that needs no network, with the verdict first.
+
+`page/` holds the page, its script and its style, and uPlot 1.6.32 (MIT), which draws the curves. The timeline is a
+canvas of our own. Everything is put into one file; a content security policy forbids the page to load anything else.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
+from stoker.diagnostics.run_result import as_dict
+
+PAGE = Path(__file__).with_name("page")
+
+SPANS = 20_000
+"""Spans in the page, some 35 bytes each; neighbours are joined until there are no more."""
+
+BINS = 200
+"""Points of each curve."""
+
+LONGEST = 20
+"""Waits that are listed."""
+
+MOST_LOADERS = 40
+"""Loaders in the page; those with the least time are left out."""
+
+
+def write_report(known: Measurements, path: str, title: str, engine: str) -> None:
+    """Writes the report of a run, some 100 kB to 1 MB.
+
+    Args:
+        known: the run.
+        path: of the HTML file.
+        title: the command that was run.
+        engine: "torch" or "stoker".
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    text = json.dumps(page_data(known, engine), separators=(",", ":"))
+    parts = {
+        "title": html.escape(title),
+        "version": html.escape(version("stoker")),
+        "style": _read("uPlot.min.css") + _read("page.css"),
+        "uplot": _read("uPlot.iife.min.js"),
+        "script": _read("page.js"),
+        "data": text.replace("<", "\\u003c"),
+    }
+    page = _read("page.html")
+    for name, part in parts.items():
+        before, _, after = page.partition(f"{{{{{name}}}}}")
+        page = before + part + after if name != "title" else page.replace("{{title}}", part)
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _read(name: str) -> str:
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def page_data(known: Measurements, engine: str) -> dict[str, Any]:
+    """Returns what the page shows, as plain JSON values. Times of spans are microseconds from the start of the run."""
+    most = sorted(known.loaders, key=lambda loader: -loader.summary().spent)[:MOST_LOADERS]
+    loaders = [loader for loader in known.loaders if loader in most]
+    whole = as_dict(known)
+    shown = [one for loader, one in zip(known.loaders, whole["loaders"], strict=True) if loader in most]
+    waiting = [one["waited"] for one in shown]
+    step = max(1, -(-sum(len(epoch.spans) for loader in loaders for epoch in loader.epochs) // SPANS))
+    return {
+        **whole,
+        "loaders": shown,
+        "engine": engine,
+        "main": waiting.index(max(waiting)) if waiting else None,
+        "spans": [[_epoch(epoch, known.begun, step) for epoch in loader.epochs] for loader in loaders],
+        "over_time": over_time(loaders, known.begun, known.until),
+        "processes": processes(known),
+        "stages": [row for loader in loaders for row in stages(loader)],
+        "longest": longest(loaders, known.begun),
+    }
+
+
+def _epoch(epoch: EpochSpans, base: float, step: int) -> dict[str, Any]:
+    def when(seconds: float) -> int:
+        return round(1e6 * (seconds - base))
+
+    spans = joined(epoch.spans, step)
+    return {
+        "begun": when(epoch.begun),
+        "ready": when(epoch.ready),
+        "until": when(epoch.until),
+        "spans": [[when(one.asked), when(one.got), one.batches, round(1e6 * one.waited), one.samples] for one in spans],
+    }
+
+
+def joined(spans: list[Span], step: int) -> list[Span]:
+    """Returns spans with each `step` neighbours as one."""
+    if step == 1:
+        return spans
+    groups = [spans[first : first + step] for first in range(0, len(spans), step)]
+    return [
+        Span(
+            group[0].asked,
+            group[-1].got,
+            sum(span.batches for span in group),
+            sum(span.waited for span in group),
+            sum(span.samples for span in group),
+        )
+        for group in groups
+    ]
+
+
+def over_time(loaders: list[MeasuredLoader], begin: float, end: float) -> dict[str, Any]:
+    """Returns samples per second, and the share of time waited, of each loader in equal parts of the run.
+
+    None stands for a part in which the loader was not in use.
+    """
+    width = (end - begin) / BINS or 1.0
+    curves = []
+    for number, loader in enumerate(loaders):
+        spent, waited, samples = [0.0] * BINS, [0.0] * BINS, [0.0] * BINS
+        for epoch in loader.epochs:
+            _spread(spent, epoch.begun - begin, epoch.until - begin, epoch.until - epoch.begun, width)
+            _spread(waited, epoch.begun - begin, epoch.ready - begin, epoch.ready - epoch.begun, width)
+            before = epoch.begun
+            for span in epoch.spans:
+                _spread(waited, span.asked - begin, span.got - begin, span.waited, width)
+                _spread(samples, before - begin, span.got - begin, span.samples, width)
+                before = span.got
+        used = [seconds > 0.01 * width for seconds in spent]
+        rate = [round(count / width, 3) if use else None for count, use in zip(samples, used, strict=True)]
+        share = [
+            round(min(1.0, part / whole), 4) if use else None
+            for part, whole, use in zip(waited, spent, used, strict=True)
+        ]
+        curves.append({"loader": number, "rate": rate, "share": share})
+    return {"times": [round((part + 0.5) * width, 4) for part in range(BINS)], "loaders": curves}
+
+
+def _spread(bins: list[float], begin: float, end: float, amount: float, width: float) -> None:
+    """Adds an amount to the bins that a time covers, in proportion."""
+    first, last = (min(max(int(when / width), 0), len(bins) - 1) for when in (begin, end))
+    if first == last or end <= begin:
+        bins[last] += amount
+        return
+    for part in range(first, last + 1):
+        inside = min(end, (part + 1) * width) - max(begin, part * width)
+        bins[part] += amount * max(0.0, inside) / (end - begin)
+
+
+def processes(known: Measurements) -> dict[str, list[float]]:
+    """Returns memory, and CPUs in use since the sample before, of all processes."""
+    samples = known.samples[:: max(1, len(known.samples) // 1000)]
+    pairs = list(itertools.pairwise(samples))
+    return {
+        "times": [round(after.time - known.begun, 3) for _, after in pairs],
+        "memory": [after.memory for _, after in pairs],
+        "cpus": [round(max(0.0, after.cpu - before.cpu) / (after.time - before.time), 3) for before, after in pairs],
+    }
+
+
+def stages(loader: MeasuredLoader) -> Iterator[dict[str, Any]]:
+    """Yields median, 90 %, 99 %, longest and sum of the waits and the steps of a loader's single batches."""
+    waits, steps = [], []
+    for epoch in loader.epochs:
+        single = [span for span in epoch.spans if span.batches <= 1]
+        waits += [span.waited for span in single if span.batches]
+        steps += [after.asked - span.got for span, after in itertools.pairwise(single)]
+    name = loader.summary().name
+    for stage, times in (("wait for a batch", sorted(waits)), ("your step", sorted(steps))):
+        if times:
+            places = (len(times) // 2, int(0.9 * len(times)), int(0.99 * len(times)), len(times) - 1)
+            yield {"loader": name, "stage": stage, "times": [*(times[place] for place in places), sum(times)]}
+
+
+def longest(loaders: list[MeasuredLoader], base: float) -> list[dict[str, Any]]:
+    """Returns the longest waits for single batches, the longest first."""
+    found = []
+    for number, loader in enumerate(loaders):
+        for count, epoch in enumerate(loader.epochs):
+            batch = 0
+            for span in epoch.spans:
+                if span.batches == 1:
+                    place = {"loader": number, "epoch": count, "batch": batch}
+                    found.append({**place, "waited": span.waited, "at": span.asked - base})
+                batch += span.batches
+    return sorted(found, key=lambda one: -float(one["waited"]))[:LONGEST]

@@ -1,0 +1,47 @@
+"""A measured run as plain values, for JSON and for the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker._machine import cpus
+from stoker.diagnostics.measurements import LoaderSummary, Measurements
+from stoker.diagnostics.verdict import verdict
+
+
+def as_dict(known: Measurements) -> dict[str, Any]:
+    """Returns the whole run as plain JSON values. Times are seconds, memory is in bytes."""
+    usable = cpus.cpus()
+    return {
+        "seconds": known.until - known.begun,
+        "cpu_seconds": known.cpu,
+        "peak_memory": known.peak,
+        "interrupted": known.interrupted,
+        "cpus": usable.number,
+        "loaders": [loader_as_dict(loader.summary(known.samples), usable.number) for loader in known.loaders],
+    }
+
+
+def loader_as_dict(loader: LoaderSummary, cpus: int) -> dict[str, Any]:
+    """Returns a loader's sums and its verdict as plain JSON values."""
+    said = verdict(loader, cpus)
+    return {
+        "name": loader.name,
+        "settings": loader.about,
+        "loaders": loader.made,
+        "epochs": loader.epochs,
+        "batches": loader.batches,
+        "samples": loader.samples,
+        "seconds": loader.spent,
+        "samples_per_second": loader.rate,
+        "waited": loader.waited,
+        "waited_share": loader.share,
+        "waited_share_after_first_batches": loader.steady_share,
+        "first_batch": loader.first,
+        "cpu_seconds": loader.cpu,
+        "peak_memory": loader.peak,
+        "verdict": said.kind,
+        "text": said.text,
+        "change": said.change,
+        "gain_at_most": said.gain,
+    }

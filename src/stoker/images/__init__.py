@@ -1,0 +1,51 @@
+"""Images: decoding of the part that is needed, and Pillow images that decode when their pixels are read.
+
+Pixels are those of Pillow, value for value. Where the compiled part can use Pillow's own libjpeg (`backend()` says
+whether), JPEGs are decoded only as far as a crop needs them. Needs the extra `images` (Pillow), and no loader. Each
+name is loaded on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker import _first_use
+
+if TYPE_CHECKING:
+    from stoker.images.decoding import decode as decode
+    from stoker.images.header import ImageInfo as ImageInfo
+    from stoker.images.header import info as info
+    from stoker.images.kernel import backend as backend
+    from stoker.images.plugin import Registration as Registration
+    from stoker.images.plugin import open as open
+    from stoker.images.plugin import register as register
+    from stoker.images.scaling import Normalize as Normalize
+    from stoker.images.scaling import ToTensor as ToTensor
+    from stoker.images.scaling import normalize as normalize
+    from stoker.images.transforms import CenterCrop as CenterCrop
+    from stoker.images.transforms import Compose as Compose
+    from stoker.images.transforms import PILToTensor as PILToTensor
+    from stoker.images.transforms import RandomCrop as RandomCrop
+    from stoker.images.transforms import RandomHorizontalFlip as RandomHorizontalFlip
+    from stoker.images.transforms import RandomResizedCrop as RandomResizedCrop
+    from stoker.images.transforms import Resize as Resize
+
+_HOMES = {
+    "ImageInfo": "header",
+    "Registration": "plugin",
+    "backend": "kernel",
+    "decode": "decoding",
+    "info": "header",
+    "open": "plugin",
+    "register": "plugin",
+    "CenterCrop": "transforms",
+    "Compose": "transforms",
+    "Normalize": "scaling",
+    "PILToTensor": "transforms",
+    "RandomCrop": "transforms",
+    "RandomHorizontalFlip": "transforms",
+    "RandomResizedCrop": "transforms",
+    "Resize": "transforms",
+    "ToTensor": "scaling",
+    "normalize": "scaling",
+}
+__all__ = sorted(_HOMES)
+__getattr__ = _first_use.loading(__name__, _HOMES)

@@ -1,0 +1,14 @@
+"""Pillow, imported in this file only: with an error that names the extra where it is missing."""
+
+from __future__ import annotations
+
+from stoker.errors import MissingExtraError
+
+try:
+    import PIL
+    from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
+    from PIL import _imaging as imaging
+except ImportError as error:
+    raise MissingExtraError("images need Pillow, which is not installed: pip install 'stoker[images]'") from error
+
+__all__ = ["PIL", "Image", "ImageOps", "JpegImagePlugin", "UnidentifiedImageError", "imaging"]

@@ -1,0 +1,337 @@
+"""Transforms of images with torchvision's names and parameters, which decode only what they need.
+
+Each takes a path, the bytes of a file, a Pillow image or a uint8 array (height, width, 3), and returns a uint8 array
+(height, width, 3). In a `Compose` the crop, the resize and the flip are noted and made in one step while the image is
+decoded. Random numbers come from `stoker.sample_rng()`, so they repeat with a loader's seed in processes and threads.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stoker._random.sample_rng import sample_rng
+from stoker.errors import ImageArgumentError
+from stoker.images.kernel import FILTERS
+from stoker.images.pending import PendingImage
+from stoker.images.scaling import Normalize, ToTensor, scaled
+
+TRIES = 10
+"""Boxes that `RandomResizedCrop` draws before it takes the largest one in the middle, as in torchvision."""
+
+PADDING_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
+"""Names of torchvision, and NumPy's."""
+
+
+class ImageTransform(ABC):
+    """A transform of images.
+
+    Attributes:
+        reads_files: whether it takes a path or the bytes of a file.
+    """
+
+    reads_files = True
+
+    def __call__(self, image: Any) -> Any:
+        """Returns the transformed image: a uint8 array (height, width, 3), in memory of its own.
+
+        Args:
+            image: a path, the bytes of a file, a Pillow image, or a uint8 array (height, width, 3) or (height, width).
+
+        Raises:
+            ImageArgumentError: it is none of these, or too small.
+            ImageError, OSError: it cannot be read, as for `stoker.images.decode`.
+
+        Thread safe.
+        """
+        picture = PendingImage.of(image)
+        self.note(picture)
+        return picture.array()
+
+    @abstractmethod
+    def note(self, picture: PendingImage) -> None:
+        """Draws what is random, and notes the operations."""
+
+
+class RandomResizedCrop(ImageTransform):
+    """Crops a random box, of random area and aspect ratio, and resizes it.
+
+    Args:
+        size: height and width of the result; one number for a square.
+        scale: least and greatest area of the box, as shares of the image's.
+        ratio: least and greatest ratio of the box's width to its height.
+        interpolation: "bilinear" or "bicubic", or torchvision's `InterpolationMode`; antialiased.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        interpolation: Any = "bilinear",
+    ) -> None:
+        self.size = _pair("size", size)
+        self.scale = _range("scale", scale)
+        self.ratio = _range("ratio", ratio)
+        self.interpolation = _filter(interpolation)
+
+    def note(self, picture: PendingImage) -> None:
+        picture.crop(*self._box(picture.width, picture.height))
+        picture.resize(self.size[1], self.size[0], self.interpolation)
+
+    def _box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Returns left, upper, width and height, drawn as in torchvision: area and logarithm of the ratio uniformly."""
+        rng = sample_rng().random_generator
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(TRIES):
+            area = width * height * rng.uniform(*self.scale)
+            ratio = math.exp(rng.uniform(low, high))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return rng.randint(0, width - w), rng.randint(0, height - h), w, h
+        w, h = width, height
+        if width / height < self.ratio[0]:
+            h = min(height, max(1, round(width / self.ratio[0])))
+        elif width / height > self.ratio[1]:
+            w = min(width, max(1, round(height * self.ratio[1])))
+        return (width - w) // 2, (height - h) // 2, w, h
+
+    def __repr__(self) -> str:
+        return (
+            f"RandomResizedCrop(size={self.size}, scale={self.scale}, ratio={self.ratio}, "
+            f"interpolation={self.interpolation!r})"
+        )
+
+
+class Resize(ImageTransform):
+    """Resizes the image.
+
+    Args:
+        size: height and width of the result; one number for the shorter edge, which keeps the aspect ratio.
+        interpolation: "bilinear" or "bicubic", or torchvision's `InterpolationMode`; antialiased.
+        max_size: greatest length of the longer edge. Only where `size` is one number, which it must exceed.
+    """
+
+    def __init__(self, size: int | Sequence[int], interpolation: Any = "bilinear", max_size: int | None = None) -> None:
+        self.edge: int | None = None
+        self.size: Any = size
+        if not isinstance(size, Sequence) or len(size) == 1:
+            self.edge = _pair("size", size)[0]
+        else:
+            self.size = _pair("size", size)
+        if max_size is not None and (self.edge is None or max_size <= self.edge):
+            raise ImageArgumentError(
+                f"max_size={max_size} needs a size of one number that is smaller, and size is {size}"
+            )
+        self.max_size = max_size
+        self.interpolation = _filter(interpolation)
+
+    def note(self, picture: PendingImage) -> None:
+        picture.resize(*self._target(picture.width, picture.height), self.interpolation)
+
+    def _target(self, width: int, height: int) -> tuple[int, int]:
+        if self.edge is None:
+            return self.size[1], self.size[0]
+        short, long = sorted((width, height))
+        new_short, new_long = self.edge, int(self.edge * long / short)
+        if self.max_size is not None and new_long > self.max_size:
+            new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
+        return (new_short, new_long) if width <= height else (new_long, new_short)
+
+    def __repr__(self) -> str:
+        return f"Resize(size={self.size}, interpolation={self.interpolation!r}, max_size={self.max_size})"
+
+
+class CenterCrop(ImageTransform):
+    """Crops the middle of the image. A smaller image is padded with black first.
+
+    Args:
+        size: height and width of the result; one number for a square.
+    """
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.size = _pair("size", size)
+
+    def note(self, picture: PendingImage) -> None:
+        height, width = self.size
+        left, upper = (max(0, (want - have) // 2) for want, have in ((width, picture.width), (height, picture.height)))
+        right = max(0, (width - picture.width + 1) // 2)
+        lower = max(0, (height - picture.height + 1) // 2)
+        if left or upper or right or lower:
+            picture.pad(left, upper, right, lower, "constant", 0)
+        picture.crop(round((picture.width - width) / 2), round((picture.height - height) / 2), width, height)
+
+    def __repr__(self) -> str:
+        return f"CenterCrop(size={self.size})"
+
+
+class RandomCrop(ImageTransform):
+    """Crops a random box of a given size.
+
+    Args:
+        size: height and width of the result; one number for a square.
+        padding: pixels of padding: one number for all sides, two for left and right, upper and lower, or four for left,
+            upper, right and lower. None for no padding.
+        pad_if_needed: whether a smaller image is padded, by the missing pixels on both sides. Otherwise it is an error.
+        fill: value of the padding where `padding_mode` is "constant": a number, or three.
+        padding_mode: "constant", "edge", "reflect" or "symmetric".
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        padding: int | Sequence[int] | None = None,
+        pad_if_needed: bool = False,
+        fill: int | tuple[int, ...] = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        self.size = _pair("size", size)
+        self.padding = None if padding is None else _sides(padding)
+        self.pad_if_needed = pad_if_needed
+        self.fill = fill
+        if padding_mode not in PADDING_MODES:
+            raise ImageArgumentError(f"padding_mode={padding_mode!r} is none of {', '.join(map(repr, PADDING_MODES))}")
+        self.padding_mode = padding_mode
+
+    def note(self, picture: PendingImage) -> None:
+        height, width = self.size
+        mode = PADDING_MODES[self.padding_mode]
+        if self.padding is not None:
+            picture.pad(*self.padding, mode, self.fill)
+        across, down = max(0, width - picture.width), max(0, height - picture.height)
+        if self.pad_if_needed and (across or down):
+            picture.pad(across, down, across, down, mode, self.fill)
+        elif across or down:
+            raise ImageArgumentError(
+                f"RandomCrop of {height} x {width} needs an image at least as large, and this one has "
+                f"{picture.height} x {picture.width} pixels (height x width): use pad_if_needed=True, or Resize before"
+            )
+        if (picture.width, picture.height) != (width, height):
+            rng = sample_rng().random_generator
+            upper, left = rng.randint(0, picture.height - height), rng.randint(0, picture.width - width)
+            picture.crop(left, upper, width, height)
+
+    def __repr__(self) -> str:
+        return f"RandomCrop(size={self.size}, padding={self.padding})"
+
+
+class RandomHorizontalFlip(ImageTransform):
+    """Mirrors the image left to right, with a given probability.
+
+    Args:
+        p: the probability, from 0 to 1.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p <= 1:
+            raise ImageArgumentError(f"p={p} is no probability: it must be from 0 to 1")
+        self.p = p
+
+    def note(self, picture: PendingImage) -> None:
+        if sample_rng().random_generator.random() < self.p:
+            picture.flip()
+
+    def __repr__(self) -> str:
+        return f"RandomHorizontalFlip(p={self.p})"
+
+
+class PILToTensor:
+    """Converts a uint8 array (height, width, 3) to a uint8 tensor (3, height, width): a view of the same memory."""
+
+    reads_files = False
+
+    def __call__(self, image: Any) -> Any:
+        """Returns the tensor, or an array of that shape where torch is not installed."""
+        return scaled(PendingImage.of(image).array(), None)
+
+    def __repr__(self) -> str:
+        return "PILToTensor()"
+
+
+class Compose:
+    """Applies transforms one after another.
+
+    Neighbouring transforms of this module share one decoding step, and `ToTensor` with `Normalize` behind it is one
+    pass. Other callables receive what the transform before them returns: a uint8 array, or a tensor after `ToTensor`.
+
+    Args:
+        transforms: callables of one argument.
+
+    Attributes:
+        transforms: the list, which may be changed.
+    """
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+        for transform in transforms:
+            if not callable(transform):
+                raise ImageArgumentError(f"Compose was given {transform!r}, which cannot be called")
+        self.transforms = list(transforms)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether the first transform takes a path or the bytes of a file."""
+        return bool(self.transforms) and getattr(self.transforms[0], "reads_files", False) is True
+
+    def __call__(self, image: Any) -> Any:
+        """Returns the transformed image. Thread safe if the transforms are."""
+        value, place = image, 0
+        while place < len(self.transforms):
+            transform = self.transforms[place]
+            place += 1
+            if isinstance(transform, ImageTransform):
+                value = PendingImage.of(value)
+                transform.note(value)
+                continue
+            if isinstance(value, PendingImage):
+                value = value.array()
+            after = self.transforms[place] if place < len(self.transforms) else None
+            if type(transform) is ToTensor and type(after) is Normalize:
+                value, place = scaled(PendingImage.of(value).array(), after), place + 1
+            else:
+                value = transform(value)
+        return value.array() if isinstance(value, PendingImage) else value
+
+    def __repr__(self) -> str:
+        return "\n".join(["Compose(", *(f"    {transform!r}" for transform in self.transforms), ")"])
+
+
+def _pair(name: str, value: Any) -> tuple[int, int]:
+    """Returns height and width."""
+    values = _whole_numbers(value)
+    values = values * 2 if len(values) == 1 else values
+    if len(values) != 2 or min(values) < 1:
+        raise ImageArgumentError(f"{name}={value!r} is neither a positive integer nor a pair (height, width) of them")
+    return values[0], values[1]
+
+
+def _whole_numbers(value: Any) -> tuple[int, ...]:
+    """Returns one or several integers as a tuple, which is empty where one is no integer."""
+    try:
+        return (operator.index(value),) if not isinstance(value, Sequence) else tuple(map(operator.index, value))
+    except TypeError:
+        return ()
+
+
+def _range(name: str, value: Sequence[float]) -> tuple[float, float]:
+    if len(value) != 2 or not 0 < value[0] <= value[1]:
+        raise ImageArgumentError(f"{name}={value!r} is no pair (least, greatest) of positive numbers")
+    return float(value[0]), float(value[1])
+
+
+def _filter(interpolation: Any) -> str:
+    """Returns the name of a filter; torchvision's `InterpolationMode` has it as its value."""
+    name = getattr(interpolation, "value", interpolation)
+    if name not in FILTERS:
+        raise ImageArgumentError(f"interpolation={interpolation!r} is none of {', '.join(map(repr, FILTERS))}")
+    return str(name)
+
+
+def _sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
+    values = _whole_numbers(padding)
+    if len(values) not in (1, 2, 4) or min(values) < 0:
+        raise ImageArgumentError(f"padding={padding!r} is neither one, two nor four numbers of pixels")
+    left, upper, right, lower = values * (4 // len(values))
+    return left, upper, right, lower

@@ -1,0 +1,153 @@
+"""The loader behind a torch loader: made of its attributes at first use, and anew if one of them is another object."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from stoker import errors
+from stoker._accounting.event_dispatcher import users_level
+from stoker._options import argument_checks
+from stoker._options.loader_options import is_iterable
+from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
+from stoker.integrations._install.jpegs import register_jpegs
+from stoker.loader import from_torch
+from stoker.loader.dataloader import DataLoader
+from stoker.loader.hidden import HiddenLoader
+
+_READ = (
+    *("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
+    *("generator", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order", "batch_size", "drop_last"),
+    *("_auto_collation", "_index_sampler", "_dataset_kind"),
+)
+"""Attributes of a torch loader from which its batches follow."""
+
+_PASSED = _READ[:12]
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+
+
+class Behind:
+    """What stands behind a torch loader: a loader of ours, or nothing.
+
+    Args:
+        values: of the loader's attributes when it was made.
+        loader: ours; None if the loader stays torch's.
+    """
+
+    def __init__(self, values: list[Any], loader: HiddenLoader | None) -> None:
+        self.values = values
+        self.loader = loader
+
+    def fits(self, values: list[Any]) -> bool:
+        """Returns whether the loader's attributes are still the same objects, or equal numbers."""
+        return len(values) == len(self.values) and all(map(_is_same, self.values, values))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, (int, float)) and type(one) is type(other) and one == other)
+
+
+def kept_behind(loader: Any) -> HiddenLoader | None:
+    """Returns the loader of ours that was made behind a torch loader, or None. Makes none."""
+    kept: Behind | None = loader.__dict__.get(HIDDEN)
+    return None if kept is None else kept.loader
+
+
+def behind(loader: Any) -> HiddenLoader | None:
+    """Returns the loader of ours behind a torch loader, made now if there is none or an attribute has changed.
+
+    Returns None, and warns once for each loader, if the loader stays torch's: Stoker refuses its arguments.
+    """
+    settings = CURRENT.settings
+    if settings is None or isinstance(loader, DataLoader):
+        return None
+    try:
+        values = [getattr(loader, name) for name in _READ]
+    except AttributeError:
+        return None  # its class never called torch's constructor: torch's own method says so
+    kept: Behind | None = loader.__dict__.get(HIDDEN)
+    if kept is None or not kept.fits(values):
+        kept = loader.__dict__[HIDDEN] = _made(loader, values, kept, settings)
+        CURRENT.loaders[id(loader)] = loader
+        if "_iterator" in loader.__dict__:  # torch's persistent workers end with their last user
+            loader.__dict__["_iterator"] = None
+    return kept.loader
+
+
+def forget_all() -> None:
+    """Takes the loaders of ours from behind all torch loaders. Iterators in use go on; idle workers end."""
+    for loader in list(CURRENT.loaders.values()):
+        loader.__dict__.pop(HIDDEN, None)
+    CURRENT.loaders.clear()
+
+
+def _made(loader: Any, values: list[Any], before: Behind | None, settings: Settings) -> Behind:
+    old = None if before is None else before.loader
+    try:
+        hidden = HiddenLoader(_preparation(settings), **_arguments(loader, values, settings))
+        if old is not None and old.has_place:
+            hidden.load_state_dict(old.state_dict())
+    except Exception as error:  # whatever the cause: the program runs on as it did without us
+        if before is None or before.loader is not None:
+            _tell(f"{_name(loader)} stays on torch's engine: {type(error).__name__}: {error}")
+        return Behind(values, None)
+    finally:
+        if old is not None:
+            old.close()
+    return Behind(values, hidden)
+
+
+def _arguments(loader: Any, values: list[Any], settings: Settings) -> dict[str, Any]:
+    """Returns the arguments of the loader of ours.
+
+    Raises:
+        TypeError: the loader contradicts itself.
+    """
+    found = dict(zip(_READ, values, strict=True))
+    given = {name: found[name] for name in _PASSED}
+    if not given["num_workers"]:
+        given = {name: value for name, value in given.items() if name not in _OF_WORKERS}
+    if not given["num_workers"] or argument_checks.asks_for_threads(found["multiprocessing_context"]):
+        given["seeding"] = "worker"  # the samples' draws are this process's, and torch's order may follow from them
+    is_stream = bool(found["_dataset_kind"])
+    if is_stream != is_iterable(found["dataset"]):
+        raise TypeError(f"_dataset_kind={found['_dataset_kind']} does not fit a {type(found['dataset']).__name__}")
+    given |= {"output": "torch", "shard": "none"}
+    if is_stream:
+        batched = found["_auto_collation"]
+        return given | {"batch_size": found["batch_size"] if batched else None, "drop_last": found["drop_last"]}
+    sampler = found["_index_sampler"]
+    if settings.order == "stoker" and sampler in (loader.batch_sampler, loader.sampler):
+        ordered = from_torch.order_of(loader, None)
+        if ordered.get("shuffle"):
+            return given | ordered | {"batch_size": found["batch_size"], "drop_last": found["drop_last"]}
+    return given | (
+        {"batch_sampler": sampler} if found["_auto_collation"] else {"sampler": sampler, "batch_size": None}
+    )
+
+
+def _preparation(settings: Settings) -> Callable[[], object] | None:
+    return register_jpegs if settings.images else None
+
+
+def _name(loader: Any) -> str:
+    kind = type(loader)
+    dataset = type(getattr(loader, "dataset", None)).__name__
+    return f"a {kind.__module__}.{kind.__qualname__} of a {dataset}"
+
+
+def _tell(text: str) -> None:
+    warnings.warn(text, errors.StokerWarning, stacklevel=users_level())
+
+
+def stays_torchs(owner: str, why: str) -> None:
+    """Warns that loaders of a class keep torch's engine."""
+    _tell(f"{owner} stays on torch's engine: {why}")
+
+
+def is_torchs_own(function: Any, module: str) -> bool:
+    """Returns whether a function is the one that its class was defined with, and no script's."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename == getattr(sys.modules[module], "__file__", None)

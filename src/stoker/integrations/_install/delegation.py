@@ -1,0 +1,99 @@
+"""What torch's `DataLoader` gets: its iterators and its state are those of the loader behind it.
+
+Each function does as the one before it where nothing stands behind a loader, also after the installation is undone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker import errors
+from stoker.integrations._install.behind import behind, kept_behind
+from stoker.integrations._install.changes import ORIGINAL, Changes, original_of
+from stoker.integrations._install.current import HIDDEN
+from stoker.loader.stateful import as_torchdatas
+
+_NAMES = ("__iter__", "_get_iterator", "state_dict", "load_state_dict")
+
+
+def put_on(kind: type, changes: Changes, *, iter_too: bool = True, stateful: bool = False) -> None:
+    """Lets the loaders of a class ask the loaders behind them.
+
+    Args:
+        kind: torch's `DataLoader`, or a subclass with an engine of its own.
+        changes: where it is recorded.
+        iter_too: whether `__iter__` is the class's own, and no script's.
+        stateful: whether it has torchdata's states.
+    """
+    made = _functions(kind, stateful)
+    for name in _NAMES:
+        if name != "__iter__" or iter_too:
+            setattr(made[name], ORIGINAL, original_of(kind, name))
+            changes.put(kind, name, made[name])
+    changes.put(kind, "_iterator", _IteratorAttribute())
+
+
+def _functions(kind: type, stateful: bool) -> dict[str, Any]:
+    first = {name: original_of(kind, name) for name in _NAMES}
+
+    def __iter__(self: Any) -> Any:
+        return first["__iter__"](self) if behind(self) is None else self._get_iterator()
+
+    def _get_iterator(self: Any) -> Any:
+        hidden = behind(self)
+        if hidden is None:
+            return first["_get_iterator"](self)
+        hidden._IterableDataset_len_called = self._IterableDataset_len_called
+        return iter(hidden)
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        """Returns the state right after the last batch received; an empty one if the loader stays torch's."""
+        hidden = kept_behind(self)
+        hidden = behind(self) if hidden is None else hidden
+        if hidden is None:
+            return {} if first["state_dict"] is None else first["state_dict"](self)
+        state = hidden.state_dict()
+        return as_torchdatas(hidden, state) if stateful else state
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        """Makes the next `iter()` continue from a state; an empty one, of a loader that stayed torch's, says nothing.
+
+        Raises:
+            StateFormatError, StateMismatchError: the state does not fit. The loader is unchanged.
+        """
+        hidden = behind(self)
+        if hidden is not None:
+            if state_dict:
+                hidden.load_state_dict(state_dict)
+        elif first["load_state_dict"] is not None:
+            first["load_state_dict"](self, state_dict)
+        elif state_dict:
+            raise errors.StateMismatchError(
+                "this state is of a loader that ran on Stoker's engine, but this loader stays on torch's, which cannot "
+                "go on from it. Its warning said why; or call stoker.install() before the state is loaded."
+            )
+
+    return {each.__name__: each for each in (__iter__, _get_iterator, state_dict, load_state_dict)}
+
+
+class _IteratorAttribute:
+    """`loader._iterator`: the persistent iterator of the loader behind. Frameworks end its workers by setting None."""
+
+    def __get__(self, loader: Any, kind: type | None = None) -> Any:
+        if loader is None:
+            return self
+        own = loader.__dict__
+        if HIDDEN in own and own.get("_iterator") is None and (hidden := kept_behind(loader)) is not None:
+            return hidden._iterator
+        try:
+            return own["_iterator"]
+        except KeyError:
+            raise AttributeError(f"{type(loader).__name__!r} object has no attribute '_iterator'") from None
+
+    def __set__(self, loader: Any, value: Any) -> None:
+        loader.__dict__["_iterator"] = value  # torch's methods read it once the installation is undone
+        if value is None and (hidden := kept_behind(loader)) is not None:
+            hidden.close()
+
+    def __delete__(self, loader: Any) -> None:
+        loader.__dict__.pop("_iterator", None)

@@ -1,0 +1,55 @@
+"""Installs at the first loader of a process that found our `sitecustomize`.
+
+Not right after torch's import: `import stoker` itself imports torch, and would meet itself half loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import warnings
+from typing import Any
+
+from stoker import errors
+
+
+def wait() -> None:
+    """Waits for the first loader: of torch's class, of torchdata's, or an iterator that is called by hand."""
+    import torch.utils.data.dataloader as torchs
+
+    from stoker.integrations._install.changes import ORIGINAL, Changes
+
+    loaders, iterators, changes = torchs.DataLoader, torchs._MultiProcessingDataLoaderIter, Changes()
+    init, before = loaders.__init__, loaders.__init_subclass__.__func__  # type: ignore[attr-defined]
+
+    def now() -> None:
+        changes.undo()
+        from stoker.integrations._install.apply import apply
+        from stoker.integrations._install.children import VARIABLE
+        from stoker.integrations._install.current import CURRENT, Settings
+
+        if CURRENT.settings is None and not CURRENT.was_undone and (told := os.environ.get(VARIABLE)):
+            try:
+                apply(Settings(**json.loads(told)))
+            except (errors.InstallError, errors.FrameworkVersionError) as error:
+                warnings.warn(f"stoker is not installed in this child: {error}", errors.StokerWarning, stacklevel=3)
+
+    @functools.wraps(init)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        now()
+        init(self, *arguments, **named)
+
+    def __init_subclass__(kind: Any, /, **named: Any) -> None:
+        before(kind, **named)
+        if kind.__module__.startswith("torchdata."):
+            now()
+
+    def __new__(kind: type, *arguments: Any, **named: Any) -> Any:
+        now()
+        return kind.__new__(kind, *arguments, **named)
+
+    setattr(__init__, ORIGINAL, init)
+    changes.put(loaders, "__init__", __init__)
+    changes.put(loaders, "__init_subclass__", classmethod(__init_subclass__))
+    changes.put(iterators, "__new__", __new__)

@@ -1,0 +1,1 @@
+"""The steps of an epoch in the trainer, which the iterator joins."""

@@ -1,0 +1,64 @@
+"""`HiddenLoader`: the loader behind a loader of torch's, after `stoker.install()`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from stoker import errors
+from stoker.loader.dataloader import DataLoader
+from stoker.loader.iterator import LoaderIterator
+from stoker.loader.record import record_of
+
+
+class HiddenLoader(DataLoader[Any]):
+    """A loader that does what torch's does and no more.
+
+    It calls no method of the user's that torch's loader does not call, reads streams as torch reads them, and repeats
+    no warning that torch's loader has given.
+
+    Args:
+        prepare: called before samples are made in a process.
+        **arguments: as `DataLoader`.
+    """
+
+    def __init__(self, prepare: Callable[[], object] | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        record_of(self).follow_torch(prepare)
+
+    def check_worker_number_rationality(self) -> None:
+        """Does nothing: torch's loader has warned."""
+
+    def _get_iterator(self) -> LoaderIterator:
+        iterator = HiddenIterator(self)
+        record_of(self).latest = weakref.ref(iterator)
+        return iterator
+
+    @property
+    def has_place(self) -> bool:
+        """Returns whether a state was loaded from which the next epoch goes on."""
+        return record_of(self).resumed is not None
+
+
+class HiddenIterator(LoaderIterator):
+    """The iterator of a hidden loader. A script's own `__iter__` may restart it through torch's."""
+
+    def __init__(self, loader: HiddenLoader) -> None:
+        self._hidden = weakref.ref(loader)
+        super().__init__(loader)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Starts a new epoch on the same workers.
+
+        Args:
+            loader: the hidden loader, or the torch loader before it.
+            first_iter: unused, as torch's.
+
+        Raises:
+            IteratorClosedError: the loader was made anew meanwhile.
+        """
+        hidden = self._hidden()
+        if hidden is None:
+            raise errors.IteratorClosedError("the loader of this iterator was made anew: call iter(loader)")
+        super()._reset(hidden, first_iter)

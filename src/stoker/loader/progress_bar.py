@@ -1,0 +1,135 @@
+"""`DataLoader.progress`: a bar for an epoch, drawn by rich, or else by tqdm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from stoker.errors import MissingExtraError
+from stoker.loader.record import record_of
+
+_INTERVAL = 0.1
+"""Seconds between two drawings: smooth to the eye, and little work beside batches of some microseconds."""
+
+_WIDE = 75
+"""Columns of a terminal, without the name, from which on all is shown; in fewer, rich would cut the counts away."""
+
+
+class _Bar(Protocol):
+    def show(self, batches: int, text: str) -> None:
+        """Draws the bar at a number of batches."""
+
+    def close(self) -> None:
+        """Leaves the bar as it was drawn last, and restores the terminal."""
+
+
+class RichBar:
+    """A bar of rich, drawn without a thread: workers are forked safely from this process only without other threads.
+
+    Args:
+        name: in front of the bar.
+        total: batches in the epoch, or None.
+        at: batches that the bar begins with.
+    """
+
+    def __init__(self, name: str, total: int | None, at: int) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        columns: list[progress.ProgressColumn] = [
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[text]}", markup=False),
+        ]
+        if console.width >= _WIDE + len(name):
+            columns = [
+                progress.TextColumn("{task.description}", markup=False),
+                progress.BarColumn(bar_width=20),
+                *columns,
+                progress.TimeRemainingColumn(compact=True),
+            ]
+        self._progress = progress.Progress(*columns, console=console, auto_refresh=False)
+        self._task = self._progress.add_task(name, total=total, completed=at, text="")
+        self._progress.start()
+
+    def show(self, batches: int, text: str) -> None:
+        self._progress.update(self._task, completed=batches, text=text, refresh=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+class TqdmBar:
+    """A bar of tqdm, in notebooks a widget; the arguments are those of `RichBar`."""
+
+    def __init__(self, name: str, total: int | None, at: int) -> None:
+        from tqdm.auto import tqdm
+
+        class Unwatched(tqdm):  # type: ignore[misc, unused-ignore]
+            monitor_interval = 0  # no thread, for the same reason
+
+        self._bar: Any = Unwatched(desc=name, total=total, initial=at, unit="batch", mininterval=0, miniters=1)
+
+    def show(self, batches: int, text: str) -> None:
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(batches - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _kind() -> type[RichBar] | type[TqdmBar]:
+    try:
+        import rich.progress  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        return RichBar
+    try:
+        import tqdm.auto  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            "progress() needs rich or tqdm, and neither is installed: pip install 'stoker[cli]'"
+        ) from error
+    return TqdmBar
+
+
+def progress(loader: Any, name: str) -> Iterator[Any]:
+    """Returns the iterator of `DataLoader.progress`. The packages are looked for now, the epoch begins at `next()`."""
+    return _shown(loader, name, _kind())
+
+
+def _shown(loader: Any, name: str, kind: type[RichBar] | type[TqdmBar]) -> Iterator[Any]:
+    batches, record = iter(loader), record_of(loader)
+    received = record.progress  # of this epoch, also if another one begins meanwhile
+    bar: _Bar = kind(name, _length(loader), received.batches_done)
+    try:
+        begun = drawn = time.perf_counter()
+        waited, text, at = 0.0, "", received.batches_done
+        while True:
+            asked = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            now = time.perf_counter()
+            waited += now - asked
+            at, samples = received.batches_done, record.ledger.epoch.delivered
+            text = f"{samples / (now - begun):,.0f} samples/s, {waited / (now - begun):.0%} waited"
+            if now - drawn >= _INTERVAL:
+                bar.show(at, text)
+                drawn = now
+            yield batch
+    finally:
+        try:
+            bar.show(at, text)
+        finally:
+            bar.close()
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):  # a stream without a length
+        return None

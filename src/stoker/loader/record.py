@@ -1,0 +1,162 @@
+"""`LoaderRecord`: a loader's data beside torch's attributes, in one private attribute.
+
+No name of Stoker's can collide with an attribute, a property or a method of a subclass: the engine reads Stoker's
+options from this record alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stoker import errors
+from stoker._accounting.event_dispatcher import users_level
+from stoker._accounting.ledger import Ledger
+from stoker._autotune.hint import Hint
+from stoker._engine.timings import TimingSink
+from stoker._epoch.epoch_counter import EpochCounter, SilentEpochs
+from stoker._epoch.progress import Progress
+from stoker._options.loader_options import STOKERS, TORCHS, LoaderOptions
+from stoker._state.schema import START, Place
+
+if TYPE_CHECKING:
+    from stoker._autotune.controller import AutotuneController
+
+NAME = "_stoker"
+"""The attribute of a loader that holds its record."""
+
+
+SKIPPED_AT_MOST = 10_000
+"""Batches of an epoch that `skip()` leaves out."""
+
+
+class LoaderRecord:
+    """The private part of a loader. Used by the thread that iterates.
+
+    Args:
+        options: as the loader was made.
+        auto: finds the number of workers, with `num_workers="auto"`.
+
+    Attributes:
+        epochs: counts the loader's epochs.
+        progress: counts what the latest iterator has delivered.
+        resumed: the place at which the next iterator begins, after `load_state_dict`.
+        ledger: counts the samples of all epochs.
+        told: texts of warnings and kinds of events that were already reported.
+        hint: suggests workers once, with `num_workers=0`.
+        latest: the latest iterator.
+        timing_sink: receives the times of each batch; None for no timings. Set by a profiler before `iter(loader)`:
+            workers that are there already measure nothing.
+        skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
+    """
+
+    def __init__(self, options: LoaderOptions, auto: AutotuneController | None) -> None:
+        self._made_with = options
+        self.auto = auto
+        self.epochs = EpochCounter()
+        self.progress = Progress()
+        self.resumed: Place | None = None
+        self.ledger = Ledger()
+        self.told: set[str] = set()
+        self.hint = None if options.num_workers else Hint()
+        self.latest: weakref.ref[Any] | None = None
+        self.timing_sink: TimingSink | None = None
+        self.skipped: tuple[int, frozenset[int]] | None = None
+
+    def skip(self, batches: frozenset[int], is_stream: bool) -> None:
+        """Leaves batches out of the next epoch, beside those left out of it already."""
+        if is_stream:
+            raise errors.SamplerError(
+                "skip() needs batches with numbers, and those of a stream have none. Leave samples out in the stream: "
+                "stoker.FilterDataset."
+            )
+        before = self.skipped[1] if self.skipped is not None and self.skipped[0] == self.epochs.begun else frozenset()
+        if len(before | batches) > SKIPPED_AT_MOST:
+            raise ValueError(
+                f"skip() leaves out at most {SKIPPED_AT_MOST:,} batches of an epoch, because the state lists them, and "
+                f"these are {len(before | batches):,}. To begin later, load a state of that place."
+            )
+        self.skipped = self.epochs.begun, before | batches
+
+    def skipped_at(self, place: Place) -> frozenset[int]:
+        """Returns the batches from a place of the next epoch on that `skip()` leaves out of it."""
+        if self.skipped is None or self.skipped[0] != self.epochs.begun:
+            return frozenset()
+        return frozenset(number for number in self.skipped[1] if number >= place.batches)
+
+    def take_skipped(self, place: Place) -> tuple[Place, frozenset[int]]:
+        """Returns a place of the epoch that begins now, and its batches to be left out, which are part of the place."""
+        skipped, self.skipped = self.skipped_at(place), None
+        return place._replace(ahead=place.ahead | skipped), skipped
+
+    def options(self, loader: Any) -> LoaderOptions:
+        """Returns the options as they are now: torch's attributes may have been set since the loader was made."""
+        return dataclasses.replace(
+            self._made_with,
+            **{name: getattr(loader, name) for name in TORCHS},
+            is_stream=bool(loader._dataset_kind),
+            auto_collation=loader._auto_collation,
+            index_sampler=loader._index_sampler,
+            reported_length=loader._IterableDataset_len_called,
+        )
+
+    def follow_torch(self, prepare: Callable[[], object] | None) -> None:
+        """Makes the loader do what torch's does and no more: no `set_epoch` is called, nothing is suggested.
+
+        Args:
+            prepare: called before samples are made in a process.
+        """
+        self._made_with = dataclasses.replace(self._made_with, shard="torch", prepare=prepare)
+        self.epochs, self.hint = SilentEpochs(), None
+
+    @property
+    def own_sampler(self) -> Any:
+        """Returns the sampler that the loader made because none was given, else None."""
+        return self._made_with.own_sampler
+
+    def own(self) -> dict[str, Any]:
+        """Returns Stoker's own options by name, as the loader was made."""
+        return {name: getattr(self._made_with, name) for name in STOKERS}
+
+    def automatic(self, loader: Any) -> AutotuneController | None:
+        """Returns the controller of the number of workers, unless the script has set `num_workers` meanwhile."""
+        if self.auto is not None and not self.auto.obeyed(loader):
+            self.auto = None
+        return self.auto
+
+    def obey_set_epoch(self) -> None:
+        """Forgets a loaded state if `set_epoch` asks for another epoch."""
+        if self.epochs.moved and self.resumed is not None:
+            self.resumed, self.progress = None, Progress()
+
+    def tell_once(self, text: str) -> None:
+        """Warns, unless this loader has warned so before."""
+        if text not in self.told:
+            self.told.add(text)
+            warnings.warn(text, errors.StokerWarning, stacklevel=users_level())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process counts and measures for itself, from the start of this one's next epoch
+        own = {"progress": Progress(self.resumed or START), "ledger": Ledger(), "latest": None, "timing_sink": None}
+        own["auto"] = None if self.auto is None else self.auto.copy()
+        return {**self.__dict__, **own}
+
+    def __copy__(self) -> LoaderRecord:
+        other = object.__new__(LoaderRecord)
+        other.__dict__.update(self.__getstate__(), epochs=copy.copy(self.epochs))
+        return other
+
+
+def record_of(loader: Any) -> LoaderRecord:
+    """Returns the record of a loader."""
+    record: LoaderRecord = vars(loader)[NAME]
+    return record
+
+
+def options_of(loader: Any) -> LoaderOptions:
+    """Returns the options of a loader as they are now."""
+    return record_of(loader).options(loader)

@@ -1,0 +1,1 @@
+"""Sources: datasets and streams that read files and stores where they lie. Each is one file or package."""

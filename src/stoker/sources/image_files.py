@@ -1,0 +1,257 @@
+"""`ImageFiles`: images from a list of files, or from a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stoker.datasets.base import Dataset
+from stoker.datasets.column import Array, NumberColumn, TextColumn
+from stoker.datasets.columnar import Columns, columns, of_columns, stores_of
+from stoker.errors import LabelCountError
+from stoker.sources import read_image, tables
+
+Path = str | os.PathLike[str]
+Self = TypeVar("Self", bound="ImageFiles")
+
+
+class ImageFiles(Dataset[Any]):
+    """Images from a list of files: sample k is `(image, label)`, or the image alone if there are no labels.
+
+        ImageFiles(sorted(glob("photos/*.jpg")))
+        ImageFiles(["a.jpg", "b.jpg"], ["cat", "dog"])              # class names: labels are their indices
+        ImageFiles(paths, key_points)                               # an array (images, points, 2)
+        ImageFiles.from_csv("train.csv", image="file", label="class", root="photos")
+
+    The order is that of the list; a file may occur several times. Paths, contents and labels lie in arrays that all
+    workers share, on any Python and with any start method. No file is looked at before its sample is read. Samples draw
+    no random numbers, unless `transform` does. Immutable, and thus safe in threads, as long as `transform` is.
+
+    Args:
+        images: paths of files, or their contents as `bytes`. Contents are held in memory.
+        labels: one for each image: names of classes, numbers, or arrays of one shape; or any object with `__len__` and
+            `__getitem__`, which is kept as it is. None for images alone.
+        transform: takes the image that `loader` returns, and returns another; runs in the worker.
+        target_transform: takes the label.
+        loader: takes a path, or the contents of a file, and returns an image. The default returns Pillow's, of mode
+            RGB, and closes the file.
+        root: a folder that relative paths start from.
+        classes: names of the classes in the order of their indices. None takes the sorted names that occur.
+
+    Attributes:
+        classes: names of the classes; empty if labels are no names.
+        class_to_idx: from the name of a class to its index.
+        images: the paths or contents, as a sequence.
+        targets: the labels, names of classes as indices, as a sequence; None if there are none.
+        samples: pairs (image, target) as a sequence; None if there are no labels, or they are of several parts or an
+            object of your own.
+
+    Raises:
+        LabelCountError: the numbers of images and labels differ.
+        ValueError: a label is not among `classes`, or labels are of different types or shapes.
+        TypeError: images are neither paths nor `bytes`, or labels are of a type that arrays do not hold.
+
+    `dataset[index]` raises `IndexError` for an index that is out of range, and else what `loader` and the transforms
+    raise, with a note that names the file. A loader's `on_error=` applies.
+    """
+
+    stoker_protocol = True
+
+    def __init__(
+        self,
+        images: Iterable[Path] | Iterable[bytes] | TextColumn,
+        labels: Any = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        loader: Callable[[Any], Any] | None = None,
+        *,
+        root: Path | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.transform = transform
+        self.target_transform = target_transform
+        self.loader: Callable[[Any], Any] = read_image.read_rgb if loader is None else loader
+        self.root = None if root is None else os.path.expanduser(os.fspath(root))
+        images_column = _images(images)
+        self.images: Sequence[Any] = of_columns(images_column)
+        self.classes: list[str] = []
+        self.targets: Any = None
+        self.samples: Sequence[tuple[Any, Any]] | None = None
+        if labels is not None:
+            self.targets, self.classes = _targets(labels, classes)
+            _check_count(len(self.images), len(self.targets))
+            if isinstance(self.targets, Columns) and len(parts := stores_of(self.targets)) == 1:
+                self.samples = of_columns(images_column, *parts)
+        elif classes is not None:
+            raise ValueError("ImageFiles(classes=...) names the classes of labels, and there are no labels")
+        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
+
+    @classmethod
+    def from_csv(
+        cls: type[Self], path: Path, *, image: str, label: str | None = None, root: Path | None = None, **options: Any
+    ) -> Self:
+        """Returns the images that a CSV file with a header lists, in its order.
+
+        Args:
+            path: of a UTF-8 text.
+            image: name of the column of paths.
+            label: name of the column of labels: whole numbers if all are, else numbers if all are, else names of
+                classes.
+            root: the folder that the paths start from. None for the folder of the CSV file.
+            **options: other arguments of `ImageFiles`.
+
+        Raises:
+            ValueError: the file has no such column, or a row has fewer fields than the header; with its line.
+            OSError: the file cannot be read.
+        """
+        images, labels = tables.read_csv(path, image, label)
+        root = os.path.dirname(os.path.abspath(path)) if root is None else root
+        return cls(images, labels, root=root, **options)
+
+    @classmethod
+    def from_parquet(
+        cls: type[Self], path: Path, *, image: str, label: str | None = None, root: Path | None = None, **options: Any
+    ) -> Self:
+        """Returns the images of a Parquet file, in its order. Needs the extra `stoker[parquet]`.
+
+        Args:
+            path: of a file.
+            image: name of the column: paths, the contents of files, or structs of both as Hugging Face writes them.
+            label: name of the column of labels: integers, numbers or texts.
+            root: the folder that the paths start from. None for the folder of the Parquet file.
+            **options: other arguments of `ImageFiles`.
+
+        Raises:
+            ValueError: the file has no such column, a value in it is null, or its type is another.
+            MissingExtraError: pyarrow is not installed.
+            OSError: the file cannot be read, or is no Parquet file (`ValueError` for some).
+        """
+        images, labels = tables.read_parquet(path, image, label)
+        root = os.path.dirname(os.path.abspath(path)) if root is None else root
+        return cls(images, labels, root=root, **options)
+
+    @classmethod
+    def from_sqlite(cls: type[Self], path: Path, query: str, *, root: Path | None = None, **options: Any) -> Self:
+        """Returns the images of an SQLite database, in the order of a query.
+
+            ImageFiles.from_sqlite("samples.sqlite", "SELECT file_path, label_id FROM samples")
+
+        The database is opened for reading alone, and closed at the end.
+
+        Args:
+            path: of the database.
+            query: selects one column, the paths or the contents of files, or two: these and the labels.
+            root: the folder that the paths start from. None for the folder of the database.
+            **options: other arguments of `ImageFiles`.
+
+        Raises:
+            ValueError: the query selects no column or more than two, or a value is NULL.
+            FileNotFoundError: there is no such file.
+            sqlite3.Error: the database, or the query, is wrong.
+        """
+        images, labels = tables.read_sqlite(path, query)
+        root = os.path.dirname(os.path.abspath(path)) if root is None else root
+        return cls(images, labels, root=root, **options)
+
+    def __len__(self) -> int:
+        """Returns the number of images."""
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        """Returns the image at `index`, which may be negative, and its label if there are labels, transformed."""
+        source = self._source(index)
+        with read_image.named(index, source):
+            image: Any = source if read_image.takes_path(self.transform, self.loader) else self.loader(source)
+            if self.transform is not None:
+                image = self.transform(image)
+            if self.targets is None:
+                return image
+            target = self.targets[index]
+            if self.target_transform is not None:
+                target = self.target_transform(target)
+        return image, target
+
+    def describe(self, index: int) -> str:
+        """Returns the path of a sample, or the size of its contents, for messages about it."""
+        source = self._source(index)
+        return source if isinstance(source, str) else f"{len(source):,} bytes"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} images>"
+
+    def _source(self, index: int) -> Any:
+        source = self.images[index]
+        return os.path.join(self.root, source) if self.root is not None and isinstance(source, str) else source
+
+
+def _images(images: Iterable[Any] | TextColumn) -> TextColumn:
+    """Returns a column of paths or contents."""
+    if isinstance(images, TextColumn):
+        return images
+    if isinstance(images, (str, bytes, os.PathLike)):
+        raise TypeError(
+            f"ImageFiles(images): images are a {type(images).__name__}, expected a list of paths. For a folder of "
+            "class folders there is stoker.ImageFolder."
+        )
+    made = columns(os.fspath(each) if isinstance(each, os.PathLike) else each for each in images)
+    column = stores_of(made)[0] if len(made) else None
+    if len(made) == 0:
+        return TextColumn(np.empty(0, np.uint8), np.zeros(1, np.int64), str, None)
+    if not isinstance(column, TextColumn) or column.mask is not None:
+        raise TypeError(
+            f"ImageFiles(images): images hold {made[0]!r}, expected paths, or the contents of files (bytes)"
+        )
+    return column
+
+
+def _targets(labels: Any, classes: Sequence[str] | None) -> tuple[Any, list[str]]:
+    """Returns the labels as a sequence, and the names of classes."""
+    given = list(classes or ())
+    if isinstance(labels, (TextColumn, NumberColumn)):
+        column: Any = labels
+    elif isinstance(labels, np.ndarray) or hasattr(labels, "numpy"):
+        column = _array_column(np.array(labels))  # a copy: the caller may go on with the array
+    elif isinstance(labels, (list, tuple, Columns)) or not hasattr(labels, "__getitem__"):
+        made = columns(labels)
+        if len(stores_of(made)) != 1:
+            return made, given  # tuples or dicts of numbers: targets of several parts
+        column = stores_of(made)[0]
+    else:
+        return labels, given
+    if isinstance(column, TextColumn) and column.kind is str:
+        return _as_classes(column, classes)
+    if given and isinstance(column, NumberColumn) and column.array.dtype.kind in "iu" and len(column):
+        low, high = int(column.array.min()), int(column.array.max())
+        if low < 0 or high >= len(given):
+            raise ValueError(f"ImageFiles(labels, classes): labels from {low} to {high}, and {len(given):,} classes")
+    return of_columns(column), given
+
+
+def _array_column(array: Array) -> NumberColumn:
+    if array.ndim > 1:
+        return NumberColumn(array, np.ndarray, None)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"ImageFiles(labels): an array of {array.dtype}, expected numbers; give names as a list")
+    return NumberColumn(array, array.dtype.type, None)
+
+
+def _as_classes(names: TextColumn, classes: Sequence[str] | None) -> tuple[Any, list[str]]:
+    values = of_columns(names)
+    known = sorted(set(values)) if classes is None else list(classes)
+    index = {name: place for place, name in enumerate(known)}
+    try:
+        found = np.fromiter((index[name] for name in values), np.int64, len(values))
+    except KeyError as error:
+        raise ValueError(
+            f"ImageFiles(labels, classes): the label {error.args[0]!r} is not one of the {len(known):,} classes "
+            f"{', '.join(map(repr, known[:5]))}{', …' if len(known) > 5 else ''}"
+        ) from None
+    return of_columns(NumberColumn(found, int, None)), known
+
+
+def _check_count(images: int, labels: int) -> None:
+    if images != labels:
+        raise LabelCountError(f"{images:,} images and {labels:,} labels: each image needs one label, in the same order")

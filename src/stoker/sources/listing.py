@@ -1,0 +1,221 @@
+"""Lists the files in folders, and lists only those folders again that have changed since.
+
+A folder is unchanged if its inode, its time of modification and its time of change are the same. The system sets the
+latter whenever a file is added, removed or renamed, and no program can set it back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from stoker.datasets.column import Array
+from stoker.errors import FolderError, FolderLoopError, MissingFolderError, NotAFolderError, UnreadableFolderError
+from stoker.sources.path_column import encoded
+
+Stamp = tuple[int, int, int]
+"""Inode, time of modification and time of change of a folder, the times in ns."""
+
+UNSURE: Stamp = (0, 0, 0)
+"""The stamp of a folder that is listed again in any case."""
+
+_GRAIN = 2_000_000_000
+"""Nanoseconds within which two changes of a folder may get the same time: 2 s in the coarsest file system."""
+
+_QUIET, _EACH = 1.0, 0.1
+"""Seconds until the progress line appears, and between two of its texts."""
+
+Accept = Callable[[str], bool]
+"""Returns whether a file is to be listed, by its path."""
+
+
+class ListedFolder(NamedTuple):
+    """A folder, and the files in it that were accepted.
+
+    Attributes:
+        path: below the root.
+        stamp: its state when it was listed.
+        files: the number of files.
+        names: names of the files as UTF-8, in the order of Python's texts, each with a 0 behind it.
+    """
+
+    path: str
+    stamp: Stamp
+    files: int
+    names: bytes | memoryview
+
+
+class Listing(NamedTuple):
+    """All folders below a root, in the order of their paths, class by class."""
+
+    folders: list[ListedFolder]
+    changed: bool
+    """Whether some folder was not taken from an earlier listing."""
+
+
+def list_folders(root: str, tops: Iterable[str], accept: Accept, earlier: Iterable[ListedFolder] = ()) -> Listing:
+    """Lists the files in and below some folders. Links to folders are followed.
+
+    Args:
+        root: path of the folder that holds them.
+        tops: their names, in the order of the listing. A name that leads to no folder is left out.
+        accept: selects the files.
+        earlier: an earlier listing with the same `accept`: its unchanged folders are taken as they are.
+
+    Raises:
+        FolderError: a folder cannot be listed, or holds itself by a link.
+    """
+    known = {folder.path: folder for folder in earlier}
+    children = _children(known)
+    trusted_before = time.time_ns() - _GRAIN
+    result = Listing([], False)
+    changed = False
+    with ProgressLine(root) as progress:
+        for top in tops:
+            if not os.path.isdir(os.path.join(root, top)):
+                continue
+            found = []
+            for folder, anew in _walk(root, top, accept, known, children, trusted_before):
+                found.append(folder)
+                changed = changed or anew
+                progress.add(folder.files)
+            result.folders.extend(sorted(found, key=lambda folder: folder.path))
+    return result._replace(changed=changed or len(known) != len(result.folders))
+
+
+def scan(path: str) -> list[os.DirEntry[str]]:
+    """Returns the entries of a folder.
+
+    Raises:
+        FolderError: it cannot be listed.
+    """
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError as error:
+        raise refusal(path, error) from error
+
+
+def refusal(path: str, error: OSError) -> FolderError:
+    """Returns the error of a folder that cannot be listed."""
+    kind, cure = FolderError, "the system refused to list it"
+    if isinstance(error, FileNotFoundError):
+        kind, cure = MissingFolderError, "there is no such folder: check the path, and whether its disk is mounted"
+    elif isinstance(error, NotADirectoryError):
+        kind, cure = NotAFolderError, "this is a file; an image folder holds a folder for each class"
+    elif isinstance(error, PermissionError):
+        kind, cure = UnreadableFolderError, f"user {os.geteuid()} may not list it: chmod u+rx, or run as its owner"
+    return kind(error.errno, f"{error.strerror}: {cure}", path)
+
+
+def _walk(
+    root: str,
+    top: str,
+    accept: Accept,
+    known: Mapping[str, ListedFolder],
+    children: Mapping[str, list[str]],
+    trusted_before: int,
+) -> Iterator[tuple[ListedFolder, bool]]:
+    """Yields a folder and those below it, each with whether it was listed anew."""
+    waiting: list[tuple[str, dict[tuple[int, int], str]]] = [(top, {})]
+    while waiting:
+        path, above = waiting.pop()
+        full = os.path.join(root, path)
+        try:
+            status = os.stat(full)
+        except OSError as error:
+            raise refusal(full, error) from error
+        identity = status.st_dev, status.st_ino
+        if identity in above:
+            raise FolderLoopError(
+                errno.ELOOP,
+                f"this is a link to {above[identity]}, which holds it, so that the listing would not end: remove the "
+                "link",
+                full,
+            )
+        stamp = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+        folder = known.get(path)
+        below = children.get(path, [])
+        anew = folder is None or folder.stamp != stamp or not _are_folders(root, below)
+        if anew:
+            sure = 0 < max(status.st_mtime_ns, status.st_ctime_ns) < trusted_before
+            folder, below = _listed(root, path, stamp if sure else UNSURE, accept)
+        assert folder is not None
+        yield folder, anew
+        waiting += ((each, {**above, identity: full}) for each in below)
+
+
+def _listed(root: str, path: str, stamp: Stamp, accept: Accept) -> tuple[ListedFolder, list[str]]:
+    """Returns a folder as it is now, and the paths of the folders in it."""
+    full = os.path.join(root, path)
+    files, below = [], []
+    for entry in scan(full):
+        try:
+            is_folder = entry.is_dir()
+        except OSError:  # a link that leads nowhere: reading the file says why
+            is_folder = False
+        if is_folder:
+            below.append(os.path.join(path, entry.name))
+        elif accept(entry.path):
+            files.append(entry.name)
+    files.sort()
+    return ListedFolder(path, stamp, len(files), encoded("\0".join([*files, ""]))), below
+
+
+def _are_folders(root: str, paths: Iterable[str]) -> bool:
+    """Returns whether all of these are still folders: the target of a link may go, and the link stays."""
+    return all(os.path.isdir(os.path.join(root, path)) for path in paths)
+
+
+def _children(known: Mapping[str, ListedFolder]) -> dict[str, list[str]]:
+    children: dict[str, list[str]] = {}
+    for path in known:
+        children.setdefault(os.path.dirname(path), []).append(path)
+    return children
+
+
+class ProgressLine:
+    """A line on standard error, while it is a terminal, of a listing that takes longer than a second.
+
+    Args:
+        root: the folder that is listed.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._files = self._folders = 0
+        self._next = time.monotonic() + _QUIET
+        self._shown = False
+
+    def add(self, files: int) -> None:
+        """Counts a folder with this number of files."""
+        self._files += files
+        self._folders += 1
+        if (now := time.monotonic()) >= self._next and sys.stderr is not None and sys.stderr.isatty():
+            self._next = now + _EACH
+            self._shown = True
+            text = f"{self._root}: {self._files:,} files in {self._folders:,} folders"
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def counts_of(folders: Iterable[ListedFolder]) -> Array:
+    """Returns the number of files in each folder."""
+    return np.array([folder.files for folder in folders], np.int64)
+
+
+def names_of(folders: Iterable[ListedFolder]) -> bytes:
+    """Returns the names of the files of all folders."""
+    return b"".join(folder.names for folder in folders)

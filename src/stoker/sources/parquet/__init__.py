@@ -1,0 +1,1 @@
+"""Parquet files: rows by index, and as a stream."""

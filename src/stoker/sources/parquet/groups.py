@@ -1,0 +1,269 @@
+"""The row groups of Parquet files, numbered on over all files, and their decoded form."""
+
+from __future__ import annotations
+
+import difflib
+import io
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from stoker.errors import (
+    FileChangedError,
+    MissingColumnError,
+    MissingExtraError,
+    ParquetFileError,
+    SchemaMismatchError,
+)
+from stoker.sources.parquet.values import DecodedGroup
+from stoker.sources.per_process import MOST_OPEN, PerProcess
+from stoker.sources.places import Place, places_of
+from stoker.sources.storage import File, LocalStorage
+
+CACHED_BYTES = 256 << 20
+"""Decoded row groups that a process keeps, in bytes: four groups of 64 MiB, so that a shuffle within some groups
+decodes each once; eight workers then hold 2 GiB. The latest group is kept whatever its size."""
+
+
+class RowGroups:
+    """Row groups of several files with the same columns. Their footers are read when the object is made.
+
+    Each process opens files when it first needs them, at most `MOST_OPEN` at once, and caches the row groups that it
+    decoded last, in `CACHED_BYTES`. A pickle carries neither. Thread safe. Reading starts no thread.
+
+    Args:
+        files: places of files, as `places_of` takes them.
+        columns: names of the columns to read; None for all.
+
+    Raises:
+        FileNotFoundError: a path or pattern leads to no file.
+        TypeError: `columns` is a single text.
+        ValueError: there are no files, no columns, or no rows.
+        MissingExtraError: pyarrow is not installed.
+        ParquetFileError: a file is truncated, damaged, or no Parquet file.
+        MissingColumnError: a file has no such column.
+        SchemaMismatchError: two files have different columns, or types of them.
+
+    Attributes:
+        files: the paths, in order.
+        columns: the names of the columns, in the order of a sample.
+        sizes: the number of rows of each row group.
+        ends: the number of rows in each row group and all before it.
+        first_groups: the number of the first row group of each file.
+    """
+
+    def __init__(self, files: Place | Iterable[Place], columns: Sequence[str] | None) -> None:
+        if isinstance(columns, str):
+            raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
+        if columns is not None and not columns:
+            raise ValueError("columns is an empty list: name at least one column, or leave it out to read all")
+        self._storage = LocalStorage()
+        self._process: PerProcess[_OpenFiles] = PerProcess(_OpenFiles)
+        self.files = places_of(files, "Parquet files")
+        self.sizes: list[int] = []
+        self.first_groups: list[int] = []
+        self._versions = []
+        first: dict[str, Any] = {}
+        for path in self.files:
+            opened = _OpenFile(path, self._storage.open(path))
+            schema = opened.schema()
+            if not first:
+                self.columns: list[str] = _chosen(columns, schema.names, path)
+                first = {name: schema.field(name).type for name in self.columns}
+            _check_schema(first, self.files[0], schema, path, is_whole=columns is None)
+            self._versions.append(opened.file.version)
+            self.first_groups.append(len(self.sizes))
+            footer = opened.footer
+            self.sizes += [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+        self.ends = list(accumulate(self.sizes))
+        if not self.ends or not self.ends[-1]:
+            raise ValueError(f"there is no row in {len(self.files)} Parquet files: {self.files[:3]}")
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Returns the file of a row group, and the number of the group in it."""
+        file = bisect_right(self.first_groups, number) - 1  # the last one: files before it may have no row groups
+        return file, number - self.first_groups[file]
+
+    def decoded(self, number: int) -> DecodedGroup:
+        """Returns a row group from the cache of this process, or decodes it.
+
+        Raises: as `read`.
+        """
+        process = self._process.get()
+        found = process.groups.get(number)
+        if found is None:
+            found = self.read(number)
+            process.keep(number, found)
+        elif number != process.latest:
+            process.groups.pop(number, None)  # to the end: the first are dropped first
+            process.groups[number] = found
+        process.latest = number
+        return found
+
+    def read(self, number: int) -> DecodedGroup:
+        """Returns a row group, decoded anew.
+
+        Raises:
+            FileChangedError: the file was changed since its footer was read.
+            ParquetFileError: the file is damaged.
+            OSError: the file cannot be read.
+        """
+        place, group = self.place(number)
+        path = self.files[place]
+        process = self._process.get()
+        opened = process.files.get(path)
+        if opened is None:
+            file = self._storage.open(path)
+            if file.version != self._versions[place]:
+                raise FileChangedError(
+                    f"{path} was changed since the dataset was made: it has {file.version.size:,} bytes, and had "
+                    f"{self._versions[place].size:,}. Make the dataset anew, and give new data another name."
+                )
+            opened = _OpenFile(path, file)
+            for oldest in list(process.files)[: max(0, len(process.files) - MOST_OPEN + 1)]:
+                process.files.pop(oldest, None)  # closed when the last reader drops it
+            process.files[path] = opened
+        return opened.read(group, self.columns)
+
+
+class _OpenFiles:
+    """What a process holds: open files by path, decoded row groups by number, those used last at the end."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, _OpenFile] = {}
+        self.groups: dict[int, DecodedGroup] = {}
+        self.latest = -1
+
+    def keep(self, number: int, group: DecodedGroup) -> None:
+        """Adds a group, and drops the first ones while all together are too large."""
+        kept = list(self.groups.items())
+        room = CACHED_BYTES - group.nbytes - sum(other.nbytes for _, other in kept)
+        for oldest, other in kept:
+            if room >= 0:
+                break
+            self.groups.pop(oldest, None)
+            room += other.nbytes
+        self.groups[number] = group
+
+
+class _OpenFile:
+    """A Parquet file whose footer was read. Thread safe: each use has a position of its own."""
+
+    def __init__(self, path: str, file: File) -> None:
+        self.path = path
+        self.file = file
+        self.footer: Any = None
+        self.footer = self._opened("its footer cannot be read").metadata
+
+    def schema(self) -> Any:
+        """Returns the Arrow schema."""
+        return self._opened("its footer cannot be read").schema_arrow
+
+    def read(self, group: int, columns: list[str]) -> DecodedGroup:
+        """Returns a row group of the file."""
+        arrow, _ = _pyarrow()
+        problem = f"row group {group} cannot be read"
+        opened = self._opened(problem)
+        try:
+            table = opened.read_row_group(group, columns=columns, use_threads=False)  # a fork loses threads
+            return DecodedGroup(arrow, table, columns)
+        except arrow.ArrowMemoryError:
+            raise
+        except (OSError, arrow.ArrowException) as error:
+            raise self._damaged(problem, error) from error
+
+    def _opened(self, problem: str) -> Any:
+        arrow, parquet = _pyarrow()
+        try:
+            return parquet.ParquetFile(_Position(self.file), metadata=self.footer, pre_buffer=False)
+        except (OSError, arrow.ArrowException) as error:
+            raise self._damaged(problem, error) from error
+
+    def _damaged(self, problem: str, error: Exception) -> ParquetFileError:
+        size = self.file.version.size
+        return ParquetFileError(
+            f"{self.path} ({size:,} bytes): {problem}: {error}. Is it a Parquet file, and was it written and copied "
+            "completely?"
+        )
+
+
+class _Position(io.RawIOBase):
+    """A file with a position, as pyarrow reads it. Closing it leaves the file open."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.version.size}[whence]
+        self._position = begin + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._file.read(self._position, size if size >= 0 else self._file.version.size - self._position)
+        self._position += len(found)
+        return found
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    """Returns the modules `pyarrow` and `pyarrow.parquet`."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError(
+            "Parquet files are read by pyarrow, which is not installed: pip install 'stoker[parquet]'"
+        ) from error
+    return pyarrow, parquet
+
+
+def _chosen(columns: Sequence[str] | None, names: list[str], path: str) -> list[str]:
+    for name in columns or ():
+        if name not in names:
+            raise _missing(name, names, path)
+    chosen = list(names if columns is None else dict.fromkeys(columns))
+    twice = [name for name in chosen if names.count(name) > 1]
+    if twice:
+        raise ParquetFileError(f"{path} has {names.count(twice[0])} columns of the name {twice[0]!r}: write it anew")
+    return chosen
+
+
+def _missing(name: str, names: list[str], path: str) -> MissingColumnError:
+    close = difflib.get_close_matches(str(name), names)
+    hint = (
+        f"did you mean {' or '.join(map(repr, close))}?" if close else f"its columns are {', '.join(map(repr, names))}"
+    )
+    return MissingColumnError(f"{path} has no column {name!r}: {hint}")
+
+
+def _check_schema(first: dict[str, Any], first_path: str, schema: Any, path: str, is_whole: bool) -> None:
+    """Compares the columns of a file with those of the first one: also their number, if `is_whole`."""
+    arrow, _ = _pyarrow()
+    more = [name for name in schema.names if name not in first] if is_whole else []
+    if more:
+        raise SchemaMismatchError(
+            f"{path} has a column {more[0]!r}, which {first_path} does not have. Name the columns that all files have: "
+            "columns=[...]"
+        )
+    for name, kind in first.items():
+        if name not in schema.names:
+            raise SchemaMismatchError(
+                f"{path} has no column {name!r}, which {first_path} has (columns of the former: "
+                f"{', '.join(map(repr, schema.names))}). Name the columns that all files have: columns=[...]"
+            )
+        found = schema.field(name).type
+        if not found.equals(kind) and not arrow.types.is_null(found) and not arrow.types.is_null(kind):
+            raise SchemaMismatchError(
+                f"the column {name!r} is of type {found} in {path}, and of type {kind} in {first_path}: write the "
+                "files with one schema, or leave the column out by columns="
+            )

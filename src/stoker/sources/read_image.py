@@ -1,0 +1,70 @@
+"""`read_rgb`: the default `loader` of image datasets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from stoker.errors import MissingExtraError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Ends of the names of image files, in lower case: torchvision's."""
+
+
+def has_extension(path: str) -> bool:
+    """Returns whether a path ends as that of an image file, in upper or lower case."""
+    return path.lower().endswith(EXTENSIONS)
+
+
+def read_rgb(source: str | bytes) -> Any:
+    """Returns an image as a PIL image of mode RGB. The file is closed.
+
+    Args:
+        source: the path of a file, or its contents.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+        OSError: the file cannot be opened, or is no image that Pillow knows.
+    """
+    from stoker import images  # here, since Pillow is an extra
+
+    return images.open(source).convert("RGB")
+
+
+def takes_path(transform: Any, loader: Any) -> bool:
+    """Returns whether a transform decodes the file itself, as `stoker.images` do, and no `loader` was given."""
+    return loader is read_rgb and getattr(transform, "reads_files", False) is True
+
+
+def pillow() -> Any:
+    """Returns the module `PIL.Image`.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError(
+            "images are read by Pillow, which is not installed: install it (the extra stoker[images]), or give the "
+            "dataset a loader= of your own."
+        ) from error
+    return Image
+
+
+@contextlib.contextmanager
+def named(index: int, source: str | bytes) -> Iterator[None]:
+    """Adds to an exception which sample raised it, and why a file that was listed may be gone."""
+    try:
+        yield
+    except Exception as error:
+        name = source if isinstance(source, str) else f"{len(source):,} bytes"
+        error.add_note(f"raised by sample {index}: {name}")
+        if isinstance(source, str):
+            if isinstance(error, FileNotFoundError) and not os.path.lexists(source):
+                error.add_note("the file was removed or renamed after it was listed: make the dataset again")
+            elif isinstance(error, IsADirectoryError):
+                error.add_note("this is a folder: list the files in it")
+        raise

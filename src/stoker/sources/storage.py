@@ -1,0 +1,88 @@
+"""Files and the stores that hold them: the interface through which sources read, and local files.
+
+A `Storage` is a small picklable value; it opens a `File`, which belongs to one process. Sources read by position only,
+so threads can share a file. Another store (an object store) is another class with the same methods.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple, Protocol
+
+
+class Version(NamedTuple):
+    """The version of a file: if it differs, the file has changed.
+
+    Attributes:
+        size: in bytes.
+        mtime_ns: of the last modification, in nanoseconds since 1970.
+    """
+
+    size: int
+    mtime_ns: int
+
+
+class File(Protocol):
+    """An open file, read by position. Thread safe. Closed when the last reference to it is dropped."""
+
+    @property
+    def version(self) -> Version:
+        """The version when the file was opened."""
+
+    def read(self, begin: int, length: int) -> bytes:
+        """Returns `length` bytes from byte `begin` on; fewer only at the end of the file.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+
+
+class Storage(Protocol):
+    """A store of files. Picklable; holds nothing open."""
+
+    def open(self, path: str) -> File:
+        """Opens a file for reading.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+
+    def read(self, path: str, begin: int, length: int) -> bytes:
+        """Returns `length` bytes of a file from byte `begin` on; fewer only at its end.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+
+
+class LocalFile:
+    """A regular file of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is not a regular file, so it cannot be read by position")
+        self.version = Version(status.st_size, status.st_mtime_ns)
+
+    def read(self, begin: int, length: int) -> bytes:
+        found = os.pread(self._descriptor, length, begin)
+        while len(found) < length and (more := os.pread(self._descriptor, length - len(found), begin + len(found))):
+            found += more
+        return found
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+class LocalStorage:
+    """The files of this machine, by path."""
+
+    def open(self, path: str) -> LocalFile:
+        return LocalFile(path)
+
+    def read(self, path: str, begin: int, length: int) -> bytes:
+        return LocalFile(path).read(begin, length)

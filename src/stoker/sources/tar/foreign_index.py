@@ -1,0 +1,134 @@
+"""Indexes of tar shards that other libraries have written, so that a shard need not be scanned.
+
+| library | file | content |
+|---|---|---|
+| Megatron-Energon | `shard.tar.idx` | the byte at which each sample begins, and the end: uint64 |
+| DALI (`wds2idx`) | `shard.idx` | text: a line for each sample with extension, offset, size and name of its members |
+| webshart, cheesechaser | `shard.json` | JSON: offset and length (or size) of each member |
+| wids | one JSON for all shards | the shards with their numbers of samples, no offsets |
+
+Members of a tar file lie one behind the other. So the byte at which a sample begins follows from the end of the member
+before it, also where only the offsets of the data are known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from stoker.errors import ShardIndexError
+from stoker.sources.storage import File
+from stoker.sources.tar.headers import padded
+from stoker.sources.tar.index import ShardIndex
+from stoker.sources.tar.members import is_of_a_sample
+
+
+def foreign_index(path: str, file: File) -> ShardIndex | None:
+    """Returns the index that another library has written beside a shard; None if there is none.
+
+    Raises:
+        ShardIndexError: the file does not belong to the shard: it is damaged, or names bytes behind the shard's end.
+        OSError: it cannot be read.
+    """
+    stem = path.removesuffix(".tar")
+    folder, name = os.path.split(path)
+    dali = os.path.join(folder, name[: name.find(".", 1)] + ".idx")
+    for candidate, read in ((f"{stem}.tar.idx", _energon), (dali, _dali), (f"{stem}.json", _members_in_json)):
+        if not os.path.isfile(candidate):
+            continue
+        try:
+            offsets = read(candidate)
+        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise ShardIndexError(f"{candidate} is not a whole index of {path} ({error}): delete it.") from None
+        if offsets is not None:
+            return _checked(offsets, candidate, path, file)
+    return None
+
+
+def _checked(offsets: list[int], candidate: str, path: str, file: File) -> ShardIndex:
+    array = np.array(offsets, np.uint64)
+    size = file.version.size
+    if len(array) < 1 or np.any(array % np.uint64(512)) or np.any(array[1:] <= array[:-1]) or int(array[-1]) > size:
+        raise ShardIndexError(
+            f"{candidate} does not belong to {path}, a shard of {size} bytes: its offsets are not those of members, or "
+            f"end at byte {offsets[-1] if offsets else 0}. Delete it; stoker.index_shards makes another."
+        )
+    return ShardIndex(array, None, file.version)
+
+
+def _energon(path: str) -> list[int]:
+    size = os.path.getsize(path)
+    if size % 8 or not size:
+        raise ValueError(f"{size} bytes are not a number of 64-bit integers")
+    return [int(offset) for offset in np.fromfile(path, "<u8")]
+
+
+def _dali(path: str) -> list[int]:
+    with open(path, encoding="utf-8") as file:
+        version, _, count = file.readline().strip().partition(" ")
+        lines = file.read().splitlines()
+    if version not in ("v1.1", "v1.2"):
+        raise ValueError(f"its first line says {version!r}, expected v1.1 or v1.2")
+    if len(lines) != int(count):
+        raise ValueError(f"it has {len(lines)} samples of {int(count)}")
+    step = 4 if version == "v1.2" else 3
+    fields = [line.split(" ") for line in lines]
+    return _begins(
+        [
+            (int(one[place + 1]), int(one[place + 2]), sample)
+            for sample, one in enumerate(fields)
+            for place in range(0, len(one), step)
+        ]
+    )
+
+
+def _members_in_json(path: str) -> list[int] | None:
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, dict):  # a JSON file of another purpose
+        return None
+    return _begins(_keyed(files))
+
+
+def _keyed(files: dict[str, dict[str, Any]]) -> Iterator[tuple[int, int, Any]]:
+    for name, entry in files.items():
+        if is_of_a_sample(name):
+            dot = name.find(".", name.rfind("/") + 1)
+            yield int(entry["offset"]), int(entry["length"] if "length" in entry else entry["size"]), name[:dot]
+
+
+def _begins(members: Iterable[tuple[int, int, Any]]) -> list[int]:
+    """Returns the byte at which each sample begins, and the end, from (data offset, size, sample) of each member."""
+    offsets: list[int] = []
+    end = 0
+    previous: Any = offsets  # equal to no sample
+    for data, size, sample in sorted(members):
+        if sample != previous:
+            offsets.append(end)
+            previous = sample
+        end = data + padded(size)
+    return [*offsets, end]
+
+
+def wids_shards(path: str) -> list[tuple[str, int]] | None:
+    """Returns the shards that a wids index names, as paths beside it, with their numbers of samples; None if the JSON
+    file is no such index.
+
+    Raises:
+        ValueError: the file is not JSON, or an entry has no path or number.
+        OSError: it cannot be read.
+    """
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    if not isinstance(content, dict) or "shardlist" not in content:
+        return None
+    folder = os.path.dirname(path)
+    try:
+        return [(os.path.join(folder, entry["url"]), int(entry["nsamples"])) for entry in content["shardlist"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: an entry of its shard list lacks 'url' or 'nsamples' ({error!r})") from None

@@ -1,0 +1,246 @@
+"""The members of a tar shard, front to back, and the samples that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from stoker.errors import DuplicateKeyError, ShardError
+from stoker.sources.storage import File
+from stoker.sources.tar import headers
+from stoker.sources.tar.headers import BLOCK, ZEROS, HeaderError
+
+WINDOW = 120 << 10
+"""Bytes read at once in sequence. The allocator keeps memory of less than 128 kB; more is mapped anew each time."""
+SMALL_WINDOW = 8 << 10
+"""Bytes read at once for headers alone: when the data of members is skipped, and behind a large member."""
+LARGE = 32 << 10
+"""Bytes of a member from which its data is read by itself, which saves a copy."""
+
+_NEVER = 1 << 63
+_META = re.compile(r"__[^/]*__($|/)")
+_MOST_EXTENSION = 1 << 20
+"""Bytes of a pax header or a long name. A larger one is damage, and would be read into memory."""
+
+
+def is_of_a_sample(name: str) -> bool:
+    """Returns whether a member with this path belongs to a sample: not if its file name has no dot or begins with one,
+    nor below a folder `__name__`, as in WebDataset.
+    """
+    slash = name.rfind("/") + 1
+    dot = name.find(".", slash)
+    return slash < dot < len(name) - 1 and not (name.startswith("__") and _META.match(name))
+
+
+class MemberReader:
+    """Reads the members of one shard in sequence, those that belong to samples.
+
+    The attributes describe the current member: reading them is cheaper than an object for each member.
+
+    Args:
+        file: the open shard.
+        path: its path, for messages.
+        position: the byte of the first header to read.
+        window: bytes read at once.
+        on_header: called with each header block.
+
+    Attributes:
+        position: the byte of the next header.
+        stop: the byte at which the members end, if that is before the end mark.
+        key: the member's path up to the first dot of its file name; None before the first member and after the last.
+        extension: the rest of its file name, in lower case, without that dot: "jpg", "seg.png".
+        begin: the byte at which its headers begin.
+        data: the byte at which its data begins.
+        size: bytes of its data.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        path: str,
+        position: int = 0,
+        window: int = WINDOW,
+        on_header: Callable[[bytes], object] | None = None,
+    ) -> None:
+        self._file = file
+        self._path = path
+        self._window = window
+        self._held = b""  # bytes of the shard from `_base` on
+        self._base = 0
+        self._on_header = on_header
+        self.position = position
+        self.stop = _NEVER
+        self.key: str | None = None
+        self.extension = ""
+        self.begin = self.data = self.size = position
+
+    def hold(self, data: bytes, begin: int) -> None:
+        """Uses `data`, the bytes of the shard from `begin` on, in place of reading them."""
+        self._held, self._base = data, begin
+
+    def advance(self) -> bool:
+        """Makes the next member of a sample the current one; returns False at the end.
+
+        Raises:
+            ShardError: the shard is truncated or damaged here, or a member cannot be read. If `position` is behind that
+                member, reading can continue.
+        """
+        self.key = None
+        begin = self.position
+        name: bytes | None = None
+        size: int | None = None
+        while True:
+            at = self.position
+            if at >= self.stop:
+                return False
+            place = at - self._base
+            block = self._held[place : place + BLOCK] if place >= 0 else b""
+            if len(block) < BLOCK:
+                block = self._block(at)
+            if block == ZEROS:
+                return False
+            if self._on_header is not None:
+                self._on_header(block)
+            try:
+                kind, own_name, own_size = headers.parsed(block)
+            except HeaderError as error:
+                raise self._damage(str(error)) from None
+            if kind in headers.REGULAR:
+                self.begin, self.data, self.size = begin, at + BLOCK, own_size if size is None else size
+                self.position = at + BLOCK + (self.size + BLOCK - 1 & -BLOCK)
+                if self._is_of_a_sample(own_name if name is None else name):
+                    return True
+                begin, name, size = self.position, None, None
+            elif kind in headers.EXTENSIONS:
+                text = self._extension_data(own_size)
+                if kind == headers.LONG_NAME:
+                    name = text.partition(b"\0")[0]
+                elif kind == headers.PAX:
+                    name, size = self._from_pax(text, name, size)
+                self.position = at + BLOCK + headers.padded(own_size)
+            else:
+                self.position = at + BLOCK + (0 if kind in headers.LINKS else headers.padded(own_size))
+                self._not_regular(kind, own_name if name is None else name, at)
+                begin, name, size = self.position, None, None
+
+    def body(self) -> bytes:
+        """Returns the data of the current member.
+
+        Raises:
+            ShardError: the shard ends before.
+        """
+        place, size = self.data - self._base, self.size
+        if 0 <= place <= len(self._held) - size:
+            return self._held[place : place + size]
+        return self._read(self.data, size)
+
+    def _read(self, begin: int, size: int) -> bytes:
+        if size >= LARGE or size > self._window:
+            data = self._file.read(begin, size)
+        else:
+            self._fill(begin, self._window)
+            data = self._held[:size]
+        if len(data) < size:
+            raise self._truncated(begin, size)
+        return data
+
+    def _block(self, at: int) -> bytes:
+        self._fill(at, SMALL_WINDOW if self.size >= LARGE else self._window)
+        if len(self._held) < BLOCK:
+            raise self._truncated(at, BLOCK)
+        return self._held[:BLOCK]
+
+    def _fill(self, at: int, length: int) -> None:
+        self._held, self._base = self._file.read(at, length), at
+
+    def _is_of_a_sample(self, name: bytes) -> bool:
+        text = name.decode("utf-8", "surrogateescape")
+        slash = text.rfind("/") + 1
+        dot = text.find(".", slash)
+        if dot <= slash or dot + 1 == len(text) or (text.startswith("__") and _META.match(text)):
+            return False
+        self.key, self.extension = text[:dot], text[dot + 1 :].lower()
+        if slash and (text.startswith("/") or (".." in text and ".." in text.split("/"))):
+            self.key = None
+            raise ShardError(
+                f"{self._path}, byte {self.begin}: the member {text!r} has a path that leads out of the archive, and "
+                "is refused: written to a disk under its key, it would overwrite other files. Pack the shard again."
+            )
+        return True
+
+    def _extension_data(self, size: int) -> bytes:
+        if size > _MOST_EXTENSION:
+            raise self._damage(f"an extension header of {size} bytes")
+        place = self.position + BLOCK - self._base
+        if 0 <= place <= len(self._held) - size:
+            return self._held[place : place + size]
+        return self._read(self.position + BLOCK, size)
+
+    def _from_pax(self, text: bytes, name: bytes | None, size: int | None) -> tuple[bytes | None, int | None]:
+        try:
+            records = headers.pax_records(text)
+            if any(keyword.startswith(b"GNU.sparse") for keyword in records):
+                raise HeaderError("a sparse file, which cannot be read: pack it without --sparse")
+            length = records.get(b"size")
+            if length is not None and not length.isdigit():
+                raise HeaderError(f"a pax header holds no size: {length!r}")
+            return records.get(b"path", name), size if length is None else int(length)
+        except HeaderError as error:
+            raise self._damage(str(error)) from None
+
+    def _not_regular(self, kind: int, name: bytes, at: int) -> None:
+        text = name.decode("utf-8", "surrogateescape")
+        if kind in headers.SKIPPED or (kind in headers.LINKS and not is_of_a_sample(text)):
+            return
+        what = "a link, which holds no data" if kind in headers.LINKS else f"of type {chr(kind)!r}"
+        raise ShardError(
+            f"{self._path}, byte {at}: the member {text!r} is {what}, and cannot be read. Pack the files themselves "
+            "(tar --dereference --hard-dereference)."
+        )
+
+    def _damage(self, what: str) -> ShardError:
+        return ShardError(f"{self._path}, byte {self.position}: {what}")
+
+    def _truncated(self, begin: int, length: int) -> ShardError:
+        return ShardError(
+            f"{self._path} ends at byte {self._file.version.size}, but {length} bytes were expected from byte {begin} "
+            "on: the shard is truncated. Was it copied or written completely?"
+        )
+
+
+def read_sample(reader: MemberReader, path: str) -> dict[str, Any]:
+    """Returns the sample that begins with the reader's current member, and advances to the next sample.
+
+    Args:
+        reader: has a current member.
+        path: of the shard, the sample's `__url__`.
+
+    Raises:
+        ShardError: the shard is truncated or damaged; the message names the key.
+        DuplicateKeyError: two members of the sample have the same extension. The reader is at the next sample.
+    """
+    key = reader.key
+    sample: dict[str, Any] = {"__key__": key, "__url__": path}
+    twice = ""
+    try:
+        while reader.key == key:
+            if reader.extension in sample:
+                twice = f"{path}, byte {reader.begin}: the sample {key!r} has two members of {reader.extension!r}"
+            sample[reader.extension] = reader.body()
+            reader.advance()
+    except ShardError as error:
+        raise ShardError(f"{error} (the sample with the key {key!r}, or the member after it)") from None
+    if twice:
+        raise DuplicateKeyError(
+            f"{twice}. Samples of one key, one after the other, are one sample: give each its own key."
+        )
+    return sample
+
+
+def repeated(key: str, path: str, begin: int) -> DuplicateKeyError:
+    """Returns the error for a second sample of one key in a shard."""
+    return DuplicateKeyError(
+        f"{path}, byte {begin}: a second sample with the key {key!r}. The members of a sample must lie one after the "
+        "other in the shard (tar --sort=name), and each sample needs its own key."
+    )

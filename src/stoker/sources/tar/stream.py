@@ -1,0 +1,360 @@
+"""Tar shards as a stream."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from stoker._hashing import bits
+from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
+from stoker.datasets.combining import shard_of
+from stoker.datasets.map import MapDataset
+from stoker.datasets.shuffle_buffer import ShuffleDataset
+from stoker.datasets.stream import State, Stream, StreamIterator, count, resume, same_settings
+from stoker.errors import DuplicateKeyError, ShardError, StateFormatError, StateMismatchError
+from stoker.sources.places import Place, places_of
+from stoker.sources.storage import File, LocalStorage, Storage
+from stoker.sources.tar.decode import Decoder, SampleDecoder
+from stoker.sources.tar.index import SUFFIX, loaded
+from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample, repeated
+
+PIECES = 256
+"""Pieces into which a stream can be shared out at least. Fewer shards than this are cut, each into equal parts."""
+
+
+class TarStream(Stream[Any]):
+    """Samples of tar shards in the WebDataset layout, in sequence: no index, one shard read after another.
+
+    A sample is a dict, as in `TarDataset`: `__key__`, `__url__`, and an entry for each extension. Without shuffling,
+    samples come in the order of the shards and, in a shard, of their members. `TarDataset` shuffles completely, and
+    knows its length.
+
+    Workers and ranks read pieces of their own: shards or, if there are fewer than 256, equal parts of shards by bytes.
+    So one shard keeps many workers busy; their pieces differ by one at most. To find its part, a worker reads the
+    headers of the parts before it. Under torch's loader, workers share the pieces out too.
+
+    The state holds a byte in a shard and a bit for each piece. It can be loaded with any number of workers; with a
+    buffer, with the number that saved it. Pass each rank its part: `stream.shard(num_shards=ranks, index=rank)`.
+    An error in a shard (truncated, damaged, deleted) is raised once, at its place; the iterator continues with the next
+    shard. After a duplicate key or an error of a decoder it continues with the next sample.
+
+    Args:
+        shards: a path, a glob pattern (`*.tar`), a brace pattern (`train-{000..127}.tar`), or a list of these.
+        shuffle: read the pieces in another order in each epoch.
+        buffer_size: shuffle samples within a buffer of so many, see `ShuffleDataset`; 0 for none. The buffer holds
+            undecoded bytes.
+        seed: of the shuffling, any integer.
+        decode: as in `TarDataset`.
+        transform: a function of the decoded sample, whose result is the sample. Random numbers that it draws are the
+            sample's own.
+
+    Raises:
+        FileNotFoundError: a path or pattern leads to no file.
+        ValueError: there are no shards, or `buffer_size` is negative.
+
+    Attributes:
+        shards: the paths of the shards, in order.
+
+    While iterating:
+        ShardError: a shard is truncated or damaged, or has no samples.
+        DuplicateKeyError: two samples have the same key, as far as one worker can see it.
+        MemberDecodeError: a member cannot be decoded.
+    """
+
+    def __init__(
+        self,
+        shards: Place | Iterable[Place],
+        *,
+        shuffle: bool = False,
+        buffer_size: int = 0,
+        seed: int = 0,
+        decode: bool | Mapping[str, Decoder] = True,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        if operator.index(buffer_size) < 0:
+            raise ValueError(f"buffer_size is {buffer_size}, expected 0 or more")
+        self.shards = places_of(shards, "shards")
+        self._decoder = SampleDecoder(decode, transform)
+        undecoded = UndecodedTarStream(self.shards, LocalStorage(), operator.index(seed) if shuffle else None)
+        self._source: ShuffleDataset[Any] | UndecodedTarStream = (
+            ShuffleDataset(undecoded, buffer_size, seed) if buffer_size else undecoded
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the next iteration, on which the shuffled order depends. A loaded state overrides it."""
+        self._source.set_epoch(epoch)
+
+    @property
+    def num_shards(self) -> int:
+        """The number of pieces into which the stream can be cut."""
+        return self._source.num_shards
+
+    def shard(self, num_shards: int, index: int) -> TarStream:
+        """Returns every `num_shards`-th piece, from piece `index` on.
+
+        Raises:
+            ValueError: there are fewer pieces than `num_shards`, or `index` is not a shard.
+        """
+        part = copy.copy(self)
+        part._source = shard_of(self._source, num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[Any]:
+        return resume(MapDataset(self._source, self._decoder), state)
+
+
+class UndecodedTarStream(Stream[dict[str, Any]]):
+    """The samples of shards as bytes.
+
+    Args:
+        shards: their paths.
+        storage: of the shards.
+        seed: of the order of the pieces; None for that of the shards.
+    """
+
+    def __init__(self, shards: list[str], storage: Storage, seed: int | None) -> None:
+        self.shards = shards
+        self.storage = storage
+        self.seed = seed
+        self.epoch = 0
+        self.pieces = -(-PIECES // len(shards))  # of each shard
+        self._numbers = range(self.pieces * len(shards))
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = operator.index(epoch)
+
+    @property
+    def num_shards(self) -> int:
+        return len(self._numbers)
+
+    def shard(self, num_shards: int, index: int) -> UndecodedTarStream:
+        part = copy.copy(self)
+        part._numbers = share_of(self._numbers, num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[dict[str, Any]]:
+        numbers = torchs_part(self._numbers)
+        return _Undecoded(self, ShardProgress(numbers, self.pieces * len(self.shards), state))
+
+
+class _Undecoded(StreamIterator[dict[str, Any]]):
+    """Reads one piece after another. A piece holds the samples that begin in its share of the shard's bytes."""
+
+    def __init__(self, stream: UndecodedTarStream, progress: ShardProgress) -> None:
+        self._stream = stream
+        self._progress = progress
+        saved = progress.saved
+        self._order: State = {"seed": stream.seed}
+        self._epoch = stream.epoch if saved is None else count(saved, "epoch")
+        same_settings(saved, self._order)
+        if stream.seed is not None:
+            progress.waiting = deque(sorted(progress.waiting, key=bits(stream.seed, self._epoch)))
+        self._begun = {number: _place(state) for number, state in progress.begun.items()}
+        self._number: int | None = None  # of the current piece
+        self._shard: _OpenShard | None = None
+        self._resumed: list[int] | None = None  # the place at which the current piece was resumed
+        self._damaged: set[int] = set()
+        self._starts: dict[int, list[int]] = {}  # of the pieces of a shard
+
+    def __next__(self) -> dict[str, Any]:
+        while self._number is not None or self._next_piece():
+            assert self._number is not None
+            try:
+                sample = self._sample(self._number)
+            except DuplicateKeyError:
+                raise
+            except (OSError, StateMismatchError):
+                self._damaged.add(self._number // self._stream.pieces)
+                self._shard = None
+                self._finish()
+                raise
+            if sample is not None:
+                return sample
+            self._finish()
+        raise StopIteration
+
+    def state_dict(self) -> State:
+        here = {}
+        if self._number is not None:
+            shard = self._shard
+            is_open = shard is not None and (shard.number, shard.piece) == divmod(self._number, self._stream.pieces)
+            if shard is not None and is_open and shard.is_begun:
+                here = {self._number: [shard.position, shard.size]}
+            elif self._resumed is not None:
+                here = {self._number: self._resumed}
+        return self._progress.state((here | self._begun).items(), **self._order, epoch=self._epoch)
+
+    def _next_piece(self) -> bool:
+        while self._begun or self._progress.waiting:
+            self._resumed = None
+            if self._begun:
+                number = next(iter(self._begun))
+                self._resumed = self._begun.pop(number)
+            else:
+                number = self._progress.waiting.popleft()
+            if number // self._stream.pieces not in self._damaged:
+                self._number = number
+                return True
+            self._progress.finish(number)
+        return False
+
+    def _finish(self) -> None:
+        assert self._number is not None
+        self._progress.finish(self._number)
+        self._number = None
+
+    def _sample(self, number: int) -> dict[str, Any] | None:
+        """Returns the next sample of a piece; None at its end."""
+        shard, piece = divmod(number, self._stream.pieces)
+        if self._shard is None or self._shard.number != shard:
+            path, pieces = self._stream.shards[shard], self._stream.pieces
+            file = self._stream.storage.open(path)
+            if shard not in self._starts:
+                self._starts[shard] = _starts_in_index(path, file, pieces) if pieces > 1 else [0]
+            self._shard = _OpenShard(shard, path, file, pieces, self._starts[shard])
+        if self._shard.piece != piece:
+            self._shard.begin(piece, self._resumed)
+        return self._shard.sample()
+
+
+class _OpenShard:
+    """A shard that is read piece by piece.
+
+    Args:
+        number: of the shard.
+        path: of the shard.
+        file: the shard.
+        pieces: of the shard.
+        starts: the bytes at which its pieces begin, from the first on, as far as known; more are added.
+
+    Attributes:
+        number: of the shard.
+        piece: the current piece; -1 before the first.
+        is_begun: whether a sample of the piece was read, or the piece was resumed.
+    """
+
+    def __init__(self, number: int, path: str, file: File, pieces: int, starts: list[int]) -> None:
+        self.number = number
+        self.piece = -1
+        self.is_begun = False
+        self._path = path
+        self._file = file
+        self._pieces = pieces
+        self._starts = starts
+        self._reader = MemberReader(file, path)
+        self._at_member = False
+        self._keys: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the shard."""
+        return self._file.version.size
+
+    @property
+    def position(self) -> int:
+        """The byte at which the next sample begins."""
+        return self._reader.begin if self._reader.key is not None else self._reader.position
+
+    def begin(self, piece: int, resumed: list[int] | None) -> None:
+        """Makes `piece` the current one, at its start or where an earlier state stands.
+
+        Args:
+            piece: its number in the shard.
+            resumed: a byte and the shard's size, from the state.
+
+        Raises:
+            ShardError: the shard is truncated or damaged before the piece.
+            StateMismatchError: the shard has another size, or no member begins at the byte.
+        """
+        if resumed is not None and resumed[1] != self.size:
+            raise StateMismatchError(
+                f"the state stands at byte {resumed[0]} of {self._path}, a shard of {resumed[1]} bytes; now it has "
+                f"{self.size}: the shard is another one, or was changed"
+            )
+        start = self._start(piece) if resumed is None else resumed[0]
+        if not self._at_member or self.position != start:
+            self._reader.position = start
+            self._at_member = True
+            try:
+                self._reader.advance()
+            except ShardError as error:
+                if resumed is None:
+                    raise
+                raise StateMismatchError(
+                    f"the state stands at byte {start} of {self._path}, but no member begins there ({error}): the "
+                    "shard is another one, or was changed"
+                ) from None
+            if start == 0 and self._reader.key is None:
+                raise ShardError(f"{self._path} has no samples: was it written completely?")
+        self.piece, self.is_begun = piece, resumed is not None
+        self._keys.clear()
+
+    def sample(self) -> dict[str, Any] | None:
+        """Returns the next sample of the piece; None at its end.
+
+        Raises:
+            ShardError: the shard is truncated or damaged.
+            DuplicateKeyError: two samples have the same key, or two members the same extension.
+        """
+        key, begin = self._reader.key, self._reader.begin
+        if key is None or begin >= self._limit(self.piece + 1):
+            if len(self._starts) == self.piece + 1:
+                self._starts.append(self.position)
+            return None
+        self.is_begun = True
+        sample = read_sample(self._reader, self._path)
+        if key in self._keys:
+            raise repeated(key, self._path, begin)
+        self._keys.add(key)
+        return sample
+
+    def _limit(self, piece: int) -> int:
+        return _limit(self._file, piece, self._pieces)
+
+    def _start(self, piece: int) -> int:
+        """Returns the byte at which the first sample of a piece begins."""
+        if piece < len(self._starts):
+            return self._starts[piece]
+        reader = MemberReader(self._file, self._path, self._starts[-1], window=SMALL_WINDOW)
+        key: str | None = None
+        while reader.advance():
+            if reader.key == key:
+                continue
+            key = reader.key
+            while len(self._starts) <= piece and reader.begin >= self._limit(len(self._starts)):
+                self._starts.append(reader.begin)
+            if piece < len(self._starts):
+                return self._starts[piece]
+        self._starts += [reader.position] * (self._pieces - len(self._starts))
+        return self._starts[piece]
+
+
+def _limit(file: File, piece: int, pieces: int) -> int:
+    """Returns the byte at or behind which the first sample of a piece begins."""
+    return file.version.size * piece // pieces
+
+
+def _starts_in_index(path: str, file: File, pieces: int) -> list[int]:
+    """Returns the bytes at which the pieces of a shard begin, if it has an index; else that of the first alone."""
+    if not os.path.exists(path + SUFFIX):
+        return [0]
+    index = loaded(path + SUFFIX)
+    if index.version != file.version:  # a stream needs no index
+        return [0]
+    limits = [_limit(file, piece, pieces) for piece in range(1, pieces)]
+    places = np.searchsorted(index.offsets[:-1], np.array(limits, np.uint64))
+    return [0, *index.offsets[places].tolist()]
+
+
+def _place(state: Any) -> list[int]:
+    try:
+        byte, size = map(operator.index, state)
+    except (TypeError, ValueError) as error:
+        raise StateFormatError(f"a byte and a size of a shard were expected in a state, found {state!r}") from error
+    return [byte, size]

@@ -1,0 +1,227 @@
+"""`stoker run`: programs as they are, whole, failing, stopped, in several processes; scripts need no torch here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from stoker.cli import main
+
+TRAINS = """
+    import sys, time
+    from stoker import DataLoader
+    if __name__ == "__main__":
+        print("argv", sys.argv[1:], __name__)
+        loader = DataLoader(list(range(40)), batch_size=4, num_workers=int(sys.argv[1]))
+        for _ in range(2):
+            for batch in loader:
+                time.sleep(0.005)
+    """
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_TORCH", "0")
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> str:
+    path = folder / name
+    path.write_text(dedent(text))
+    return str(path)
+
+
+def test_run_shows_each_loader(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", script(tmp_path, TRAINS), "1", "--epochs", "3"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "argv ['1', '--epochs', '3'] __main__\n"
+    header, row = (line.split() for line in err.splitlines() if line.startswith(("loader ", "train.py:8 ")))
+    shown = dict(zip(header, row[:1] + row[2:], strict=False))
+    assert (shown["loader"], shown["workers"], shown["epochs"], shown["batches"]) == ("train.py:8", "1", "2", "20")
+    assert "train.py:8: " in err and "the program ended after" in err
+    assert "\x1b" not in err  # not a terminal: no colour, no live line
+
+
+def test_run_as_json_and_trace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.json"
+    assert main(["run", "--json", "--trace", str(trace), script(tmp_path, TRAINS), "0"]) == 0
+    out, err = capfd.readouterr()
+    result = json.loads(out)
+    assert err == "argv ['0'] __main__\n"
+    (loader,) = result["loaders"]
+    assert (loader["batches"], loader["samples"], loader["epochs"]) == (20, 80, 2)
+    assert 0.1 <= loader["seconds"] <= result["seconds"]
+    assert loader["verdict"] in ("compute-bound", "balanced", "too short")
+    assert result["cpu_seconds"] > 0 and result["peak_memory"] > 2**20
+    names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"]]
+    assert names.count("step") == 20
+
+
+def test_run_of_a_module(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, TRAINS, "trains.py")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--engine", "torch", "-m", "trains", "0", "--engine", "theirs", "-m"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "argv ['0', '--engine', 'theirs', '-m'] __main__\n"
+    assert "trains.py:8" in err
+    assert main(["run", "-m"]) == 2
+
+
+def test_failing_program_keeps_traceback_and_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    failing = script(tmp_path, "def f():\n    raise ValueError('no such label')\nf()\n")
+    assert main(["run", failing]) == 1
+    err = capfd.readouterr().err
+    own, _, ours = err.partition("\n\n")
+    plain = subprocess.run([sys.executable, failing], capture_output=True, text=True).stderr
+    assert own + "\n" == plain
+    assert "failed with exit code 1" in ours and "No loader was iterated over" in ours
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("sys.exit(7)", 7), ("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9)]
+)
+def test_exit_code_is_the_programs(ending: str, code: int, tmp_path: Path) -> None:
+    assert main(["run", script(tmp_path, f"import os, sys\n{ending}")]) == code
+
+
+def test_programs_that_it_starts_are_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script(tmp_path, TRAINS)
+    parent = """
+        import os, subprocess, sys
+        for rank in range(2):
+            child = [sys.executable, os.path.join(os.path.dirname(__file__), "train.py"), "0"]
+            subprocess.run(child, env={**os.environ, "RANK": str(rank)}, check=True)
+        """
+    assert main(["run", "--json", script(tmp_path, parent, "launch.py")]) == 0
+    loaders = json.loads(capfd.readouterr().out)["loaders"]
+    assert [(loader["name"], loader["batches"]) for loader in loaders] == [
+        ("train.py:8 rank 0", 20),
+        ("train.py:8 rank 1", 20),
+    ]
+
+
+def test_own_sitecustomize_still_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.of_the_user = __file__\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    assert main(["run", script(tmp_path, "import sys\nprint(sys.of_the_user)")]) == 0
+    assert capfd.readouterr().out == f"{tmp_path}/site/sitecustomize.py\n"
+
+
+def interrupted(path: str, *signals: float) -> tuple[int, str, float]:
+    """The exit code, what was printed, and the seconds from the last SIGINT to the end."""
+    command = [sys.executable, "-m", "stoker", "run", path]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout.readline() == "ready\n"
+        for pause in signals:
+            time.sleep(pause)
+            run.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        err = run.stderr.read()
+        run.wait(30)
+    return run.returncode, err, time.monotonic() - begun
+
+
+ENDLESS = """
+    import signal, sys, time
+    from stoker import DataLoader
+    for count, batch in enumerate(DataLoader(list(range(1_000_000)))):
+        time.sleep(0.001)
+        if count == 300:
+            print("ready", flush=True)
+    """
+
+
+def test_ctrl_c_shows_what_was_measured(tmp_path: Path) -> None:
+    code, err, took = interrupted(script(tmp_path, ENDLESS), 0)
+    assert code == 128 + signal.SIGINT
+    assert "KeyboardInterrupt" in err and "the program was interrupted" in err
+    row = next(line.split() for line in err.splitlines() if line.startswith("train.py:4 list "))
+    assert row[2:4] == ["0", "1"] and int(row[4].replace(",", "")) >= 300
+    assert took < 5  # a second, on a machine that is not busy
+
+
+def test_second_ctrl_c_ends_a_deaf_program(tmp_path: Path) -> None:
+    deaf = ENDLESS.replace("from stoker", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n    from stoker", 1)
+    code, err, _ = interrupted(script(tmp_path, deaf), 0, 0.3)
+    assert code == 128 + signal.SIGKILL
+    assert "train.py:5 list" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "name the script to run"),
+        (["run", "trian.py"], "there is no script trian.py: did you mean train.py?"),
+        (["run", "http.server"], "stoker run -m http.server"),
+        (["run", "a.ipynb"], "jupyter nbconvert --to script a.ipynb"),
+        (["run", "--trace", "nowhere/trace.json", "train.py"], "nowhere does not exist"),
+        (["run", "--trace", ".", "train.py"], "it cannot be written"),
+        (["run", "--engine", "trch", "train.py"], "'torch'"),
+        (["run", "--enigne", "torch", "train.py"], "--engine"),
+        (["rn"], "Did you mean 'run'?"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script(tmp_path, TRAINS)
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) in (1, 2)
+    out, err = capfd.readouterr()
+    assert said in err and err.startswith("stoker: ") and err.count("\n") == 1
+    assert not out
+
+
+def test_engine_stoker_puts_the_engine_in_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    import stoker
+
+    os.environ.pop("STOKER_TORCH")
+    torch_script = script(tmp_path, TRAINS.replace("from stoker", "from torch.utils.data"))
+    if "install" not in stoker.__all__:
+        assert main(["run", "--engine", "stoker", torch_script, "1"]) == 1
+        assert "this version lacks" in capfd.readouterr().err
+        return
+    assert main(["run", "--engine", "stoker", "--json", torch_script, "1"]) == 0
+    (loader,) = json.loads(capfd.readouterr().out)["loaders"]
+    assert (loader["settings"]["engine"], loader["batches"], loader["samples"]) == ("stoker", 20, 80)
+
+
+def test_torch_script_is_measured_as_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    torch_script = script(tmp_path, TRAINS.replace("from stoker", "from torch.utils.data"))
+    assert main(["run", "--json", torch_script, "1"]) == 0
+    (loader,) = json.loads(capfd.readouterr().out)["loaders"]
+    assert (loader["settings"]["engine"], loader["batches"], loader["samples"]) == ("torch", 20, 80)
+
+
+def test_narrow_terminal_shows_a_list(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["run", script(tmp_path, TRAINS), "0"]) == 0
+    err = capfd.readouterr().err
+    assert max(map(len, err.splitlines())) <= 40
+    assert re.search(r"^batches +20$", err, re.MULTILINE)

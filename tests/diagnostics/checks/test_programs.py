@@ -1,0 +1,104 @@
+"""The checks of packages and settings."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from stoker import _native
+from stoker.diagnostics.checks import gpus, programs
+
+
+@pytest.mark.parametrize(("method", "level"), [("fork", "fine"), ("spawn", "advice"), ("forkserver", "advice")])
+def test_start_method_says_what_it_means(method: str, level: str) -> None:
+    program = f"""
+import multiprocessing
+multiprocessing.set_start_method({method!r})
+from stoker.diagnostics.checks import programs
+(found,) = programs.start_method()
+assert found.level == {level!r} and found.what.startswith({method!r}), found
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_compiled_part_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "functions", None)
+    monkeypatch.setattr(_native, "why", "STOKER_NATIVE=0")
+    (found,) = programs.compiled_part()
+    assert found.level == "advice" and "STOKER_NATIVE=0" in found.what
+
+
+def test_threads_are_advice_until_a_limit_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(programs.cpus, "cpus", lambda: type("Usable", (), {"number": 8}))
+    for name in programs.THREADS:
+        monkeypatch.delenv(name, raising=False)
+    (found,) = programs.threads()
+    assert found.level == "advice" and "up to 8 threads in each worker" in found.what
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert [(one.level, one.what[:17]) for one in programs.threads()] == [("fine", "OMP_NUM_THREADS=1")]
+
+
+def test_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert [one.level for one in programs.hash_seed()] == ["advice"]
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    assert [one.level for one in programs.hash_seed()] == ["fine"]
+
+
+def test_packages_are_those_that_are_installed() -> None:
+    import numpy
+
+    assert f"numpy {numpy.__version__}" in next(programs.packages()).what
+
+
+class FakeDriver:
+    """NVML with one GPU; `code` is what it answers to `nvmlInit`."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.is_open = False
+
+    def nvmlInit_v2(self) -> int:
+        self.is_open = not self.code
+        return self.code
+
+    def nvmlShutdown(self) -> int:
+        self.is_open = False
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = 1
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, number: int, handle: Any) -> int:
+        return 0
+
+    def nvmlDeviceGetName(self, handle: Any, name: Any, size: int) -> int:
+        name.value = b"NVIDIA Z1"
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, used: Any) -> int:
+        used._obj.gpu = 37
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        memory._obj.total, memory._obj.free = 80 << 30, 20 << 30
+        return 0
+
+
+def test_gpu_is_described_and_the_library_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    (found,) = gpus.utilisation()
+    assert (found.name, found.what) == ("GPU 0", "NVIDIA Z1, busy 37% of the last moment, 20.0 GiB free of 80.0 GiB")
+    assert not driver.is_open
+
+
+def test_driver_that_does_not_start_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(9))
+    assert [(one.level, "code 9" in one.what) for one in gpus.utilisation()] == [("problem", True)]

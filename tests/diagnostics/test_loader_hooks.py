@@ -1,0 +1,149 @@
+"""The hooks measure torch's and Stoker's loaders, and leave no trace when they are undone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stoker.diagnostics.loader_hooks import MEASURED, LoaderHooks
+from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.recorder import Recorder, samples_in
+
+data = pytest.importorskip("torch.utils.data")
+stoker_loader = pytest.importorskip("stoker.loader.dataloader")
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(str(tmp_path))
+    hooks = LoaderHooks(recorder)
+    for module in MEASURED:
+        hooks.measure(module)
+    yield recorder
+    hooks.undo()
+    recorder.close()
+
+
+def measured(recorder: Recorder, folder: Path) -> Measurements:
+    recorder.flush()
+    known = Measurements()
+    known.read(str(folder))
+    return known
+
+
+@pytest.mark.parametrize("kind", [data.DataLoader, stoker_loader.DataLoader])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_hooks_count_batches_and_samples(kind: type, workers: int, recorder: Recorder, tmp_path: Path) -> None:
+    loader = kind(list(range(10)), batch_size=4, num_workers=workers)
+    assert [len(batch) for _ in range(2) for batch in loader] == [4, 4, 2] * 2
+    (found,) = measured(recorder, tmp_path).loaders
+    summary = found.summary()
+    assert (summary.epochs, summary.batches, summary.samples) == (2, 6, 20)
+    assert found.about["num_workers"] == workers
+    assert found.about["engine"] == ("stoker" if kind is stoker_loader.DataLoader else "torch")
+    assert found.about["site"].startswith("test_loader_hooks.py:")
+    assert sum(span.batches for span in found.epochs[0].spans) == 3
+    assert found.epochs[0].spans[-1].batches == 0  # the end
+
+
+class SleepingDataset(data.Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.01)
+        return index
+
+
+def test_waiting_and_steps_are_told_apart(recorder: Recorder, tmp_path: Path) -> None:
+    for _ in data.DataLoader(SleepingDataset(), batch_size=2):
+        time.sleep(0.04)
+    summary = measured(recorder, tmp_path).loaders[0].summary()
+    assert 0.08 <= summary.waited < summary.spent - 0.16
+    assert summary.share == summary.waited / summary.spent
+    assert summary.first >= 0.02
+
+
+def test_broken_epoch_and_persistent_workers(recorder: Recorder, tmp_path: Path) -> None:
+    loader = data.DataLoader(list(range(10)), num_workers=1, persistent_workers=True)
+    for count, _ in enumerate(loader):
+        if count == 2:
+            break
+    assert len(list(loader)) == 10
+    del loader
+    (found,) = measured(recorder, tmp_path).loaders
+    assert [sum(span.batches for span in epoch.spans) for epoch in found.epochs] == [3, 10]
+
+
+def test_error_of_a_sample_reaches_the_program(recorder: Recorder) -> None:
+    class BadDataset(data.Dataset):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            raise OSError("no such disk")
+
+    with pytest.raises(OSError, match="no such disk"):
+        list(data.DataLoader(BadDataset()))
+
+
+def test_loaders_of_one_line_are_summed_up(recorder: Recorder, tmp_path: Path) -> None:
+    for _ in range(5):
+        list(data.DataLoader([1, 2, 3]))
+    (found,) = measured(recorder, tmp_path).loaders
+    assert (found.made, found.summary().batches) == (5, 15)
+
+
+def test_subclass_that_wraps_iteration_is_measured_once(recorder: Recorder, tmp_path: Path) -> None:
+    class Repeating(data.DataLoader):
+        def __iter__(self) -> Iterator[object]:
+            for _ in range(2):
+                yield from super().__iter__()
+
+    assert len(list(Repeating([1, 2, 3]))) == 6
+    (found,) = measured(recorder, tmp_path).loaders
+    assert (found.summary().epochs, found.summary().batches) == (2, 6)
+
+
+def test_undo_puts_the_methods_back(tmp_path: Path) -> None:
+    before = dict(vars(data.DataLoader))
+    hooks = LoaderHooks(Recorder(str(tmp_path)))
+    hooks.measure("torch.utils.data.dataloader")
+    assert vars(data.DataLoader)["__iter__"] is not before["__iter__"]
+    hooks.undo()
+    assert dict(vars(data.DataLoader)) == before
+
+
+def test_undo_leaves_a_later_patch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = data.DataLoader.__iter__
+    hooks = LoaderHooks(Recorder(str(tmp_path)))
+    hooks.measure("torch.utils.data.dataloader")
+
+    def theirs(self: object) -> Iterator[int]:
+        return iter([1])
+
+    data.DataLoader.__iter__ = theirs
+    hooks.undo()
+    assert data.DataLoader.__iter__ is theirs
+    data.DataLoader.__iter__ = original
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (np.zeros((4, 2)), 4),
+        ([np.zeros((3, 2)), np.zeros(3)], 3),
+        ({"text": ["a", "b"], "label": np.zeros(2)}, 2),
+        ({}, 1),
+        ([], 1),
+        (np.float32(1), 1),
+        (object(), 1),
+    ],
+)
+def test_samples_of_a_batch_are_its_first_length(batch: object, samples: int) -> None:
+    assert samples_in(batch, single=False) == samples
+    assert samples_in(batch, single=True) == 1

@@ -1,0 +1,120 @@
+"""The recorder's file: complete lines, bounded, and apart for each process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker.diagnostics import recorder as recorders
+from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.recorder import Recorder
+from stoker.diagnostics.trace import write_trace
+
+
+class FakeLoader:
+    dataset = (1, 2)
+    batch_size = 4
+    batch_sampler = ()
+    num_workers = 0
+
+
+def test_many_batches_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorders, "SINGLE", 10)
+    recorder = Recorder(str(tmp_path))
+    record = recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.0)
+    for number in range(10_000):
+        recorder.batch(record, number + 0.5, number + 1.0, 4)
+    recorder.end(record, 10_000.0, 10_000.5)
+    recorder.close()
+    known = Measurements()
+    known.read(str(tmp_path))
+    summary = known.loaders[0].summary()
+    assert (summary.batches, summary.samples) == (10_000, 40_000)
+    assert summary.waited == pytest.approx(5_000.5)
+    assert len(known.loaders[0].epochs[0].spans) > 10
+
+
+def test_few_records_of_a_fast_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorders, "SINGLE", 10)
+    recorder = Recorder(str(tmp_path))
+    record = recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.0)
+    for number in range(10_000):
+        recorder.batch(record, number * 1e-5, number * 1e-5 + 5e-6, 4)
+    recorder.close()
+    assert len((tmp_path / f"{os.getpid()}.jsonl").read_text().splitlines()) < 20
+
+
+def test_forked_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    loader = FakeLoader()
+    recorder.batch(recorder.begin(loader, "a.py:1", 0.0, 0.1), 0.1, 0.2, 4)
+    recorder.flush()
+    pid = os.fork()
+    if not pid:
+        recorder.batch(recorder.begin(loader, "a.py:1", 1.0, 1.1), 1.1, 1.2, 4)
+        recorder.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    recorder.close()
+    known = Measurements()
+    known.read(str(tmp_path))
+    assert sorted(loader.about["pid"] for loader in known.loaders) == sorted([pid, os.getpid()])
+    assert [loader.summary().batches for loader in known.loaders] == [1, 1]
+
+
+def test_incomplete_line_is_left_for_later(tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    recorder.batch(recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.1), 0.1, 0.2, 4)
+    recorder.close()
+    path = tmp_path / f"{os.getpid()}.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    known = Measurements()
+    known.read(str(tmp_path))
+    assert known.loaders[0].summary().batches == 0
+    path.write_bytes(whole)
+    known.read(str(tmp_path))
+    assert known.loaders[0].summary().batches == 1
+
+
+def test_full_disk_ends_the_recording_not_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorder = Recorder(str(tmp_path / "gone"))
+    record = recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.1)
+    recorder.flush()
+    recorder.batch(record, 1.0, 2.0, 4)
+    recorder.flush()
+    assert capsys.readouterr().err.count("is no longer measured") == 1
+
+
+def test_trace_is_strictly_nested_on_each_track(tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    record = recorder.begin(FakeLoader(), "a.py:1", 1.0, 1.1)
+    for number in range(3):
+        recorder.batch(record, 2.0 + number, 2.5 + number, 4)
+    recorder.end(record, 5.0, 5.1)
+    recorder.close()
+    known = Measurements()
+    known.read(str(tmp_path))
+    write_trace(known, str(tmp_path / "trace"))
+    events = json.loads((tmp_path / "trace").read_text())["traceEvents"]
+    spans = [(event["ts"], event["ts"] + event["dur"], event["name"]) for event in events if event["ph"] == "X"]
+    assert [name for *_, name in spans] == [
+        *(
+            "epoch 0",
+            "iter()",
+            "wait for batch 0",
+            "step",
+            "wait for batch 1",
+            "step",
+            "wait for batch 2",
+            "step",
+            "end",
+        )
+    ]
+    (begin, end, _), *inner = spans
+    assert all(begin <= low <= high <= end for low, high, _ in inner)
+    assert all(before[1] <= after[0] + 1e-6 for before, after in itertools.pairwise(inner))

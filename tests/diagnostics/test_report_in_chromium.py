@@ -1,0 +1,146 @@
+"""The report in a real browser: no network, no errors, zoom and filter, phone, dark mode, and names of all controls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.diagnostics.report_page import write_report
+from tests.diagnostics.test_report_page import measured
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.leaves_behind("Playwright's driver keeps threads and pipes until the module's end"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> str:
+    path = tmp_path / "report.html"
+    write_report(measured(batches=200), str(path), "python train.py", "torch")
+    return f"file://{path}"
+
+
+def opened(browser: Any, report: str, **settings: Any) -> tuple[Any, list[str]]:
+    """The page, and what went wrong or was loaded beside the file itself."""
+    page = browser.new_page(**settings)
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: wrong.append(request.url) if request.url != report else None)
+    page.goto(report)
+    return page, wrong
+
+
+def keep(page: Any, name: str) -> None:
+    """Saves a picture for eyes, if a folder for it is named."""
+    if folder := os.environ.get("STOKER_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_report_shows_the_verdict_first_and_loads_nothing(browser: Any, report: str, scheme: str) -> None:
+    page, wrong = opened(browser, report, color_scheme=scheme, viewport={"width": 1200, "height": 900})
+    assert page.inner_text("h1").startswith("Data-bound: the loop waits ")
+    assert page.inner_text("#change").startswith("Pass num_workers=")
+    assert page.locator("#loaders tbody tr").count() == 2
+    assert page.locator(".plot canvas").count() == 4
+    assert page.evaluate("timeline.drawn") > 300
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
+    keep(page, f"wide-{scheme}")
+    assert wrong == []
+
+
+def test_timeline_zooms_moves_and_filters(browser: Any, report: str) -> None:
+    page, wrong = opened(browser, report, viewport={"width": 1200, "height": 900})
+
+    def width() -> float:
+        return float(page.evaluate("timeline.view[1] - timeline.view[0]"))
+
+    whole = width()
+    page.click("#zoom-in")
+    assert width() == pytest.approx(whole / 2)
+    page.hover("#timeline")
+    page.mouse.wheel(0, -100)
+    page.wait_for_function(f"timeline.view[1] - timeline.view[0] < {0.45 * whole}")
+    before = page.evaluate("timeline.view[0]")
+    page.focus("#timeline")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("timeline.view[0]") < before
+    page.click("#zoom-longest")
+    assert width() == pytest.approx(3 * 0.6e6, rel=0.01)
+    assert "waited 600.0 ms for batch 20 of epoch 0" in page.inner_text("#shown")
+    keep(page, "longest")
+    page.hover("#timeline")
+    assert "waited 600.0 ms for batch 20" in page.inner_text("#shown")
+    page.click("#zoom-all")
+    assert width() == pytest.approx(whole)
+    height = page.evaluate("timeline.canvas.clientHeight")
+    page.select_option("#filter", "1")
+    assert page.evaluate("timeline.rows()") == [1]
+    assert page.evaluate("timeline.canvas.clientHeight") < height
+    assert wrong == []
+
+
+def test_report_fits_a_phone(browser: Any, report: str) -> None:
+    page, wrong = opened(browser, report, viewport={"width": 360, "height": 740}, device_scale_factor=2, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("timeline.canvas.clientWidth") > 300
+    keep(page, "phone")
+    assert wrong == []
+
+
+def test_controls_have_names_and_text_has_contrast(browser: Any, report: str) -> None:
+    for scheme in ("light", "dark"):
+        page, _ = opened(browser, report, color_scheme=scheme)
+        names = page.evaluate(
+            "[...document.querySelectorAll('button, select, canvas#timeline, [role=region]')].map((one) => "
+            "one.ariaLabel || one.textContent.trim() || (one.labels && one.labels[0].textContent) || "
+            "one.getAttribute('aria-labelledby'))"
+        )
+        assert len(names) >= 9 and all(names)
+        for text in ("text", "quiet"):
+            assert contrast(*page.evaluate(f"[colour('{text}'), colour('back')]")) >= 4.5
+        for mark in ("wait", "step"):
+            assert contrast(*page.evaluate(f"[colour('{mark}'), colour('card')]")) >= 3
+        page.close()
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours such as "#1b1f24", by WCAG 2."""
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_report_without_a_loader_says_so(browser: Any, tmp_path: Path) -> None:
+    from stoker.diagnostics.measurements import Measurements
+
+    path = tmp_path / "report.html"
+    write_report(Measurements(), str(path), "python train.py", "torch")
+    page, wrong = opened(browser, f"file://{path}")
+    assert page.inner_text("h1") == "No loader was iterated over."
+    assert wrong == []

@@ -1,0 +1,64 @@
+"""The verdict follows from figures alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stoker.diagnostics.measurements import LoaderSummary
+from stoker.diagnostics.verdict import verdict
+
+ABOUT = {"site": "train.py:8", "rank": None, "num_workers": 0, "persistent_workers": False}
+WAITING = LoaderSummary(
+    ABOUT, made=1, epochs=1, batches=100, samples=6400, spent=10.0, waited=8.0, first=0.1, steady=9.9,
+    steady_waited=7.9, cpu=2.0, peak=0,
+)  # fmt: skip
+
+
+def with_workers(number: int, **settings: object) -> dict[str, object]:
+    return {**ABOUT, "num_workers": number, **settings}
+
+
+def test_waiting_loop_is_data_bound_with_its_gain() -> None:
+    said = verdict(WAITING, cpus=8)
+    assert said.kind == "data-bound"
+    assert said.gain == pytest.approx(5.0)
+    assert "80% of its time" in said.text and "5 times as fast" in said.text
+
+
+def test_loop_that_hardly_waits_is_compute_bound() -> None:
+    said = verdict(replace(WAITING, waited=0.3, steady_waited=0.2), cpus=8)
+    assert (said.kind, said.change) == ("compute-bound", None)
+    assert "3.0%" in said.text
+
+
+def test_loop_that_waits_a_little_is_balanced() -> None:
+    assert verdict(replace(WAITING, waited=1.0, steady_waited=0.9), cpus=8).kind == "balanced"
+
+
+@pytest.mark.parametrize("short", [{"batches": 5}, {"spent": 0.1, "waited": 0.05}])
+def test_short_run_has_no_verdict(short: dict[str, float]) -> None:
+    assert verdict(replace(WAITING, **short), cpus=8).kind == "too short"
+
+
+@pytest.mark.parametrize(
+    ("changed", "cpus", "said"),
+    [
+        ({}, 8, "Pass num_workers=4: batches are made in the training loop now"),
+        ({}, 1, "There is one CPU"),
+        ({"waited": 9.99, "batches": 1_000_000}, 8, "fetch a whole batch at once"),
+        ({"about": with_workers(2)}, 8, "Pass num_workers=8: 2 of 8 CPUs make batches"),
+        ({"about": with_workers(2), "cpu": 19.0}, 2, "95% of the 2 CPUs are in use, so more workers cannot help"),
+        ({"about": with_workers(2)}, 2, "Pass num_workers=4: 10% of the CPUs are in use, so samples wait for a disk"),
+        (
+            {"about": with_workers(4), "epochs": 3, "first": 2.5, "steady_waited": 0.5},
+            8,
+            "Pass persistent_workers=True: the first batch of an epoch comes after 2.5 s",
+        ),
+        ({"about": with_workers(4), "first": 7.5, "steady_waited": 0.5}, 8, "Longer epochs help"),
+    ],
+)
+def test_change_fits_the_cause(changed: dict[str, object], cpus: int, said: str) -> None:
+    found = verdict(replace(WAITING, **changed), cpus)
+    assert found.kind == "data-bound" and said in str(found)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker.loader import stokers_own
+
+
+def users_function(sample: Any) -> Any:
+    return sample
+
+
+class UsersDataset(stoker.TensorDataset):
+    pass
+
+
+STREAM = stoker.ShuffleDataset(stoker.ChainDataset([]), buffer_size=10)
+STOKERS = [
+    *(None, range(10), "raise", {"a": [1, 2.0]}, np.arange(3), np.random.default_rng(0)),
+    *(stoker.default_collate, stoker.PadCollator(), functools.partial(stoker.default_collate)),
+    *(stoker.TensorDataset(np.arange(3)), stoker.Subset(stoker.TensorDataset(np.arange(3)), [1, 2]), STREAM),
+    stoker.StackDataset(a=np.arange(3), b=stoker.TensorDataset(np.arange(3))),
+]
+USERS = [
+    *(users_function, lambda sample: sample, functools.partial(users_function), UsersDataset(np.arange(3))),
+    *(stoker.Subset(UsersDataset(np.arange(3)), [1]), stoker.MapDataset(range(3), users_function)),
+    *(print, threading.Lock(), UsersDataset, np.array([users_function])),
+    np.zeros(stokers_own.MOST_BYTES + 1, np.uint8),
+    list(range(stokers_own.MOST_OBJECTS + 1)),
+]
+
+
+@pytest.mark.parametrize("part", STOKERS, ids=lambda part: type(part).__name__)
+def test_stokers_classes_and_values_are_its_own(part: Any) -> None:
+    assert stokers_own.is_stokers([part])
+
+
+@pytest.mark.parametrize("part", USERS, ids=lambda part: type(part).__name__)
+def test_code_of_the_user_is_not_stokers(part: Any) -> None:
+    assert not stokers_own.is_stokers([part, None])
+
+
+def test_search_for_user_code_ends_in_cycles() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    assert stokers_own.is_stokers([cycle])
+
+
+def test_tensors_are_plain_values() -> None:
+    torch = pytest.importorskip("torch")
+    assert stokers_own.is_stokers([torch.zeros(3), stoker.TensorDataset(torch.zeros(3)), torch.Generator()])
+    assert not stokers_own.is_stokers([torch.nn.Linear(1, 1)])
