@@ -18,7 +18,7 @@ import pytest
 
 import stoker
 from stoker import DataLoader, StalledError, StokerWarning
-from stoker._events import Event
+from stoker.events import Event
 from tests.faults.runs import Once
 
 N = 24
@@ -59,7 +59,7 @@ class Gate:
         os.close(os.open(self.path, os.O_RDONLY))
 
     def open(self) -> None:
-        """Waits for somebody to wait."""
+        """Waits until a sample waits."""
         os.close(os.open(self.path, os.O_WRONLY))
 
 
@@ -120,7 +120,7 @@ def calm() -> list[bytes]:
 # It goes on
 
 
-def test_it_is_told_once_and_goes_on(birth: str, gate: Gate) -> None:
+def test_stall_is_reported_once_and_the_run_goes_on(birth: str, gate: Gate) -> None:
     def heard() -> None:
         threading.Event().wait(AFTER)  # in which it could be told again
         gate.open()
@@ -135,11 +135,11 @@ def test_it_is_told_once_and_goes_on(birth: str, gate: Gate) -> None:
     assert run.loader.report().event_counts == {"stall": 1}
 
 
-def test_it_is_noticed_while_the_trainer_trains(birth: str, gate: Gate) -> None:
+def test_stall_is_noticed_while_the_trainer_trains(birth: str, gate: Gate) -> None:
     run = Run(Numbers({9: gate.wait}), birth, gate.open, shuffle=False)
     iterator = iter(run.loader)
     batches = [next(iterator)]
-    _arrives(iterator, b"stalled")  # a long step
+    _arrives(iterator, b"Stalled")  # a long step
     assert run.told == []
     batches += iterator
     assert [int(batch[0][0, 0]) for batch in batches] == list(range(0, N, 4))
@@ -164,11 +164,16 @@ def test_a_worker_that_holds_the_gil_gives_its_stack(birth: str) -> None:
     assert run.told == ["stall"] and "in hold_the_gil" in run.events[0].message
 
 
-def test_each_that_stalls_is_told_of(tmp_path: Path) -> None:
+def test_each_stalled_worker_is_reported(tmp_path: Path) -> None:
     gates = {index: Gate(tmp_path, str(index)) for index in (4, 9)}
-    opened = iter(gates.values())
+
+    def open_both_after_the_second() -> None:  # else a worker is reported at the sample behind the one that stalled
+        if run.told == ["stall", "stall"]:
+            for gate in gates.values():
+                gate.open()
+
     run = Run(
-        Numbers({index: gate.wait for index, gate in gates.items()}), heard=lambda: next(opened).open(), shuffle=False
+        Numbers({index: gate.wait for index, gate in gates.items()}), heard=open_both_after_the_second, shuffle=False
     )
     assert run.firsts() == list(range(0, N, 4))
     assert run.told == ["stall", "stall"]
@@ -196,7 +201,7 @@ def test_a_whole_batch_and_a_collation_are_named(gate: Gate, tmp_path: Path) -> 
     assert "batch 2, in collate_fn" in run.events[0].message
 
 
-def test_never_where_nobody_wants_it(gate: Gate) -> None:
+def test_stall_warning_can_be_switched_off(gate: Gate) -> None:
     run = Run(Numbers({9: gate.wait}), stall_warning=None, shuffle=False)
     iterator = iter(run.loader)
     batches = [next(iterator), next(iterator)]
@@ -219,7 +224,7 @@ def test_a_sample_that_always_stalls_is_left_out(birth: str, gate: Gate) -> None
     run = Run(Numbers({9: gate.wait}), birth, stall_action="restart", on_error="skip", shuffle=False)
     samples = [batch[0][:, 0].astype(int).tolist() for batch in run.loader]
     assert samples == [[k for k in range(first, first + 4) if k != 9] for first in range(0, N, 4)]
-    assert run.told == ["stall", "death", "stall", "blamed", "error"]
+    assert run.told == ["stall", "death", "stall", "poison_sample", "error"]
     fault = run.events[-1].details
     assert fault["kind"] == "stall" and fault["index"] == 9 and "in wait" in fault["traceback"]
     assert run.loader.report().epoch.quarantined == 1
@@ -234,7 +239,7 @@ def test_or_raised_in_its_place(gate: Gate) -> None:
     assert firsts == [0, 4, 12, 16, 20]
 
 
-def test_many_that_stall_cost_no_restarts(gate: Gate) -> None:
+def test_repeated_stalls_cost_no_restarts(gate: Gate) -> None:
     run = Run(
         Numbers(dict.fromkeys((1, 6, 11), gate.wait)),
         stall_action="restart",
@@ -245,10 +250,10 @@ def test_many_that_stall_cost_no_restarts(gate: Gate) -> None:
         stall_warning=0.1,
     )
     assert [len(batch[0]) for batch in run.loader] == [3, 3, 3, 4, 4, 4]
-    assert run.told.count("blamed") == 3
+    assert run.told.count("poison_sample") == 3
 
 
-def test_it_may_be_the_end(birth: str, gate: Gate) -> None:
+def test_stall_may_end_the_run(birth: str, gate: Gate) -> None:
     """Nothing is left behind, as the fixture of all tests knows."""
     iterator = iter(Run(Numbers({9: gate.wait}), birth, stall_action="raise", shuffle=False).loader)
     assert [int(next(iterator)[0][0, 0]) for _ in range(2)] == [0, 4]
@@ -275,7 +280,7 @@ MIB = 1 << 20
 
 
 class Sized(stoker.Dataset[Any]):
-    """Samples of so many bytes."""
+    """Samples of a given size in bytes."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -288,7 +293,7 @@ class Sized(stoker.Dataset[Any]):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_to_wait_for_memory_is_none(workers: int) -> None:
+def test_waiting_for_memory_is_no_stall(workers: int) -> None:
     run = Run(
         Sized(3 * MIB),
         batch_size=1,
@@ -307,7 +312,7 @@ def test_to_wait_for_memory_is_none(workers: int) -> None:
 
 
 @pytest.mark.parametrize("first", ["zygote", "workers"])
-def test_to_be_frozen_together_is_none(first: str, tmp_path: Path) -> None:
+def test_suspended_job_is_no_stall(first: str, tmp_path: Path) -> None:
     """A job that is suspended. The trainer only waits here, as if it were frozen as well."""
     begun, gate = Gate(tmp_path, "begun"), Gate(tmp_path)
 
