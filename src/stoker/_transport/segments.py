@@ -38,7 +38,7 @@ def read(descriptor: int, offset: int, size: int) -> bytearray:
     return data
 
 
-def _libc() -> ctypes.CDLL:
+def _load_libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t) + (ctypes.c_int,) * 3 + (ctypes.c_int64,)
@@ -46,23 +46,22 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-_loaded: list[ctypes.CDLL] = []
+if sys.platform != "win32":
+    _libc = _load_libc()  # before workers are forked, because it takes each of them as long as a small batch
 
 
 class Mapping:
     """A range of a shared file, mapped readable and writable for the lifetime of the object."""
 
     def __init__(self, descriptor: int, offset: int, size: int) -> None:
-        if not _loaded:
-            _loaded.append(_libc())
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        address = _loaded[0].mmap(None, size, protection, _MAP_SHARED | _MAP_POPULATE, descriptor, offset)
+        address = _libc.mmap(None, size, protection, _MAP_SHARED | _MAP_POPULATE, descriptor, offset)
         if address == _FAILED:
             number = ctypes.get_errno()
             raise OSError(number, f"could not map {size} bytes of shared memory: {os.strerror(number)}")
         self.address: int = address
         self.size = size
-        self._unmap = _loaded[0].munmap
+        self._unmap = _libc.munmap
 
     def part(self, offset: int, size: int) -> ctypes.Array[ctypes.c_char]:
         """Returns `size` bytes beginning at `offset` as a buffer. The caller keeps the mapping alive."""
@@ -73,7 +72,7 @@ class Mapping:
         held = ctypes.string_at(self.address, self.size)
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         own = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-        if _loaded[0].mmap(self.address, self.size, protection, own, -1, 0) == _FAILED:
+        if _libc.mmap(self.address, self.size, protection, own, -1, 0) == _FAILED:
             number = ctypes.get_errno()
             raise OSError(number, f"could not map {self.size} bytes of memory: {os.strerror(number)}")
         ctypes.memmove(self.address, held, self.size)

@@ -24,6 +24,10 @@ _SET_NAME = 15
 _EXITING = 4  # among the flags of a process
 _FUTEX = {"x86_64": "202", "aarch64": "98"}
 
+_libc = ctypes.CDLL(None) if sys.platform != "win32" else None
+_prctl = getattr(_libc, "prctl", None)  # Linux
+_malloc_trim = getattr(_libc, "malloc_trim", None)  # glibc
+
 
 CLOSED = -256
 """Stands for the exit code of a worker that was ended because it closed its connection and continued."""
@@ -59,8 +63,8 @@ def die_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when the thread that forked it ends. Leaves at once if that has happened
     already.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if _prctl is not None:
+        _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -99,15 +103,14 @@ def die_first(pid: int) -> None:
 
 def name_process(name: str) -> None:
     """Sets the name that `ps` and `top` show for this process."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_NAME, name.encode()[:15], 0, 0, 0)
+    if _prctl is not None:
+        _prctl(_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def give_back() -> None:
     """Returns freed memory that `malloc` keeps for later to the kernel. Does nothing without glibc."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform != "win32" else None
-    if trim is not None:
-        trim(0)
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 def kill(pid: int, descriptor: int | None = None) -> None:

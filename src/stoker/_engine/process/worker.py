@@ -99,7 +99,7 @@ class Worker(ABC):
 
     def open(self, source: JobSource) -> None:
         """Makes the recipe, and works from then on. An error meanwhile ends the run: other workers would fail too."""
-        start, before = time.perf_counter(), linux.private_bytes(os.getpid())
+        start, before = time.perf_counter(), linux.private_bytes(os.getpid()) if source.unpickles else 0
         self._mark[ACTIVITY] = Activity.UNPICKLING if source.unpickles else Activity.IDLE
         try:
             recipe = source.recipe()
