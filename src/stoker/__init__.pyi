@@ -76,6 +76,7 @@ from stoker.errors import MissingFieldError as MissingFieldError
 from stoker.errors import MissingFolderError as MissingFolderError
 from stoker.errors import MissingKeyError as MissingKeyError
 from stoker.errors import NotAFolderError as NotAFolderError
+from stoker.errors import PackError as PackError
 from stoker.errors import ParquetFileError as ParquetFileError
 from stoker.errors import PreviewError as PreviewError
 from stoker.errors import QuarantineError as QuarantineError
@@ -105,6 +106,8 @@ from stoker.integrations.install import loader_of as loader_of
 from stoker.loader.dataloader import DataLoader as DataLoader
 from stoker.loader.in_step import in_step as in_step
 from stoker.loader.stateful import StatefulDataLoader as StatefulDataLoader
+from stoker.packing.pack import PackResult as PackResult
+from stoker.packing.pack import pack as pack
 from stoker.samplers.balanced import BalancedBatchSampler as BalancedBatchSampler
 from stoker.samplers.base import Sampler as Sampler
 from stoker.samplers.batch import BatchSampler as BatchSampler

@@ -37,6 +37,7 @@
     ├── MissingColumnError (ValueError, KeyError)   a column that a file does not have
     ├── MissingExtraError (ImportError)        an optional package that is not installed
     ├── MissingKeyError (KeyError)             a key that is not in its file
+    ├── PackError (ValueError)                 a dataset or folder that cannot be packed
     ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
@@ -233,6 +234,11 @@ class MissingKeyError(StokerError, KeyError):
     """A file has no record of this key: the message names key and file."""
 
     __str__ = Exception.__str__  # KeyError's would quote the message
+
+
+class PackError(StokerError, ValueError):
+    """A dataset cannot be packed: its samples do not fit the format, the folder holds something else, or what was read
+    back differs."""
 
 
 class ParquetFileError(StokerError, OSError):

@@ -61,11 +61,12 @@ ARROWS: dict[str, set[str]] = {
     # what changes other packages, on top of a loader
     "integrations": GROUND | DATA_SIDE | {"_state", "_options", "_epoch", "_accounting", "loader", "images"},
     "testing": GROUND | DATA_SIDE | {"_random", "loader", "sources"},
+    "packing": GROUND | {"datasets", "loader", "sources"},
     # what users see
-    "__init__": GROUND | DATA_SIDE | EPOCH_SIDE | {"_freeze", "loader", "images", "sources", "integrations"},
+    "__init__": GROUND | DATA_SIDE | EPOCH_SIDE | {"_freeze", "loader", "images", "sources", "integrations", "packing"},
     # measurements of loaders, and the command line, which nothing imports
     "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__"},
-    "cli": GROUND | EPOCH_SIDE | {"datasets", "loader", "diagnostics", "__init__"},
+    "cli": GROUND | EPOCH_SIDE | {"datasets", "sources", "loader", "packing", "diagnostics", "__init__"},
     "__main__": {"cli"},
 }
 

@@ -80,7 +80,7 @@ class TarWriter:
             ValueError: the sample has no key, no entries, or a key or extension that would not be read back.
             OSError: the shard cannot be written; it is given up.
         """
-        key, members = _encoded(sample)
+        key, members = encoded(sample)
         blocks = [(_header(f"{key}.{extension}", len(data)), data) for extension, data in members.items()]
         size = sum(len(header) + padded(len(data)) for header, data in blocks)
         if self._shard is not None and self._is_full(self._shard, size):
@@ -201,7 +201,12 @@ class _OpenShardWriter:
             os.unlink(self._partial)
 
 
-def _encoded(sample: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
+def encoded(sample: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
+    """Returns the key of a sample, and the bytes of each extension, as `TarWriter.write` writes them.
+
+    Raises:
+        DuplicateKeyError, TypeError, ValueError: as `TarWriter.write` says.
+    """
     key = sample.get("__key__")
     if not isinstance(key, str) or not key:
         raise ValueError(f"a sample needs a key, a text under '__key__', and this one has {key!r}")

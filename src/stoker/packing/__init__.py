@@ -1,0 +1,1 @@
+"""Writes datasets as tar shards, Parquet, LMDB or arrays."""
