@@ -36,8 +36,8 @@ class EncodedFile:
 class RowDataset(Dataset[Row]):
     """A dataset's samples as rows.
 
-    A dict keeps its keys. A pair of a Pillow image and a number has the fields `image` and `label`, another tuple or list
-    `0`, `1`, and so on. Any other sample is the field `value`. Tensors become arrays, Pillow images PNG files.
+    A dict keeps its keys. A pair of a Pillow image and a number has the fields `image` and `label`, another tuple
+    or list `0`, `1`, and so on. Any other sample is the field `value`. Tensors become arrays, Pillow images PNG files.
 
     Args:
         dataset: a dataset by index.
