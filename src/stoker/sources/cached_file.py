@@ -1,0 +1,210 @@
+"""A file of another store, read through a cache of blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from stoker.sources.block_cache import Claim
+from stoker.sources.storage import File, Version
+
+if TYPE_CHECKING:
+    from stoker.sources.cached_storage import CachedStorage
+
+C = TypeVar("C")
+
+PATIENCE = 10.0
+"""Seconds to wait for a block that another thread or process reads, before it is read here too."""
+AT_ONCE = 16
+"""Blocks that are read in one request at most: each needs a descriptor until it is written."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_SECRETS = re.compile(
+    r"x-(amz|goog|oss|cos)-.*|awsaccesskeyid|googleaccessid|signature|expires|key-pair-id"
+    r"|.*(token|password|secret|credential).*|api[-_]?key"
+)
+_OF_AZURE = re.compile(r"sig|s[eptrvis]|spr|srt|sip|ske|skt|sks|skv|skoid|sktid|saoid|suoid|scid")
+"""Parameters that belong to a signature of Azure's, where there is a `sig`."""
+
+
+class CachedFile:
+    """A file of a `CachedStorage`, read by position. Thread safe if the file below is.
+
+    Args:
+        storage: the store that opened it.
+        file: the file of the store below.
+        path: of the file.
+    """
+
+    def __init__(self, storage: CachedStorage, file: File, path: str) -> None:
+        self.version: Version = file.version
+        self._storage = storage
+        self._file = file
+        self._block_size = storage.block_size
+        key = [storage.name, without_secrets(path), [str(field) for field in file.version], storage.block_size]
+        self._digest = hashlib.sha256(json.dumps(key).encode("utf-8", "surrogatepass"))
+
+    def read(self, begin: int, length: int) -> bytes:
+        """Returns `length` bytes from byte `begin` on; fewer only at the end of the file.
+
+        Raises:
+            OSError: a part that is not in the cache cannot be read.
+        """
+        end = min(begin + length, self.version.size)
+        if end <= begin:
+            return b""
+        pieces = [
+            self._piece(number, begin, end)
+            for number in range(begin // self._block_size, (end - 1) // self._block_size + 1)
+        ]
+        missing = [piece for piece in pieces if not self._find(piece)]
+        for first in range(0, len(missing), AT_ONCE):
+            self._fill(missing[first : first + AT_ONCE])
+        return pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
+
+    def _piece(self, number: int, begin: int, end: int) -> _Piece:
+        at = number * self._block_size
+        length = min(self._block_size, self.version.size - at)
+        name = self._digest.copy()
+        name.update(number.to_bytes(8, "little"))
+        return _Piece(number, name.hexdigest()[:32], at, length, max(begin - at, 0), min(end - at, length))
+
+    def _find(self, piece: _Piece) -> bool:
+        """Takes a piece from the cache; returns whether it is there."""
+        data = self._storage.blocks.get(piece.name, piece.length, piece.begin, piece.end)
+        piece.data = data or b""
+        return data is not None
+
+    def _fill(self, pieces: Sequence[_Piece]) -> None:
+        """Reads pieces from the store, and keeps their blocks. No claim is held while it waits for others'."""
+        if not self._storage.is_usable:
+            self._read_past(pieces)
+            return
+        mine: list[tuple[_Piece, Claim]] = []
+        others: list[_Piece] = []
+        with contextlib.ExitStack() as claims:
+            try:
+                for piece in pieces:
+                    claim = self._storage.blocks.claim(piece.name)
+                    if claim is None:
+                        others.append(piece)
+                        continue
+                    claims.enter_context(claim)
+                    if not self._find(piece):  # else it was written just before
+                        mine.append((piece, claim))
+            except OSError as error:
+                self._storage.gave_up(error)
+                claims.close()
+                self._read_past(pieces)
+                return
+            for run in _runs(mine):
+                self._fetch(run)
+        for piece in others:
+            self._await(piece)
+
+    def _fetch(self, run: Sequence[tuple[_Piece, Claim]]) -> None:
+        """Reads adjacent blocks from the store in one request, and keeps them."""
+        first, last = run[0][0], run[-1][0]
+        length = last.at + last.length - first.at
+        whole = memoryview(self._file.read(first.at, length))
+        if len(whole) != length:  # the file has another size now
+            self._read_past([piece for piece, _ in run])
+            return
+        for piece, _ in run:
+            begin = piece.at - first.at
+            piece.data = bytes(whole[begin + piece.begin : begin + piece.end])
+        try:
+            for piece, claim in run:
+                claim.store(whole[piece.at - first.at :][: piece.length])
+        except OSError as error:
+            self._storage.gave_up(error)
+
+    def _await(self, piece: _Piece) -> None:
+        """Takes a block that another thread or process reads, when it is there."""
+        deadline, pause = time.monotonic() + PATIENCE, 0.001
+        while not self._find(piece):
+            if time.monotonic() >= deadline:
+                self._read_past([piece])
+                return
+            try:
+                claim = self._storage.blocks.claim(piece.name)
+            except OSError as error:
+                self._storage.gave_up(error)
+                deadline = 0
+                continue
+            if claim is None:
+                time.sleep(pause)
+                pause = min(2 * pause, 0.05)
+                continue
+            with claim:
+                if not self._find(piece):
+                    self._fetch([(piece, claim)])
+                return
+
+    def _read_past(self, pieces: Sequence[_Piece]) -> None:
+        """Reads just these pieces from the store, and keeps nothing."""
+        for run in _runs([(piece, None) for piece in pieces]):
+            first, last = run[0][0], run[-1][0]
+            begin = first.at + first.begin
+            data = self._file.read(begin, last.at + last.end - begin)
+            for piece, _ in run:
+                piece.data = data[piece.at + piece.begin - begin : piece.at + piece.end - begin]
+
+
+class _Piece:
+    """The part of a block that is to be read.
+
+    Attributes:
+        number: of the block.
+        name: of the block in the cache.
+        at: byte of the file at which the block begins.
+        length: of the block.
+        begin: first byte of the part, counted in the block.
+        end: byte behind its last.
+        data: the bytes, when they are known.
+    """
+
+    __slots__ = ("at", "begin", "data", "end", "length", "name", "number")
+
+    def __init__(self, number: int, name: str, at: int, length: int, begin: int, end: int) -> None:
+        self.number = number
+        self.name = name
+        self.at = at
+        self.length = length
+        self.begin = begin
+        self.end = end
+        self.data = b""
+
+
+def _runs(pieces: Iterable[tuple[_Piece, C]]) -> Iterator[list[tuple[_Piece, C]]]:
+    """Yields lists of adjacent blocks."""
+    run: list[tuple[_Piece, C]] = []
+    for item in pieces:
+        if run and item[0].number != run[-1][0].number + 1:
+            yield run
+            run = []
+        run.append(item)
+    if run:
+        yield run
+
+
+def without_secrets(path: str) -> str:
+    """Returns a URL without user, password and signature, and a path as an absolute one. For hashes: see `shown`."""
+    if not _URL.match(path):
+        return os.path.abspath(path)
+    url = urlsplit(path)
+    given = parse_qsl(url.query, keep_blank_values=True)
+    is_azure = any(name.lower() == "sig" for name, _ in given)
+    kept = [
+        (name, value)
+        for name, value in given
+        if not _SECRETS.fullmatch(name.lower()) and not (is_azure and _OF_AZURE.fullmatch(name.lower()))
+    ]
+    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, urlencode(kept), ""))

@@ -1,0 +1,149 @@
+"""A store of files whose blocks are kept on the local disk: `cached(storage, folder, size)`."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+import warnings
+from typing import Any
+
+from stoker.datasets.combining import positive
+from stoker.errors import StokerWarning
+from stoker.sources.block_cache import BlockCache
+from stoker.sources.block_file import on_disk, size_of
+from stoker.sources.cached_file import CachedFile
+from stoker.sources.storage import File, Storage, Version
+
+BLOCK = 4 << 20
+"""Bytes that are read from the store, and kept, together."""
+RETRY = 60.0
+"""Seconds for which a process does not write to a cache that it could not write to."""
+
+_log = logging.getLogger("stoker")
+
+
+def cached(
+    storage: Storage,
+    folder: str | os.PathLike[str] | None,
+    size_limit: int | None,
+    *,
+    evict: bool = True,
+    name: str = "",
+) -> Storage:
+    """Returns a store that keeps what it reads of `storage` in `folder`; `storage` itself if that is None.
+
+    The arguments are those of `CachedStorage`.
+
+    Raises:
+        TypeError, ValueError: there is a limit without a folder, a folder without a limit, or the limit is no number
+            or too small.
+        OSError: the folder cannot be written.
+    """
+    if folder is None:
+        if size_limit is not None:
+            raise ValueError("cache_size= limits a cache: pass its folder too, cache=")
+        return storage
+    if size_limit is None:
+        raise ValueError(f"cache={os.fspath(folder)!r} needs a limit in bytes: pass cache_size= too")
+    return CachedStorage(storage, folder, size_limit, evict=evict, name=name)
+
+
+class CachedStorage:
+    """The files of another store, read in blocks that are kept in a folder of the local disk.
+
+    All processes of a machine may share the folder, read and write it at once, and be killed at any moment. The folder
+    takes no more than `size_limit`. Each read verifies a checksum; a damaged block is read again from the store. A
+    block belongs to a version of its file: `open` asks the store for the version, and a file that has changed is read
+    anew. A file without a known version (its store tells only the size) is read without the cache.
+
+    A block that several threads or processes want at once is read once; the others wait for it, at most 10 s. If the
+    folder cannot be written, for instance because the disk is full, files are read without the cache, and one
+    `StokerWarning` says so.
+
+    Names of files in the folder are hashes of the URL without user, password and signature, so they hold no secret and
+    stay the same when a URL is signed anew. The contents are as secret as the files are: the folder is created for this
+    user only. Anyone who may read the folder may read them.
+
+    Picklable; holds nothing open. Thread and process safe as `storage` is.
+
+    Args:
+        storage: the store. Its files must raise an error, rather than return bytes of another version than `version`.
+        folder: on a local disk; created if it does not exist.
+        size_limit: bytes on disk, at least those of two blocks.
+        block_size: bytes that are read from the store, and kept, together.
+        evict: whether a full cache removes the least recently used blocks. If the data is larger than the cache and
+            each epoch reads all of it, False gives more hits: what is in the cache stays.
+        name: tells apart stores with the same URLs, for instance the endpoint. It must not hold a secret.
+
+    Raises:
+        TypeError, ValueError: a size is no positive integer, or the limit is too small.
+        OSError: the folder cannot be written.
+        NotImplementedError: the system has no `flock` (Windows).
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str | os.PathLike[str],
+        size_limit: int,
+        *,
+        block_size: int = BLOCK,
+        evict: bool = True,
+        name: str = "",
+    ) -> None:
+        self.storage = storage
+        self.block_size = positive(block_size, "block_size")
+        least = 2 * on_disk(size_of(self.block_size))
+        if positive(size_limit, "the size of a cache") < least:
+            raise ValueError(
+                f"a cache of {size_limit} bytes is too small: two blocks of {block_size} take {least}. Pass a larger "
+                "size, or none to read without a cache."
+            )
+        self.blocks = BlockCache(os.fspath(folder), size_limit, evict)
+        self.name = name
+        self._silent_until = 0.0  # by the monotonic clock
+
+    def open(self, path: str) -> File:
+        """Opens a file for reading; asks the store for its version.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+        file = self.storage.open(path)
+        return CachedFile(self, file, path) if _is_known(file.version) else file
+
+    def read(self, path: str, begin: int, length: int) -> bytes:
+        """Returns `length` bytes of a file from byte `begin` on; fewer only at its end.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+        return self.open(path).read(begin, length)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the folder could be written when that was last tried, or that is long ago."""
+        return time.monotonic() >= self._silent_until
+
+    def gave_up(self, error: OSError) -> None:
+        """Stops the use of the folder for a minute in this process, and tells the user, once for all processes."""
+        self._silent_until = time.monotonic() + RETRY
+        cause = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error.strerror or error)
+        message = (
+            f"the cache in {self.blocks.folder} cannot be written ({cause}): files are read without it. Make room on "
+            "the disk, or choose another folder or a smaller size."
+        )
+        if self.blocks.is_first_to_tell(within=10 * RETRY):
+            warnings.warn(message, StokerWarning, stacklevel=2)
+        else:
+            _log.info(message)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_silent_until": 0.0}
+
+
+def _is_known(version: Version) -> bool:
+    """Returns whether a version tells more than the size."""
+    return any(value for field, value in version._asdict().items() if field != "size")
