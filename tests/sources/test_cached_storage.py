@@ -112,6 +112,41 @@ def test_long_reads_are_cut_into_requests(storage: CachedStorage, store: Logged,
     assert store.requests() == [(0, 16 * BLOCK), (16 * BLOCK, 16 * BLOCK), (32 * BLOCK, 8 * BLOCK)]
 
 
+def test_ranges_that_are_missing_are_read_at_once(
+    storage: CachedStorage, store: Logged, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def read_ranges(file: LoggedFile, ranges: list[tuple[int, int]]) -> list[bytes]:
+        asked.append(ranges)
+        return [LocalFile.read(file, begin, end - begin) for begin, end in ranges]
+
+    monkeypatch.setattr(LoggedFile, "read_ranges", read_ranges, raising=False)
+    file: Any = storage.open(URL)
+    assert file.read(3500, 10) == data[3500:3510]
+    ranges = [(10, 20), (900, 4100), (30, 40), (5000, 5001)]
+    assert file.read_ranges(ranges) == [data[begin:end] for begin, end in ranges]
+    assert asked == [[(0, 3000), (4000, 6000)]]  # and block 0 is not read twice
+    monkeypatch.setattr(storage, "_silent_until", float("inf"))
+    assert file.read_ranges([(6100, 6200), (6150, 7200)]) == [data[6100:6200], data[6150:7200]]
+    assert asked[1:] == [[(6100, 6200), (6150, 7200)]]
+
+
+def test_a_known_version_needs_no_request(store: Logged, storage: CachedStorage, data: bytes) -> None:
+    class Known(Logged):
+        def open_known(self, path: str, version: Version) -> LoggedFile:
+            file = self.open(path)
+            file.version = version
+            return file
+
+    version = storage.open(URL).version
+    assert storage.open_known(URL, version._replace(mtime_ns=7)).version == version
+    storage.storage = Known(store.folder)
+    known = storage.open_known(URL, version._replace(mtime_ns=7))
+    assert known.version.mtime_ns == 7 and known.read(0, 5) == data[:5] == storage.read_whole(URL)[:5]
+    assert len(store.requests()) == 2
+
+
 def test_a_file_that_changed_is_read_anew(storage: CachedStorage, store: Logged, tmp_path: Path) -> None:
     before = storage.read(URL, 0, 100)
     other = bytes(100) + before * 80

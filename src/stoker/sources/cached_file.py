@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from stoker.sources.block_cache import Claim
@@ -17,8 +17,6 @@ from stoker.sources.storage import File, Version
 
 if TYPE_CHECKING:
     from stoker.sources.cached_storage import CachedStorage
-
-C = TypeVar("C")
 
 PATIENCE = 10.0
 """Seconds to wait for a block that another thread or process reads, before it is read here too."""
@@ -58,16 +56,24 @@ class CachedFile:
             OSError: a part that is not in the cache cannot be read.
         """
         end = min(begin + length, self.version.size)
-        if end <= begin:
-            return b""
-        pieces = [
-            self._piece(number, begin, end)
-            for number in range(begin // self._block_size, (end - 1) // self._block_size + 1)
+        return self.read_ranges([(begin, end)])[0] if end > begin else b""
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Returns ranges, given as the first byte and the byte behind the last; those that are missing at once.
+
+        They are not empty, and lie within the file.
+
+        Raises:
+            OSError: a part that is not in the cache cannot be read.
+        """
+        size = self._block_size
+        parts = [
+            [self._piece(number, *both) for number in range(both[0] // size, -(-both[1] // size))] for both in ranges
         ]
-        missing = [piece for piece in pieces if not self._find(piece)]
+        missing = [piece for pieces in parts for piece in pieces if not self._find(piece)]
         for first in range(0, len(missing), AT_ONCE):
             self._fill(missing[first : first + AT_ONCE])
-        return pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
+        return [b"".join(piece.data for piece in pieces) if len(pieces) > 1 else pieces[0].data for pieces in parts]
 
     def _piece(self, number: int, begin: int, end: int) -> _Piece:
         at = number * self._block_size
@@ -104,27 +110,28 @@ class CachedFile:
                 claims.close()
                 self._read_past(pieces)
                 return
-            for run in _runs(mine):
-                self._fetch(run)
+            self._fetch(mine)
         for piece in others:
             self._await(piece)
 
-    def _fetch(self, run: Sequence[tuple[_Piece, Claim]]) -> None:
-        """Reads adjacent blocks from the store in one request, and keeps them."""
-        first, last = run[0][0], run[-1][0]
-        length = last.at + last.length - first.at
-        whole = memoryview(self._file.read(first.at, length))
-        if len(whole) != length:  # the file has another size now
-            self._read_past([piece for piece, _ in run])
-            return
-        for piece, _ in run:
-            begin = piece.at - first.at
-            piece.data = bytes(whole[begin + piece.begin : begin + piece.end])
-        try:
-            for piece, claim in run:
-                claim.store(whole[piece.at - first.at :][: piece.length])
-        except OSError as error:
-            self._storage.gave_up(error)
+    def _fetch(self, mine: Sequence[tuple[_Piece, Claim]]) -> None:
+        """Reads blocks from the store, adjacent ones in one request, and keeps them."""
+        claims = {id(piece): claim for piece, claim in mine}
+        runs = list(_runs(piece for piece, _ in mine))
+        found = self._from_store([(run[0].at, run[-1].at + run[-1].length) for run in runs])
+        for run, data in zip(runs, found, strict=True):
+            whole = memoryview(data)
+            if len(whole) != run[-1].at + run[-1].length - run[0].at:  # the file has another size now
+                self._read_past(run)
+                continue
+            blocks = [whole[piece.at - run[0].at :][: piece.length] for piece in run]
+            for piece, block in zip(run, blocks, strict=True):
+                piece.data = bytes(block[piece.begin : piece.end])
+            try:
+                for piece, block in zip(run, blocks, strict=True):
+                    claims[id(piece)].store(block)
+            except OSError as error:
+                self._storage.gave_up(error)
 
     def _await(self, piece: _Piece) -> None:
         """Takes a block that another thread or process reads, when it is there."""
@@ -148,14 +155,22 @@ class CachedFile:
                     self._fetch([(piece, claim)])
                 return
 
-    def _read_past(self, pieces: Sequence[_Piece]) -> None:
+    def _read_past(self, pieces: Iterable[_Piece]) -> None:
         """Reads just these pieces from the store, and keeps nothing."""
-        for run in _runs([(piece, None) for piece in pieces]):
-            first, last = run[0][0], run[-1][0]
-            begin = first.at + first.begin
-            data = self._file.read(begin, last.at + last.end - begin)
-            for piece, _ in run:
+        runs = list(_runs(pieces, of_parts=True))
+        found = self._from_store([(run[0].at + run[0].begin, run[-1].at + run[-1].end) for run in runs])
+        for run, data in zip(runs, found, strict=True):
+            begin = run[0].at + run[0].begin
+            for piece in run:
                 piece.data = data[piece.at + piece.begin - begin : piece.at + piece.end - begin]
+
+    def _from_store(self, ranges: list[tuple[int, int]]) -> list[bytes]:
+        """Returns ranges of the file below, read at once if it can do that."""
+        at_once = getattr(self._file, "read_ranges", None)
+        if at_once is not None and len(ranges) > 1:
+            found: list[bytes] = at_once(ranges)
+            return found
+        return [self._file.read(begin, end - begin) for begin, end in ranges]
 
 
 class _Piece:
@@ -183,14 +198,17 @@ class _Piece:
         self.data = b""
 
 
-def _runs(pieces: Iterable[tuple[_Piece, C]]) -> Iterator[list[tuple[_Piece, C]]]:
-    """Yields lists of adjacent blocks."""
-    run: list[tuple[_Piece, C]] = []
-    for item in pieces:
-        if run and item[0].number != run[-1][0].number + 1:
+def _runs(pieces: Iterable[_Piece], of_parts: bool = False) -> Iterator[list[_Piece]]:
+    """Yields lists of pieces whose blocks are adjacent; `of_parts` also requires that of the bytes that are wanted."""
+    run: list[_Piece] = []
+    for piece in pieces:
+        is_next = bool(run) and piece.number == run[-1].number + 1
+        if is_next and of_parts:
+            is_next = not piece.begin and run[-1].end == run[-1].length
+        if run and not is_next:
             yield run
             run = []
-        run.append(item)
+        run.append(piece)
     if run:
         yield run
 

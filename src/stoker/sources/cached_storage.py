@@ -111,7 +111,18 @@ class CachedStorage:
         Raises:
             OSError: there is no such file, or it cannot be read.
         """
-        file = self.storage.open(path)
+        return self._kept(self.storage.open(path), path)
+
+    def open_known(self, path: str, version: Version) -> File:
+        """Opens a file whose version is known, without asking the store if that has this method too.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+        known = getattr(self.storage, "open_known", None)
+        return self.open(path) if known is None else self._kept(known(path, version), path)
+
+    def _kept(self, file: File, path: str) -> File:
         return CachedFile(self, file, path) if _is_known(file.version) else file
 
     def read(self, path: str, begin: int, length: int) -> bytes:
@@ -121,6 +132,15 @@ class CachedStorage:
             OSError: there is no such file, or it cannot be read.
         """
         return self.open(path).read(begin, length)
+
+    def read_whole(self, path: str) -> bytes:
+        """Returns the contents of a file.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+        file = self.open(path)
+        return file.read(0, file.version.size)
 
     @property
     def is_usable(self) -> bool:
