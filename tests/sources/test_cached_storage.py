@@ -127,7 +127,7 @@ def test_ranges_that_are_missing_are_read_at_once(
     ranges = [(10, 20), (900, 4100), (30, 40), (5000, 5001)]
     assert file.read_ranges(ranges) == [data[begin:end] for begin, end in ranges]
     assert asked == [[(0, 3000), (4000, 6000)]]  # and block 0 is not read twice
-    monkeypatch.setattr(storage, "_silent_until", float("inf"))
+    monkeypatch.setattr(storage.failures, "_until", float("inf"))
     assert file.read_ranges([(6100, 6200), (6150, 7200)]) == [data[6100:6200], data[6150:7200]]
     assert asked[1:] == [[(6100, 6200), (6150, 7200)]]
 
@@ -267,8 +267,8 @@ def test_a_full_disk_is_told_once_and_read_past(
         assert other.read(URL, 900, 5000) == data[900:5900]
     assert (900, 1100) in store.requests() and (3000, 2900) in store.requests()  # what is in the cache is used
     assert len(blocks(storage)) == 1
-    assert not storage.is_usable
-    monkeypatch.setattr(storage, "_silent_until", 0.0)  # a minute later
+    assert not storage.failures.is_usable
+    monkeypatch.setattr(storage.failures, "_until", 0.0)  # a minute later
     assert file.read(0, len(data)) == data
     assert len(blocks(storage)) == 8
 

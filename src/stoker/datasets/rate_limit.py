@@ -53,7 +53,7 @@ class RateLimitDataset(Dataset[T_co]):
             raise ValueError(f"per_second is {per_second}, expected a number above 0")
         self.dataset = checked(dataset, "RateLimitDataset")
         self.per_second = float(per_second)
-        self._clocks: dict[tuple[int, int], _Clock] = {}  # by process and worker: a forked child makes its own
+        self._clocks: dict[tuple[int, int], _RateClock] = {}  # by process and worker: a forked child makes its own
         if is_stream(dataset):
             become_stream(self, _RateLimitStream)
 
@@ -110,7 +110,7 @@ class RateLimitDataset(Dataset[T_co]):
         place = os.getpid(), worker
         clock = self._clocks.get(place)
         if clock is None:
-            clock = self._clocks.setdefault(place, _Clock(monotonic() + worker / self.per_second))
+            clock = self._clocks.setdefault(place, _RateClock(monotonic() + worker / self.per_second))
         seconds = clock.take(samples * workers / self.per_second)
         if seconds > 0:
             sleep(seconds)
@@ -119,7 +119,7 @@ class RateLimitDataset(Dataset[T_co]):
         return {**self.__dict__, "_clocks": {}}
 
 
-class _Clock:
+class _RateClock:
     """When the next sample of one worker is due, first at `due`. Thread safe."""
 
     def __init__(self, due: float) -> None:

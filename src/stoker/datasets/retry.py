@@ -82,7 +82,7 @@ class RetryDataset(Dataset[T_co]):
         total_wait: float = 120.0,
     ) -> None:
         self.dataset = checked(dataset, "RetryDataset")
-        self._policy = _Policy(
+        self._policy = _RetryPolicy(
             positive(attempts, "attempts"),
             _seconds(wait, "wait"),
             _classes(retry_on, "retry_on"),
@@ -156,7 +156,7 @@ class _RetryStream(RetryDataset[T_co], Stream[T_co]):
 
 
 class _RetryIterator(StreamIterator[T_co]):
-    def __init__(self, dataset: Any, source: StreamIterator[T_co], policy: _Policy) -> None:
+    def __init__(self, dataset: Any, source: StreamIterator[T_co], policy: _RetryPolicy) -> None:
         self._dataset = dataset
         self._source = source
         self._policy = policy
@@ -176,7 +176,7 @@ class _RetryIterator(StreamIterator[T_co]):
         return self._source.state_dict()
 
 
-class _Policy(NamedTuple):
+class _RetryPolicy(NamedTuple):
     """When a call is made again. The fields are arguments of `RetryDataset`."""
 
     attempts: int

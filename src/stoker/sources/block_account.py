@@ -20,7 +20,7 @@ _CHECK = 4
 _TRIES, _PAUSE = 1000, 1e-3
 
 
-class Account:
+class BlockAccount:
     """The contents of the file, while this thread of this process alone may change them.
 
     Args:
@@ -48,7 +48,7 @@ class Account:
 
 
 @contextlib.contextmanager
-def account(path: str, count: Callable[[], int]) -> Iterator[Account | None]:
+def account(path: str, count: Callable[[], int]) -> Iterator[BlockAccount | None]:
     """Yields the account in a file, which is created if needed, and writes it at the end of the context.
 
     Yields None if the account is not free within about a second. The lock belongs to the open file, so it excludes
@@ -63,7 +63,7 @@ def account(path: str, count: Callable[[], int]) -> Iterator[Account | None]:
             yield None
             return
         try:
-            own = Account(descriptor, count)
+            own = BlockAccount(descriptor, count)
             try:
                 yield own
             finally:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from stoker.sources import block_file
-from stoker.sources.block_account import Account, account
+from stoker.sources.block_account import BlockAccount, account
 from stoker.sources.block_file import on_disk, size_of
 
 if sys.platform != "win32":
@@ -107,7 +107,7 @@ class BlockCache:
                 os.unlink(path)
                 own.used -= on_disk(os.fstat(descriptor).st_size)
 
-    def claim(self, name: str) -> Claim | None:
+    def claim(self, name: str) -> BlockClaim | None:
         """Returns the right to write a block, to be used as a context; None while another thread or process has it.
 
         Raises:
@@ -125,7 +125,7 @@ class BlockCache:
                     os.close(descriptor)
                     return None
                 if _is_at(descriptor, part):
-                    return Claim(self, name, descriptor, part)
+                    return BlockClaim(self, name, descriptor, part)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -192,13 +192,13 @@ class BlockCache:
         except OSError:
             return True
 
-    def _account(self) -> AbstractContextManager[Account | None]:
+    def _account(self) -> AbstractContextManager[BlockAccount | None]:
         return account(self._used, self._count)
 
     def _count(self) -> int:
         return sum(taken for path, taken, _ in self._files() if _is_kept(path))
 
-    def _make_room(self, own: Account, size: int) -> None:
+    def _make_room(self, own: BlockAccount, size: int) -> None:
         """Removes blocks until there is room for `size` bytes more, and a tenth of those that were looked at."""
         blocks: list[tuple[int, int, str]] = []
         kept = 0
@@ -237,7 +237,7 @@ class BlockCache:
                             yield entry.path, on_disk(status.st_size), status.st_mtime_ns
 
 
-class Claim:
+class BlockClaim:
     """The right of one thread to write a block. Given back at the end of the context."""
 
     def __init__(self, cache: BlockCache, name: str, descriptor: int, part: str) -> None:
@@ -257,7 +257,7 @@ class Claim:
             block_file.write(self._descriptor, self._name, data)
             self._is_stored = self._cache.finish(self._part, self._name)
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> BlockClaim:
         return self
 
     def __exit__(self, *failure: object) -> None:

@@ -1,6 +1,6 @@
 """The file of a cached block: a header with checksums, then the data.
 
-The header is a magic, the block's name, the data's length, a CRC-32 of each page of 64 KiB, and a CRC-32 of all that.
+The header is a magic, the block's name, the data's length, a CRC-32 of each page of 16 KiB, and a CRC-32 of all that.
 So a read verifies only the pages that it needs. Little-endian.
 """
 
@@ -10,7 +10,7 @@ import os
 import struct
 from zlib import crc32
 
-PAGE = 1 << 16
+PAGE = 1 << 14
 """Bytes that share a checksum."""
 
 _MAGIC = b"stoker block 1\n\0"

@@ -9,14 +9,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from stoker.sources.block_cache import Claim
+from stoker.sources.block_cache import BlockCache, BlockClaim
+from stoker.sources.cache_failures import CacheFailures
 from stoker.sources.storage import File, Version
-
-if TYPE_CHECKING:
-    from stoker.sources.cached_storage import CachedStorage
 
 PATIENCE = 10.0
 """Seconds to wait for a block that another thread or process reads, before it is read here too."""
@@ -33,20 +30,26 @@ _OF_AZURE = re.compile(r"sig|s[eptrvis]|spr|srt|sip|ske|skt|sks|skv|skoid|sktid|
 
 
 class CachedFile:
-    """A file of a `CachedStorage`, read by position. Thread safe if the file below is.
+    """A file of a store, of which blocks are kept in a cache. Thread safe if the file below is.
 
     Args:
-        storage: the store that opened it.
-        file: the file of the store below.
+        file: the file of the store.
         path: of the file.
+        blocks: the cache.
+        failures: whether the cache may be written.
+        block_size: in bytes.
+        name: of the store, part of the blocks' names.
     """
 
-    def __init__(self, storage: CachedStorage, file: File, path: str) -> None:
+    def __init__(
+        self, file: File, path: str, blocks: BlockCache, failures: CacheFailures, block_size: int, name: str
+    ) -> None:
         self.version: Version = file.version
-        self._storage = storage
         self._file = file
-        self._block_size = storage.block_size
-        key = [storage.name, without_secrets(path), [str(field) for field in file.version], storage.block_size]
+        self._blocks = blocks
+        self._failures = failures
+        self._block_size = block_size
+        key = [name, without_secrets(path), [str(field) for field in file.version], block_size]
         self._digest = hashlib.sha256(json.dumps(key).encode("utf-8", "surrogatepass"))
 
     def read(self, begin: int, length: int) -> bytes:
@@ -75,30 +78,30 @@ class CachedFile:
             self._fill(missing[first : first + AT_ONCE])
         return [b"".join(piece.data for piece in pieces) if len(pieces) > 1 else pieces[0].data for pieces in parts]
 
-    def _piece(self, number: int, begin: int, end: int) -> _Piece:
+    def _piece(self, number: int, begin: int, end: int) -> _BlockPart:
         at = number * self._block_size
         length = min(self._block_size, self.version.size - at)
         name = self._digest.copy()
         name.update(number.to_bytes(8, "little"))
-        return _Piece(number, name.hexdigest()[:32], at, length, max(begin - at, 0), min(end - at, length))
+        return _BlockPart(number, name.hexdigest()[:32], at, length, max(begin - at, 0), min(end - at, length))
 
-    def _find(self, piece: _Piece) -> bool:
+    def _find(self, piece: _BlockPart) -> bool:
         """Takes a piece from the cache; returns whether it is there."""
-        data = self._storage.blocks.get(piece.name, piece.length, piece.begin, piece.end)
+        data = self._blocks.get(piece.name, piece.length, piece.begin, piece.end)
         piece.data = data or b""
         return data is not None
 
-    def _fill(self, pieces: Sequence[_Piece]) -> None:
+    def _fill(self, pieces: Sequence[_BlockPart]) -> None:
         """Reads pieces from the store, and keeps their blocks. No claim is held while it waits for others'."""
-        if not self._storage.is_usable:
+        if not self._failures.is_usable:
             self._read_past(pieces)
             return
-        mine: list[tuple[_Piece, Claim]] = []
-        others: list[_Piece] = []
+        mine: list[tuple[_BlockPart, BlockClaim]] = []
+        others: list[_BlockPart] = []
         with contextlib.ExitStack() as claims:
             try:
                 for piece in pieces:
-                    claim = self._storage.blocks.claim(piece.name)
+                    claim = self._blocks.claim(piece.name)
                     if claim is None:
                         others.append(piece)
                         continue
@@ -106,7 +109,7 @@ class CachedFile:
                     if not self._find(piece):  # else it was written just before
                         mine.append((piece, claim))
             except OSError as error:
-                self._storage.gave_up(error)
+                self._failures.gave_up(error)
                 claims.close()
                 self._read_past(pieces)
                 return
@@ -114,7 +117,7 @@ class CachedFile:
         for piece in others:
             self._await(piece)
 
-    def _fetch(self, mine: Sequence[tuple[_Piece, Claim]]) -> None:
+    def _fetch(self, mine: Sequence[tuple[_BlockPart, BlockClaim]]) -> None:
         """Reads blocks from the store, adjacent ones in one request, and keeps them."""
         claims = {id(piece): claim for piece, claim in mine}
         runs = list(_runs(piece for piece, _ in mine))
@@ -131,9 +134,9 @@ class CachedFile:
                 for piece, block in zip(run, blocks, strict=True):
                     claims[id(piece)].store(block)
             except OSError as error:
-                self._storage.gave_up(error)
+                self._failures.gave_up(error)
 
-    def _await(self, piece: _Piece) -> None:
+    def _await(self, piece: _BlockPart) -> None:
         """Takes a block that another thread or process reads, when it is there."""
         deadline, pause = time.monotonic() + PATIENCE, 0.001
         while not self._find(piece):
@@ -141,9 +144,9 @@ class CachedFile:
                 self._read_past([piece])
                 return
             try:
-                claim = self._storage.blocks.claim(piece.name)
+                claim = self._blocks.claim(piece.name)
             except OSError as error:
-                self._storage.gave_up(error)
+                self._failures.gave_up(error)
                 deadline = 0
                 continue
             if claim is None:
@@ -155,7 +158,7 @@ class CachedFile:
                     self._fetch([(piece, claim)])
                 return
 
-    def _read_past(self, pieces: Iterable[_Piece]) -> None:
+    def _read_past(self, pieces: Iterable[_BlockPart]) -> None:
         """Reads just these pieces from the store, and keeps nothing."""
         runs = list(_runs(pieces, of_parts=True))
         found = self._from_store([(run[0].at + run[0].begin, run[-1].at + run[-1].end) for run in runs])
@@ -173,7 +176,7 @@ class CachedFile:
         return [self._file.read(begin, end - begin) for begin, end in ranges]
 
 
-class _Piece:
+class _BlockPart:
     """The part of a block that is to be read.
 
     Attributes:
@@ -198,9 +201,9 @@ class _Piece:
         self.data = b""
 
 
-def _runs(pieces: Iterable[_Piece], of_parts: bool = False) -> Iterator[list[_Piece]]:
+def _runs(pieces: Iterable[_BlockPart], of_parts: bool = False) -> Iterator[list[_BlockPart]]:
     """Yields lists of pieces whose blocks are adjacent; `of_parts` also requires that of the bytes that are wanted."""
-    run: list[_Piece] = []
+    run: list[_BlockPart] = []
     for piece in pieces:
         is_next = bool(run) and piece.number == run[-1].number + 1
         if is_next and of_parts:

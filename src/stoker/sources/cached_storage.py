@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import logging
 import os
-import time
-import warnings
-from typing import Any
 
 from stoker.datasets.combining import positive
-from stoker.errors import StokerWarning
 from stoker.sources.block_cache import BlockCache
 from stoker.sources.block_file import on_disk, size_of
+from stoker.sources.cache_failures import CacheFailures
 from stoker.sources.cached_file import CachedFile
 from stoker.sources.storage import File, Storage, Version
 
 BLOCK = 4 << 20
 """Bytes that are read from the store, and kept, together."""
-RETRY = 60.0
-"""Seconds for which a process does not write to a cache that it could not write to."""
-
-_log = logging.getLogger("stoker")
 
 
 def cached(
@@ -103,7 +94,7 @@ class CachedStorage:
             )
         self.blocks = BlockCache(os.fspath(folder), size_limit, evict)
         self.name = name
-        self._silent_until = 0.0  # by the monotonic clock
+        self.failures = CacheFailures(self.blocks)
 
     def open(self, path: str) -> File:
         """Opens a file for reading; asks the store for its version.
@@ -123,7 +114,9 @@ class CachedStorage:
         return self.open(path) if known is None else self._kept(known(path, version), path)
 
     def _kept(self, file: File, path: str) -> File:
-        return CachedFile(self, file, path) if _is_known(file.version) else file
+        if not _is_known(file.version):
+            return file
+        return CachedFile(file, path, self.blocks, self.failures, self.block_size, self.name)
 
     def read(self, path: str, begin: int, length: int) -> bytes:
         """Returns `length` bytes of a file from byte `begin` on; fewer only at its end.
@@ -141,27 +134,6 @@ class CachedStorage:
         """
         file = self.open(path)
         return file.read(0, file.version.size)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the folder could be written when that was last tried, or that is long ago."""
-        return time.monotonic() >= self._silent_until
-
-    def gave_up(self, error: OSError) -> None:
-        """Stops the use of the folder for a minute in this process, and tells the user, once for all processes."""
-        self._silent_until = time.monotonic() + RETRY
-        cause = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error.strerror or error)
-        message = (
-            f"the cache in {self.blocks.folder} cannot be written ({cause}): files are read without it. Make room on "
-            "the disk, or choose another folder or a smaller size."
-        )
-        if self.blocks.is_first_to_tell(within=10 * RETRY):
-            warnings.warn(message, StokerWarning, stacklevel=2)
-        else:
-            _log.info(message)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_silent_until": 0.0}
 
 
 def _is_known(version: Version) -> bool:
