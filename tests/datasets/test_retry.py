@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import pickle
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -14,12 +16,15 @@ import pytest
 from stoker import DataLoader, Dataset, IterableDataset, SkipSample, sample_rng
 from stoker.datasets import retry
 from stoker.datasets.base import is_stream
+from stoker.datasets.combining import absolute
 from stoker.datasets.map import MapDataset
+from stoker.datasets.rate_limit import RateLimitDataset
 from stoker.datasets.retry import RetryDataset
 from stoker.datasets.shuffle_buffer import ShuffleDataset
 from stoker.datasets.stream import State, Stream, StreamIterator
 from stoker.datasets.tensor import TensorDataset
 from stoker.errors import ImageError, StreamLostError
+from stoker.testing.datasets import DatasetSuite
 from stoker.testing.gather import GatherSuite
 from stoker.testing.streams import SOURCES, Numbers, StreamSuite
 
@@ -105,6 +110,43 @@ class FlakyGenerator(IterableDataset[int]):
 )
 class TestRetryStreams(StreamSuite):
     pass
+
+
+class FlakyRows(Dataset[bytes]):
+    """Rows of 4 bytes of a file, every third read of which fails."""
+
+    stoker_protocol = True
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return 14
+
+    def __getitem__(self, index: int) -> bytes:
+        self.reads += 1
+        if self.reads % 3 == 0:
+            raise ConnectionResetError("cut")
+        with open(self.path, "rb") as file:
+            file.seek(4 * absolute(index, len(self)))
+            return file.read(4)
+
+    def describe(self, index: int) -> str:
+        return f"row {index} of {self.path}"
+
+
+class TestRetryDatasets(DatasetSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Any:
+        path = tmp_path / "rows"
+        path.write_bytes(np.arange(14, dtype="<u4").tobytes())
+        return lambda: RetryDataset(RateLimitDataset(FlakyRows(str(path)), 1e9), wait=0)
+
+    def delete(self, dataset: Any) -> str:
+        path: str = dataset.dataset.dataset.path
+        os.unlink(path)
+        return path
 
 
 @pytest.mark.parametrize("dataset", [RetryDataset(TensorDataset(np.arange(12.0).reshape(4, 3), np.arange(4)))])

@@ -15,7 +15,7 @@ from stoker.sources import block_account, block_cache
 from stoker.sources.block_cache import BlockCache
 from stoker.sources.block_file import on_disk, size_of
 
-LENGTH = 3000
+LENGTH = 6000
 UNIT = on_disk(size_of(LENGTH))
 
 
@@ -233,6 +233,24 @@ def test_an_account_that_is_not_free_is_not_waited_for(monkeypatch: pytest.Monke
         assert has(cache, 1) and not has(cache, 2)
     put(cache, 2)
     assert has(cache, 2)
+
+
+def test_a_forked_child_does_not_keep_the_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It inherits the file that another thread has locked."""
+    cache = BlockCache(str(tmp_path), 4 * UNIT)
+    ours, theirs = os.pipe()
+    with block_account.account(str(tmp_path / "used"), int):
+        child = os.fork()
+        if not child:
+            os.read(ours, 1)
+            os._exit(0)
+    monkeypatch.setattr(block_account, "_TRIES", 1)
+    put(cache, 1)
+    os.write(theirs, b"x")
+    os.waitpid(child, 0)
+    os.close(ours)
+    os.close(theirs)
+    assert has(cache, 1)
 
 
 def fill(folder: str, limit: int, seed: int) -> None:

@@ -433,34 +433,6 @@ def test_a_reader_that_hangs_is_not_waited_for(
     assert sorted(store.requests()) == [(500, 500), (1000, 1000)]
 
 
-def test_a_forked_child_keeps_no_block_locked(storage: CachedStorage, store: Logged, data: bytes) -> None:
-    """It inherits the file that another thread has locked."""
-    begun, go_on = threading.Event(), threading.Event()
-    Stopped.begun, Stopped.go_on = begun, go_on
-    file = Stopped(str(store.folder / "a.tar"), store.log)
-    plain = store.open
-    store.open = lambda path: file  # type: ignore[assignment]
-    thread = threading.Thread(target=storage.read, args=(URL, 0, 100))
-    thread.start()
-    begun.wait()
-    store.open = plain  # type: ignore[method-assign]
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if not child:
-        os.read(ours, 1)
-        os._exit(0)
-    go_on.set()
-    thread.join()
-    for path in blocks(storage):
-        path.unlink()
-    assert storage.read(URL, 0, 100) == data[:100]
-    assert len(blocks(storage)) == 1
-    os.write(theirs, b"x")
-    os.waitpid(child, 0)
-    os.close(ours)
-    os.close(theirs)
-
-
 class Rows(Dataset[bytes]):
     """Rows of 100 bytes of a file."""
 
