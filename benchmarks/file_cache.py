@@ -32,6 +32,7 @@ from stoker.sources.cached_storage import CachedStorage
 from stoker.sources.storage import LocalFile
 
 RATE, REQUESTS, SHARE, TIMES = "samples/s", "requests", "share of bytes in the cache", "bytes read by bytes of data"
+CPU = "us of CPU for each sample"
 SAMPLE, SHARD = 100_000, 64_000_000
 LATENCY, BYTE = 0.020, 1e-8
 
@@ -101,16 +102,16 @@ class FarStorage:
 def hit(paths: list[str], cache: Path, seconds: float, rival: str) -> Figures:
     read = readers(rival, paths, cache)
     if read is None:
-        return {RATE: rivals.NOT_INSTALLED}
+        return dict.fromkeys((RATE, CPU), rivals.NOT_INSTALLED)
     order = samples_of(paths, 0)
     for shard, begin in order:
         read(shard, begin)
-    done, began = 0, time.perf_counter()
+    done, began, before = 0, time.perf_counter(), time.process_time()
     while (took := time.perf_counter() - began) < seconds:
         for shard, begin in order[:200]:
             assert len(read(shard, begin)) == SAMPLE
         done += 200
-    return {RATE: done / took}
+    return {RATE: done / took, CPU: 1e6 * (time.process_time() - before) / done}
 
 
 def readers(rival: str, paths: list[str], cache: Path) -> Callable[[int, int], bytes] | None:

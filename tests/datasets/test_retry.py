@@ -113,20 +113,20 @@ class TestRetryStreams(StreamSuite):
 
 
 class FlakyRows(Dataset[bytes]):
-    """Rows of 4 bytes of a file, every third read of which fails."""
+    """Rows of 4 bytes of a file, each of which fails at its first read."""
 
     stoker_protocol = True
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.reads = 0
+        self.failed: set[int] = set()
 
     def __len__(self) -> int:
         return 14
 
     def __getitem__(self, index: int) -> bytes:
-        self.reads += 1
-        if self.reads % 3 == 0:
+        if index not in self.failed:
+            self.failed.add(index)
             raise ConnectionResetError("cut")
         with open(self.path, "rb") as file:
             file.seek(4 * absolute(index, len(self)))
@@ -309,7 +309,9 @@ def test_the_state_is_the_sources_own(waits: list[float]) -> None:
 
 
 def test_shards_keep_the_arguments(waits: list[float]) -> None:
-    dataset: Any = RetryDataset(Numbers(7, num_shards=3), attempts=9, wait=1)
+    dataset: Any = RetryDataset(Numbers(7, num_shards=3), 9, 1, never=KeyError, longest_wait=2, total_wait=3)
+    assert (dataset.attempts, dataset.wait, dataset.retry_on) == (9, 1, (OSError,))
+    assert (dataset.never, dataset.longest_wait, dataset.total_wait) == ((KeyError,), 2, 3)
     assert dataset.num_shards == 3
     shard = dataset.shard(num_shards=3, index=1)
     assert (list(shard), shard._policy) == ([1, 4], dataset._policy)

@@ -90,6 +90,7 @@ class RetryDataset(Dataset[T_co]):
             _seconds(longest_wait, "longest_wait"),
             _seconds(total_wait, "total_wait"),
         )
+        self.attempts, self.wait, self.retry_on, self.never, self.longest_wait, self.total_wait = self._policy
         if is_stream(dataset):
             become_stream(self, _RetryStream)
 
@@ -141,9 +142,15 @@ class _RetryStream(RetryDataset[T_co], Stream[T_co]):
         return shards_of(self.dataset)
 
     def shard(self, num_shards: int, index: int) -> RetryDataset[T_co]:
-        part: RetryDataset[T_co] = RetryDataset(shard_of(self.dataset, num_shards, index))
-        part._policy = self._policy
-        return part
+        return RetryDataset(
+            shard_of(self.dataset, num_shards, index),
+            self.attempts,
+            self.wait,
+            self.retry_on,
+            never=self.never,
+            longest_wait=self.longest_wait,
+            total_wait=self.total_wait,
+        )
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
         tell = current.reading.on_read_again
