@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import stat
 import threading
@@ -276,6 +277,40 @@ def test_processes_that_fill_a_cache_at_once_keep_its_limit(tmp_path: Path) -> N
         process.close()
     cache = BlockCache(str(tmp_path), 12 * UNIT)
     assert used(cache) == sizes(cache)
+    assert not list(tmp_path.glob("*/*.part"))
+
+
+def fill_for_ever(folder: str, limit: int, seed: int, progress: Any) -> None:
+    cache, rng = BlockCache(folder, limit), random.Random(seed)
+    while True:
+        number = rng.randrange(40)
+        if not has(cache, number) and (claim := cache.claim(name_of(number))) is not None:
+            with claim:
+                claim.store(memoryview(bytes([number % 251]) * LENGTH))
+        progress.send(number)
+
+
+def test_processes_are_killed_while_they_fill(tmp_path: Path) -> None:
+    """Blocks are whole or absent, the limit holds, and the sum is at most too large by the parts that are left."""
+    context = multiprocessing.get_context("fork")
+    cache = BlockCache(str(tmp_path), 12 * UNIT)
+    for seed in range(25):
+        ours, theirs = context.Pipe(duplex=False)
+        with ours, theirs:
+            process = context.Process(target=fill_for_ever, args=(str(tmp_path), 12 * UNIT, seed, theirs))
+            process.start()
+            for _ in range(seed * 3):
+                ours.recv()
+            process.kill()
+            process.join()
+            process.close()
+        assert sizes(cache) <= used(cache) <= 12 * UNIT
+        for number in range(40):
+            has(cache, number)  # compares the contents
+    for number in range(60):
+        if not has(cache, number):
+            put(cache, number)
+    assert sizes(cache) == used(cache) <= 12 * UNIT
     assert not list(tmp_path.glob("*/*.part"))
 
 
