@@ -15,15 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import Dataset
-from stoker.datasets.combining import absolute
 from stoker.errors import StokerWarning
 from stoker.sources import block_cache, cached_file
 from stoker.sources.cached_file import without_secrets
 from stoker.sources.cached_storage import CachedStorage, cached
-from stoker.sources.per_process import OpenFiles
-from stoker.sources.storage import LocalFile, LocalStorage, Version
-from stoker.testing.datasets import DatasetSuite
+from stoker.sources.storage import LocalFile, Version
 
 BLOCK = 1000
 LIMIT = 1 << 20
@@ -229,12 +225,6 @@ def test_a_url_that_is_signed_anew_is_the_same(
     assert len(store.requests()) == 1
 
 
-def test_other_parameters_tell_files_apart() -> None:
-    urls = [f"https://host/a.tar{query}" for query in ("", "?versionId=1", "?versionId=2", "?file=b", "?st=1", "?se=1")]
-    assert len({without_secrets(url) for url in urls}) == len(urls)
-    assert without_secrets("a.tar") == os.path.abspath("a.tar")
-
-
 def test_no_secret_is_in_the_folder(storage: CachedStorage) -> None:
     storage.read("https://user:hunter2@host/a.tar?X-Amz-Signature=hunter2", 0, 5000)
     found = subprocess.run(["grep", "-r", "-a", "hunter2", storage.blocks.folder], capture_output=True)
@@ -431,32 +421,3 @@ def test_a_reader_that_hangs_is_not_waited_for(
     monkeypatch.setattr(cached_file, "PATIENCE", 0)
     assert storage.read(URL, 500, 600) == data[500:1100]
     assert sorted(store.requests()) == [(500, 500), (1000, 1000)]
-
-
-class Rows(Dataset[bytes]):
-    """Rows of 100 bytes of a file."""
-
-    stoker_protocol = True
-
-    def __init__(self, storage: CachedStorage, path: str) -> None:
-        self.path = path
-        self._files = OpenFiles(storage)
-        self._length = os.path.getsize(path) // 100
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> bytes:
-        return self._files.get(self.path).read(100 * absolute(index, len(self)), 100)
-
-
-class TestCachedRows(DatasetSuite):
-    @pytest.fixture
-    def make(self, data: bytes, tmp_path: Path) -> Any:
-        path = tmp_path / "rows"
-        path.write_bytes(data[:1400])
-        return lambda: Rows(CachedStorage(LocalStorage(), tmp_path / "cache", LIMIT, block_size=BLOCK), str(path))
-
-    def delete(self, dataset: Rows) -> str:
-        os.unlink(dataset.path)
-        return dataset.path
