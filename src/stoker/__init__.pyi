@@ -28,6 +28,8 @@ from stoker.datasets.iterable import from_iterable as from_iterable
 from stoker.datasets.map import MapDataset as MapDataset
 from stoker.datasets.mix import MixDataset as MixDataset
 from stoker.datasets.pack import PackDataset as PackDataset
+from stoker.datasets.rate_limit import RateLimitDataset as RateLimitDataset
+from stoker.datasets.retry import RetryDataset as RetryDataset
 from stoker.datasets.shuffle_buffer import ShuffleDataset as ShuffleDataset
 from stoker.datasets.split import random_split as random_split
 from stoker.datasets.stack import StackDataset as StackDataset

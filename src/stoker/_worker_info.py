@@ -207,6 +207,19 @@ class _Current(threading.local):
         if self.reading.on_resumed is not None:
             self.reading.on_resumed()
 
+    def begin_again(self) -> None:
+        """Seeds the generators of the current sample as at its beginning: what makes it is called once more."""
+        reading = self.reading
+        if reading.on_resumed is None:
+            again = getattr(self.rng, "again", None)
+            if again is not None:
+                again()
+            return
+        at = None if reading.position is None else reading.position()
+        reading.on_resumed()
+        if at is not None and reading.on_read_from is not None:
+            reading.on_read_from(at)
+
     def read(self, field: str) -> None:
         """Records that a field of a `WorkerInfo` is read."""
         self._asking.called = False

@@ -62,12 +62,14 @@ class SampleRNG:
         key: hash of the epoch's seed.
         find_position: returns the position of the current sample; called when a generator is made.
         streams: the generators made up to now.
+        beside: other generators that were seeded for the current sample.
     """
 
     def __init__(self, seed: int) -> None:
         self.key = mix(seed)
         self.find_position: Callable[[], int] = int
         self.streams: list[RandomState] = []
+        self.beside: list[RandomState] = []
         self._made: dict[int, Any] = {}
 
     @property
@@ -87,6 +89,12 @@ class SampleRNG:
         """A `numpy.random.Generator`."""
         generator: np.random.Generator = self._generator(2, lambda: np.random.default_rng(0))
         return generator
+
+    def again(self) -> None:
+        """Seeds all generators of the current sample again, as if it had drawn nothing."""
+        sample_key = step(self.key, self.find_position())
+        for stream in (*self.beside, *self.streams):
+            stream.seed(sample_key)
 
     def _generator(self, number: int, make: Callable[[], Any]) -> Any:
         if number not in self._made:

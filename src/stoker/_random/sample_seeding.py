@@ -112,7 +112,6 @@ class SampleSeeding:
         self._globals: dict[str, RandomState] = {}  # by library
         self._active: list[RandomState] = []
         self._idle: list[RandomState] = []
-        self._seeded: list[RandomState] = []  # for the current sample
         self._idle_states: list[tuple[RandomState, Any]] | None = None
         self._to_put_back: list[tuple[RandomState, Any]] = []
         self._drawn: dict[str, int] = {}  # of the current stream
@@ -233,7 +232,7 @@ class SampleSeeding:
         numbers.
         """
         sample_key = step(mix(seed, _SAMPLE), position)
-        for stream in (*self._seeded, *self._rng.streams):
+        for stream in (*self._rng.beside, *self._rng.streams):
             stream.seed(sample_key)
 
     def whole(self, seed: int, position: int, call: Callable[[], T]) -> T:
@@ -331,15 +330,14 @@ class SampleSeeding:
     def _seed_all(self, key: int, position: int) -> None:
         self._rng.key, self._rng.find_position = key, lambda: position
         self._idle_states = self._waiting_for = None
-        sample_key = step(key, position)
-        for stream in (*self._active, *self._idle, *self._rng.streams):
-            stream.seed(sample_key)
+        self._rng.beside = self._all()
+        self._rng.again()
 
     def _alone(self, key: int, position: int, call: Callable[[], T]) -> T:
         """Returns a sample with every generator seeded. In the worker's first samples, generators that change become
         active.
         """
-        seeded = self._seeded = self._all()
+        seeded = self._all()
         self._seed_all(key, position)
         before = [(stream, None) for stream in self._idle] if self._probes else []
         self._probes = max(0, self._probes - 1)
@@ -369,7 +367,8 @@ class SampleSeeding:
         while True:
             del done[kept:]
             before = self._states_of_idle()
-            seeded = self._seeded = [*self._active, *self._rng.streams]
+            self._rng.beside = [*self._active]
+            seeded = [*self._active, *self._rng.streams]
             try:
                 with self._borrowed(self._active):
                     for mark[PLACE], index in enumerate(indices, start):

@@ -9,6 +9,7 @@ import typer
 
 from stoker import __version__
 from stoker.cli import batch, doctor, pack
+from stoker.cli import batch, doctor, index
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
 from stoker.errors import StokerError
@@ -24,6 +25,7 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run_.run
 app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
 app.command("pack")(pack.pack)
+app.command("index")(index.index)
 
 
 def _version(wanted: bool) -> None:

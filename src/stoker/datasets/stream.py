@@ -408,15 +408,16 @@ class Counted(StreamIterator[Any]):
         seen = count(state, "seen")
         if seen and tell is None and "from" in state and current.reading.on_read_from is not None:
             current.reading.on_read_from(count(state, "from"))
+        died: Exception | None = None
         while self._seen < seen:
             if tell is not None:
                 tell(seen - self._seen)
             try:
                 next(self)
             except StopIteration:
-                raise _out_of_reach(seen, self._seen) from None
+                raise died or _out_of_reach(seen, self._seen) from None
             except Exception:  # the sample failed in the first pass as well
-                pass
+                died = self._over.error  # unless it is a generator, which ends so
             if self._seen == 1 or self._seen == seen:
                 same_again(self.state_dict(), state)
 
