@@ -67,7 +67,6 @@ ARROWS: dict[str, set[str]] = {
     # measurements of loaders, and the command line, which nothing imports
     "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__"},
     "cli": GROUND | EPOCH_SIDE | {"datasets", "sources", "loader", "packing", "diagnostics", "__init__"},
-    "cli": GROUND | EPOCH_SIDE | {"datasets", "sources", "loader", "diagnostics", "__init__"},
     "__main__": {"cli"},
 }
 
