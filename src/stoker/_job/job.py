@@ -87,9 +87,9 @@ class LoaderJob:
         self._settings: JobSettings = parts["settings"]
         self._held = held
         self.repeats = not self._settings.iterable
-        self.stopwatch = Stopwatch(number) if self._settings.timed else None
         self._number = number
         self._dataset = parts["dataset"]
+        self.stopwatch = self._stopwatch(number) if self._settings.timed else None
         self._init_fn = parts["worker_init_fn"]
         capabilities = self._settings.capabilities
         # Each thread walks, and may configure, its own stream
@@ -121,6 +121,16 @@ class LoaderJob:
         self._has_process, self._has_workers = capabilities.own_process, capabilities.has_workers
         # The job detects a collate_fn that keeps lent memory, and gives it a copy
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
+
+    def _stopwatch(self, number: int) -> Stopwatch:
+        """Returns a stopwatch. A process's own copy of the dataset has its transforms timed too."""
+        if not self._settings.capabilities.own_process:
+            return Stopwatch(number)
+        from stoker._job.timed_steps import StepTimes
+
+        times = StepTimes(self._dataset)
+        times.begin()
+        return Stopwatch(number, steps=times.read)
 
     def run(
         self, unit: object, /, lend: Lender | None = None, known: KnownFaults = (), rows: tuple[int, int] | None = None
