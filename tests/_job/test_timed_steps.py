@@ -83,7 +83,11 @@ def test_copies_and_pickles_hold_plain_lists() -> None:
     times = StepTimes(chain)
     times.begin()
     assert isinstance(chain.transforms, TimedList)
-    for other in (copy.copy(chain.transforms), copy.deepcopy(chain).transforms, pickle.loads(pickle.dumps(chain.transforms))):
+    for other in (
+        copy.copy(chain.transforms),
+        copy.deepcopy(chain).transforms,
+        pickle.loads(pickle.dumps(chain.transforms)),
+    ):
         assert type(other) is list and len(other) == 1
     times.end()
 

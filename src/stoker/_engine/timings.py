@@ -56,7 +56,8 @@ class UnitTimings(NamedTuple):
         cpu: CPU seconds of the worker's thread during `fetch`; None if other threads make the samples.
         sample_cpu: CPU seconds of each sample by the worker's thread, beside `samples`.
         first: place in the unit of the first of `samples`; the others follow.
-        steps: times of the steps of transforms, if they are timed.
+        steps: times of the steps of transforms since the unit before, if they are timed; threads begin samples of the
+            next units too.
     """
 
     worker: int
@@ -173,7 +174,6 @@ class Stopwatch:
         self._is_alone = True  # whether samples are made one by one
         self._by_others = False  # whether other threads make them
         self._cpu, self._cpu_since = 0.0, self._cpu_clock()  # of fetching, up to the last change
-        self._steps()  # those of an interrupted unit
 
     def _next(self, phase: int, now: float) -> None:
         self._seconds[self._phase] += now - self._since

@@ -37,6 +37,7 @@ class StepTimes:
         self._dataset = dataset
         self._changed: list[tuple[dict[str, Any], Any, Any]] = []
         self._sums: dict[tuple[int, str], list[float]] = {}  # by thread, so that no two threads add to one sum
+        self._told: dict[tuple[int, str], tuple[float, float]] = {}
 
     def begin(self) -> None:
         """Puts timed copies in the place of the lists."""
@@ -70,12 +71,17 @@ class StepTimes:
         sums[2] = max(sums[2], seconds)
 
     def read(self) -> tuple[StepSums, ...]:
-        """Returns the times since the last call, by the steps' names."""
+        """Returns the calls and seconds since the last call of this method, and the longest time ever, by name."""
         together: dict[str, list[float]] = {}
         for key in list(self._sums):
-            calls, seconds, longest = self._sums.pop(key)
-            sums = together.setdefault(key[1], [0, 0.0, 0.0])
-            together[key[1]] = [sums[0] + calls, sums[1] + seconds, max(sums[2], longest)]
+            calls, seconds, longest = self._sums[key]
+            told_calls, told_seconds = self._told.get(key, (0, 0.0))
+            self._told[key] = calls, seconds  # nothing is reset: a thread may be adding to it
+            if calls > told_calls:
+                sums = together.setdefault(key[1], [0, 0.0, 0.0])
+                sums[0] += calls - told_calls
+                sums[1] += seconds - told_seconds
+                sums[2] = max(sums[2], longest)
         return tuple(StepSums(name, int(sums[0]), sums[1], sums[2]) for name, sums in together.items())
 
 

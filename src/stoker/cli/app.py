@@ -9,6 +9,7 @@ import typer
 
 from stoker import __version__
 from stoker.cli import batch, doctor
+from stoker.cli import profile as profile_
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
 from stoker.errors import StokerError
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command("run", context_settings={"allow_interspersed_args": False})(run_.run)
 app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
+app.command("profile")(profile_.profile)
 
 
 def _version(wanted: bool) -> None:

@@ -26,9 +26,9 @@ BACKENDS = pytest.mark.parametrize(
             id="fork",
             marks=pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only"),
         ),
-        pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, id="spawn"),
     ],
 )
+SPAWN = {"num_workers": 2, "multiprocessing_context": "spawn"}
 SIZE, BATCH = 48, 4
 SLOW = 13
 
@@ -45,7 +45,7 @@ class Chain:
 
 class Jitter:
     def __call__(self, value: Any) -> Any:
-        return value + stoker.sample_rng().python.random()
+        return value + stoker.sample_rng().random_generator.random()
 
 
 class Wait:
@@ -100,6 +100,12 @@ def test_batches_order_and_random_numbers_are_the_loaders_own(options: dict[str,
     assert (result.batches, result.samples, result.errors) == (SIZE // BATCH, SIZE, 0)
     assert result.held is None and not result.is_measured
     assert result.wait.count == result.batches - 1 and result.step.count == result.batches
+
+
+@pytest.mark.long
+def test_workers_in_clean_interpreters() -> None:
+    test_batches_order_and_random_numbers_are_the_loaders_own(SPAWN)
+    test_figures_of_stages_samples_transforms_and_workers(SPAWN)
 
 
 @BACKENDS

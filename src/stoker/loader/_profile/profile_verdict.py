@@ -26,6 +26,9 @@ ON_CPU, OFF_CPU = 0.7, 0.5
 IDLE = 0.4
 """Share of its time from which on a worker counts as idle while the loop waits."""
 
+CROWDED = 1.5
+"""Threads that want a CPU, for each CPU, from which on times of waiting say little about storage."""
+
 UNEVEN = 3.0
 """How many times the median the slowest batches take, so that they hold up those behind them."""
 
@@ -39,12 +42,14 @@ _DOING = {
 }
 
 
-def verdict(profile: LoaderProfile, cpus: int) -> ProfileVerdict:
+def verdict(profile: LoaderProfile, cpus: int, crowded: float = 0.0) -> ProfileVerdict:
     """Returns the verdict of a profile.
 
     Args:
         profile: its figures.
         cpus: that the program may use.
+        crowded: threads that want a CPU of this machine for each that there is; above `CROWDED`, what seems to wait for
+            storage may wait for a CPU.
     """
     stage, share = slow_stage(profile)
     batches, seconds = ENOUGH
@@ -63,6 +68,10 @@ def verdict(profile: LoaderProfile, cpus: int) -> ProfileVerdict:
         text = f"{kind.capitalize()}: the loop waits {waits:.0%} of its time for batches; {_gain(profile)}."
     if stage is not None:
         text += f" {_slow(profile, stage, share)}"
+    waits_for_what = profile.cpu_share is not None and profile.cpu_share <= OFF_CPU
+    if stage == "fetch" and waits_for_what and crowded > CROWDED:
+        text += f" The machine is crowded ({crowded:.1f} threads for each CPU): much of that may be waiting for a CPU."
+        return ProfileVerdict(kind, stage, text, "Measure again while nothing else runs.")
     return ProfileVerdict(kind, stage, text, _change(profile, stage, cpus))
 
 

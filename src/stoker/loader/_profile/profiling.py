@@ -206,7 +206,7 @@ class Profiling:
             steps=sums.steps(),
             workers=sums.workers(),
         )
-        said = profile_verdict.verdict(found, cpus.cpus().number)
+        said = profile_verdict.verdict(found, cpus.cpus().number, _crowded())
         return LoaderProfile(**{**vars(found), "verdict": said})
 
 
@@ -257,6 +257,14 @@ class _Session:
         if self._steps is not None:
             self._steps.end()
         self._end_workers()
+
+
+def _crowded() -> float:
+    """Returns the threads that want a CPU, for each CPU of the machine; 0 if that is not known."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 0.0
 
 
 def _wait_too(steps: Durations) -> None:
