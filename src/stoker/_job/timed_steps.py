@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
@@ -44,7 +45,7 @@ class StepTimes:
         for path, holder in [*_chains(self._dataset)]:
             plain: Any = holder["transforms"]
             timed: Any = (TimedList if type(plain) is list else TimedTuple)(plain)
-            timed.names = [f"{path}.{number} {type(step).__name__}" for number, step in enumerate(plain)]
+            timed.names = [f"{path}.{number} {_name(step)}" for number, step in enumerate(plain)]
             timed.times = self
             self._changed.append((holder, plain, timed))
             holder["transforms"] = timed
@@ -120,10 +121,15 @@ class TimedTuple(tuple[Any, ...]):
 
 def _timed(steps: Iterator[Any], names: list[str], times: StepTimes) -> Iterator[Any]:
     for number, step in enumerate(steps):
-        name = names[number] if number < len(names) else f"{number} {type(step).__name__}"
+        name = names[number] if number < len(names) else f"{number} {_name(step)}"
         begun = perf_counter()
         yield step
         times.add(name, perf_counter() - begun)
+
+
+def _name(step: Any) -> str:
+    named = step if isinstance(step, (types.FunctionType, types.BuiltinFunctionType)) else type(step)
+    return named.__name__
 
 
 def _chains(dataset: Any) -> Iterator[tuple[str, dict[str, Any]]]:

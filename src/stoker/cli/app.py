@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.cli import batch, doctor
+from stoker.cli import batch, doctor, peek
 from stoker.cli import profile as profile_
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("run", context_settings={"allow_interspersed_args": False})(run_.run)
 app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
+app.command("peek")(peek.peek)
 app.command("profile")(profile_.profile)
 
 

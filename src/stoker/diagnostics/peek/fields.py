@@ -149,7 +149,9 @@ def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
     if hasattr(value, "detach") and hasattr(value, "numpy"):
         value = value.detach().cpu()
         return np.asarray((value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy())
-    if isinstance(value, (np.ndarray, np.generic, bool, int, float)) or (isinstance(value, list) and _is_numbers(value)):
+    if isinstance(value, (np.ndarray, np.generic, bool, int, float)) or (
+        isinstance(value, list) and _is_numbers(value)
+    ):
         try:
             return np.asarray(value)
         except (OverflowError, ValueError):

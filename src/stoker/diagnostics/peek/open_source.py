@@ -46,7 +46,7 @@ def open_source(name: str, query: str | None = None) -> OpenedSource:
     files = _files(name)
     extension = _extension(files[0])
     if extension in IMAGES:
-        return _by_index(name, f"{len(files):,} image files", _stoker("ImageFiles")(files))
+        return _by_index(name, _counted(files, "image"), _stoker("ImageFiles")(files))
     if extension not in OPENERS:
         known = ", ".join(sorted({*OPENERS, ".jpg", ".png"}))
         raise TargetError(
@@ -89,7 +89,10 @@ def _files(name: str) -> list[str]:
 
 
 def _extension(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
+    """Returns the extension; of a gzip file that of the text in it, if it is known."""
+    stem, extension = os.path.splitext(path.lower())
+    inner = os.path.splitext(stem)[1]
+    return inner if extension == ".gz" and inner in (".jsonl", ".ndjson", ".txt") else extension
 
 
 def _folder(name: str) -> OpenedSource:
@@ -113,7 +116,7 @@ def _folder(name: str) -> OpenedSource:
 
 
 def _counted(files: list[str], what: str) -> str:
-    return f"{len(files):,} {what} files" if len(files) > 1 else f"a {what} file"
+    return f"{len(files):,} {what} files" if len(files) > 1 else f"{'an' if what[0] in 'aeiou' else 'a'} {what} file"
 
 
 def _tar(name: str, files: list[str], query: str | None) -> OpenedSource:
@@ -160,10 +163,12 @@ def _sqlite(name: str, files: list[str], query: str | None) -> OpenedSource:
                 )
             query = 'SELECT * FROM "{}"'.format(tables[0].replace('"', '""'))
         chosen = query.strip().rstrip(";")
-        count = next(rows(f"SELECT count(*) AS count FROM ({chosen})"))["count"]
+        (counted,) = rows(f"SELECT count(*) AS count FROM ({chosen})")
     except sqlite3.Error as error:
-        raise TargetError(f"{files[0]} cannot be read ({error}): is it an SQLite database, and the query right?") from error
-    return OpenedSource(name, f"an SQLite database: {chosen}", count, stream=lambda: rows(chosen))
+        raise TargetError(
+            f"{files[0]} cannot be read ({error}): is it an SQLite database, and the query right?"
+        ) from error
+    return OpenedSource(name, f"an SQLite database: {chosen}", counted["count"], stream=lambda: rows(chosen))
 
 
 def _csv(name: str, files: list[str], query: str | None) -> OpenedSource:

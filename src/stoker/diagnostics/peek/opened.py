@@ -45,8 +45,9 @@ def spread(count: int, first: int, most: int) -> list[int]:
     """Returns the first indices, and others at equal distances over all."""
     if count <= most:
         return list(range(count))
-    rest = np.linspace(first, count - 1, max(1, most - first)).astype(np.int64).tolist()
-    return sorted({*range(min(first, most)), *rest})
+    first = min(first, most // 2)
+    rest = np.linspace(count - 1, first, most - first).astype(np.int64).tolist()
+    return sorted({*range(first), *rest})
 
 
 def _sample(dataset: Any, index: int) -> Any:

@@ -131,7 +131,7 @@ def _slow_step(profile: LoaderProfile) -> str | None:
     most = max(inner, key=lambda step: step.seconds)
     if most.seconds < fetch / 3:
         return None
-    return f"{most.seconds / fetch:.0%} of it in the transform {most.name}"
+    return f"{most.seconds / fetch:.0%} of it in {most.name}"
 
 
 def _prefix(name: str) -> str:
@@ -163,7 +163,7 @@ def _change(profile: LoaderProfile, stage: str | None, cpus: int) -> str | None:
         return f"Pass num_workers={cpus}: {workers} of {cpus} CPUs make batches."
     if stage == "fetch":
         named = _slow_step(profile)
-        what = f"that transform ({named})" if named else "samples (a faster decoder, smaller files, a cache)"
+        what = f"its slowest transform ({named})" if named else "samples (a faster decoder, smaller files, a cache)"
         return f"Make {what} cheaper, or add CPUs."
     return None
 

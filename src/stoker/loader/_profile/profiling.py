@@ -104,7 +104,7 @@ class Profiling:
             batch = next(self._batches)
         except StopIteration:
             raise
-        except BaseException:
+        except Exception:
             self._received(asked)
             raise
         finally:
