@@ -80,6 +80,7 @@ OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2"}}
 FRAMEWORKS = {
     "accelerate": {"accelerate", "torch"},
     "lightning": {"lightning", "torch"},
+    "prometheus": {"prometheus_client"},
     "titan": {"torchtitan", "torch"},
     "transformers": {"transformers", "torch"},
 }
