@@ -1,63 +1,17 @@
-"""`LoaderProfile`: where the time of an epoch went."""
+"""`LoaderProfile`: where the time of an epoch went, and what to change."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from stoker._engine.timings import StepSums
-from stoker.loader._profile.batch_sums import WorkerUse
-from stoker.loader._profile.stage_times import StageTimes
+from stoker.loader._profile.profile_figures import ProfileFigures
+from stoker.loader._profile.profile_tables import as_text
+from stoker.loader._profile.profile_verdict import ProfileVerdict
 
 
 @dataclass(frozen=True)
-class SlowSample:
-    """A sample that took long.
-
-    Attributes:
-        index: of the sample, None for a stream.
-        description: what the dataset's `describe(index)` says of it, or None.
-        seconds: that it took.
-        cpu: CPU seconds of them; the rest was waiting.
-        batch: number of its batch in the epoch.
-        place: its place in the batch.
-        worker: number of the worker.
-    """
-
-    index: Any
-    description: str | None
-    seconds: float
-    cpu: float
-    batch: int
-    place: int
-    worker: int
-
-
-@dataclass(frozen=True)
-class ProfileVerdict:
-    """What a profile comes to.
-
-    Attributes:
-        kind: "data-bound", "balanced", "compute-bound", "loader alone" if the loop does nothing with its batches, or
-            "too short" to say.
-        stage: the stage that makes batches slow: "fetch", "collate", "write", "memory", "transport" or "start"; None if
-            no time of a stage is known.
-        text: a sentence or two with their numbers.
-        change: the one change to make, or None.
-    """
-
-    kind: str
-    stage: str | None
-    text: str
-    change: str | None
-
-    def __str__(self) -> str:
-        return self.text if self.change is None else f"{self.text} {self.change}"
-
-
-@dataclass(frozen=True)
-class LoaderProfile:
+class LoaderProfile(ProfileFigures):
     """Where the time of an epoch went, as returned by `loader.profile()`. `print` it, or take `as_dict()`.
 
     All times are seconds. Those of stages are worker time, of all workers together; those of the loop are wall time
@@ -86,66 +40,11 @@ class LoaderProfile:
         verdict: what it comes to.
     """
 
-    dataset: str
-    num_workers: int
-    batches: int
-    samples: int
-    errors: int
-    seconds: float
-    first: float
-    wait: StageTimes
-    step: StageTimes
-    held: StageTimes | None
-    gain: float
-    is_measured: bool
-    stages: dict[str, StageTimes]
-    each: StageTimes
-    cpu_share: float | None
-    slowest: tuple[SlowSample, ...] = ()
-    steps: tuple[StepSums, ...] = ()
-    workers: tuple[WorkerUse, ...] = ()
-    verdict: ProfileVerdict = field(default=ProfileVerdict("too short", None, "", None))
-
-    @property
-    def share(self) -> float:
-        """Returns the share of its time that the loop waited, without the first batch."""
-        whole = self.wait.seconds + self.step.seconds
-        return self.wait.seconds / whole if whole else 0.0
-
-    @property
-    def rate(self) -> float:
-        """Returns the samples for each second of the loop; 0 before the second batch."""
-        return self.samples / self.seconds if self.batches > 1 and self.seconds > 0 else 0.0
+    verdict: ProfileVerdict
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the profile as plain JSON values."""
-        plain = {
-            "dataset": self.dataset,
-            "num_workers": self.num_workers,
-            "batches": self.batches,
-            "samples": self.samples,
-            "errors": self.errors,
-            "seconds": self.seconds,
-            "rate": self.rate,
-            "first": self.first,
-            "share": self.share,
-            "wait": self.wait.as_dict(),
-            "step": self.step.as_dict(),
-            "held": None if self.held is None else self.held.as_dict(),
-            "gain": self.gain,
-            "is_measured": self.is_measured,
-            "stages": {name: times.as_dict() for name, times in self.stages.items()},
-            "each": self.each.as_dict(),
-            "cpu_share": self.cpu_share,
-            "slowest": [vars(sample) for sample in self.slowest],
-            "steps": [step._asdict() for step in self.steps],
-            "workers": [worker._asdict() for worker in self.workers],
-            "verdict": vars(self.verdict),
-        }
-        values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
-        return values
+        return {**super().as_dict(), "verdict": vars(self.verdict)}
 
     def __str__(self) -> str:
-        from stoker.loader._profile.profile_tables import as_text
-
-        return as_text(self)
+        return as_text(self, str(self.verdict))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from stoker.loader._profile.loader_profile import LoaderProfile
+from stoker.loader._profile.profile_figures import ProfileFigures
 from stoker.loader._profile.stage_times import StageTimes
 
 Row = Mapping[str, str]
@@ -12,7 +12,7 @@ Row = Mapping[str, str]
 _NAMES = {"memory": "wait for memory"}
 
 
-def heading(profile: LoaderProfile) -> str:
+def heading(profile: ProfileFigures) -> str:
     """Returns what was measured, in a line."""
     made = f"{profile.num_workers} workers" if profile.num_workers else "no workers"
     failed = f", {profile.errors} of them with an error" if profile.errors else ""
@@ -20,7 +20,7 @@ def heading(profile: LoaderProfile) -> str:
     return f"{profile.batches:,} batches{failed}, {profile.samples:,} samples of {profile.dataset}, {made}{rate}"
 
 
-def tables(profile: LoaderProfile) -> Iterator[tuple[str, list[Row]]]:
+def tables(profile: ProfileFigures) -> Iterator[tuple[str, list[Row]]]:
     """Yields each table that has rows, with its title."""
     loop = profile.wait.seconds + profile.step.seconds
     rows = [_row("loop", "waits for a batch", profile.wait, loop), _row("loop", "its own step", profile.step, loop)]
@@ -56,9 +56,9 @@ def tables(profile: LoaderProfile) -> Iterator[tuple[str, list[Row]]]:
         yield "Slowest samples", list(_slowest(profile))
 
 
-def as_text(profile: LoaderProfile) -> str:
+def as_text(profile: ProfileFigures, verdict: str) -> str:
     """Returns all of it as text."""
-    parts = [heading(profile), str(profile.verdict)]
+    parts = [heading(profile), verdict]
     parts += [f"{title}\n{_lines(rows)}" for title, rows in tables(profile)]
     return "\n\n".join(parts)
 
@@ -74,7 +74,7 @@ def _row(name: str, what: str, times: StageTimes, whole: float) -> Row:
     }
 
 
-def _steps(profile: LoaderProfile) -> Iterator[Row]:
+def _steps(profile: ProfileFigures) -> Iterator[Row]:
     fetch = profile.stages["fetch"].seconds
     for step in profile.steps:
         yield {
@@ -87,7 +87,7 @@ def _steps(profile: LoaderProfile) -> Iterator[Row]:
         }
 
 
-def _slowest(profile: LoaderProfile) -> Iterator[Row]:
+def _slowest(profile: ProfileFigures) -> Iterator[Row]:
     for sample in profile.slowest:
         index = f"sample {sample.place} of batch {sample.batch}" if sample.index is None else str(sample.index)
         yield {

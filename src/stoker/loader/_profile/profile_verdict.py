@@ -5,8 +5,10 @@ Pure: figures in, words out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stoker._autotune.hint import workers_for
-from stoker.loader._profile.loader_profile import LoaderProfile, ProfileVerdict
+from stoker.loader._profile.profile_figures import ProfileFigures
 
 WAITS = 0.2
 """Share of its time from which on a loop that waits for batches is data-bound."""
@@ -42,7 +44,29 @@ _DOING = {
 }
 
 
-def verdict(profile: LoaderProfile, cpus: int, crowded: float = 0.0) -> ProfileVerdict:
+@dataclass(frozen=True)
+class ProfileVerdict:
+    """What a profile comes to.
+
+    Attributes:
+        kind: "data-bound", "balanced", "compute-bound", "loader alone" if the loop does nothing with its batches, or
+            "too short" to say.
+        stage: the stage that makes batches slow: "fetch", "collate", "write", "memory", "transport" or "start"; None if
+            no time of a stage is known.
+        text: a sentence or two with their numbers.
+        change: the one change to make, or None.
+    """
+
+    kind: str
+    stage: str | None
+    text: str
+    change: str | None
+
+    def __str__(self) -> str:
+        return self.text if self.change is None else f"{self.text} {self.change}"
+
+
+def verdict(profile: ProfileFigures, cpus: int, crowded: float = 0.0) -> ProfileVerdict:
     """Returns the verdict of a profile.
 
     Args:
@@ -75,7 +99,7 @@ def verdict(profile: LoaderProfile, cpus: int, crowded: float = 0.0) -> ProfileV
     return ProfileVerdict(kind, stage, text, _change(profile, stage, cpus))
 
 
-def slow_stage(profile: LoaderProfile) -> tuple[str | None, float]:
+def slow_stage(profile: ProfileFigures) -> tuple[str | None, float]:
     """Returns the stage that takes most of the time of batches, and its share of that."""
     seconds = {name: times.seconds for name, times in profile.stages.items()}
     whole = sum(seconds.values())
@@ -91,7 +115,7 @@ def slow_stage(profile: LoaderProfile) -> tuple[str | None, float]:
     return stage, made[stage] / (sum(made.values()) or 1.0)
 
 
-def _gain(profile: LoaderProfile) -> str:
+def _gain(profile: ProfileFigures) -> str:
     faster = f"{profile.gain:.2g} times as fast" if profile.gain < 100 else "over 100 times as fast"
     if not profile.is_measured or profile.held is None:
         return f"without that, {faster} at most"
@@ -102,7 +126,7 @@ def _gain(profile: LoaderProfile) -> str:
     )
 
 
-def _slow(profile: LoaderProfile, stage: str, share: float) -> str:
+def _slow(profile: ProfileFigures, stage: str, share: float) -> str:
     if stage == "start":
         return f"The first batch comes after {profile.first:.2g} s, {share:.0%} of all the waiting."
     if stage == "transport":
@@ -120,7 +144,7 @@ def _slow(profile: LoaderProfile, stage: str, share: float) -> str:
     return f"{text}; {named}." if named else f"{text}."
 
 
-def _slow_step(profile: LoaderProfile) -> str | None:
+def _slow_step(profile: ProfileFigures) -> str | None:
     """Names the step of a `Compose` that takes a third of the fetching or more."""
     fetch = profile.stages["fetch"].seconds
     inner = [
@@ -138,7 +162,7 @@ def _prefix(name: str) -> str:
     return name.partition(" ")[0] + "."
 
 
-def _change(profile: LoaderProfile, stage: str | None, cpus: int) -> str | None:
+def _change(profile: ProfileFigures, stage: str | None, cpus: int) -> str | None:
     workers = profile.num_workers
     if workers == 0:
         count = max(1, profile.wait.count)
@@ -168,7 +192,7 @@ def _change(profile: LoaderProfile, stage: str | None, cpus: int) -> str | None:
     return None
 
 
-def _held_up(profile: LoaderProfile) -> str | None:
+def _held_up(profile: ProfileFigures) -> str | None:
     """Returns the change for workers that idle because few batches take much longer than others."""
     idle = sum(worker.idle for worker in profile.workers) / max(1, len(profile.workers))
     fetch = profile.stages["fetch"]

@@ -16,7 +16,8 @@ from stoker.datasets.described import describe
 from stoker.loader._profile import profile_verdict
 from stoker.loader._profile.batch_sums import BatchSums, TimedSample
 from stoker.loader._profile.held_batch import fresh, wait_for_device
-from stoker.loader._profile.loader_profile import LoaderProfile, SlowSample
+from stoker.loader._profile.loader_profile import LoaderProfile
+from stoker.loader._profile.profile_figures import ProfileFigures, SlowSample
 from stoker.loader._profile.stage_times import Durations
 from stoker.loader.record import record_of
 
@@ -186,7 +187,7 @@ class Profiling:
         now = seconds / max(1, step.count)
         alone = held.mean if held.count else step.mean
         cpu, fetched = sums.fetch_cpu
-        found = LoaderProfile(
+        found = ProfileFigures(
             dataset=type(options.dataset).__name__,
             num_workers=options.num_workers,
             batches=self._count,
@@ -207,7 +208,7 @@ class Profiling:
             workers=sums.workers(),
         )
         said = profile_verdict.verdict(found, cpus.cpus().number, _crowded())
-        return LoaderProfile(**{**vars(found), "verdict": said})
+        return LoaderProfile(**vars(found), verdict=said)
 
 
 class _Session:
