@@ -95,7 +95,7 @@ def verdict(profile: ProfileFigures, cpus: int, crowded: float = 0.0) -> Profile
     waits_for_what = profile.cpu_share is not None and profile.cpu_share <= OFF_CPU
     if stage == "fetch" and waits_for_what and crowded > CROWDED:
         text += f" The machine is crowded ({crowded:.1f} threads for each CPU): much of that may be waiting for a CPU."
-        return ProfileVerdict(kind, stage, text, "Measure again while nothing else runs.")
+        return ProfileVerdict(kind, stage, text, _less(profile.num_workers, cpus))
     return ProfileVerdict(kind, stage, text, _change(profile, stage, cpus))
 
 
@@ -190,6 +190,12 @@ def _change(profile: ProfileFigures, stage: str | None, cpus: int) -> str | None
         what = f"its slowest transform ({named})" if named else "samples (a faster decoder, smaller files, a cache)"
         return f"Make {what} cheaper, or add CPUs."
     return None
+
+
+def _less(workers: int, cpus: int) -> str:
+    if workers > cpus:
+        return f"Pass num_workers={cpus}: {workers} workers share {cpus} CPUs."
+    return "Measure again while nothing else runs."
 
 
 def _held_up(profile: ProfileFigures) -> str | None:

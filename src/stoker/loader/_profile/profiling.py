@@ -189,7 +189,7 @@ class Profiling:
         cpu, fetched = sums.fetch_cpu
         found = ProfileFigures(
             dataset=type(options.dataset).__name__,
-            num_workers=options.num_workers,
+            num_workers=self._loader.num_workers,  # "auto" may have found it meanwhile
             batches=self._count,
             samples=sums.samples,
             errors=sums.errors,
