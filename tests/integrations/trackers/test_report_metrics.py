@@ -34,3 +34,9 @@ def test_numbers_of_a_profile() -> None:
     found = metrics_of(result)
     assert found["stoker/stages/fetch/count"] == 5 and found["stoker/batches"] == 5
     assert metrics_of(result.as_dict()) == found
+
+
+def test_names_do_not_change_with_the_number_of_workers() -> None:
+    report = stoker.DataLoader(Breaks(), output="numpy").report().as_dict()
+    found = metrics_of({**report, "memory": {"4 workers": 7, "helper process": 8}})
+    assert (found["stoker/memory/workers"], found["stoker/memory/helper_process"]) == (7, 8)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 LEFT_OUT = frozenset({"first", "latest", "slowest"})
 """Parts of a report that describe single samples and events."""
+
+
+_NUMBER = re.compile(r"^\d+ ")
+"""In front of a name, such as "4 workers": a name must not change when the number does."""
 
 
 def metrics_of(source: Any, prefix: str = "stoker") -> dict[str, float]:
@@ -18,6 +23,8 @@ def metrics_of(source: Any, prefix: str = "stoker") -> dict[str, float]:
     Args:
         source: a loader, or what `loader.report()` or `loader.profile()` returned, or its `as_dict()`.
         prefix: begins each name.
+
+    A loader reads the memory of its workers for it, some 5 ms of CPU for each.
     """
     if not isinstance(source, Mapping):
         made = source if hasattr(source, "as_dict") else source.report()
@@ -27,7 +34,7 @@ def metrics_of(source: Any, prefix: str = "stoker") -> dict[str, float]:
 
 def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
     for name, value in values.items():
-        path = f"{prefix}/{str(name).replace(' ', '_')}"
+        path = f"{prefix}/{_NUMBER.sub('', str(name)).replace(' ', '_')}"
         if name in LEFT_OUT:
             continue
         if isinstance(value, Mapping):
