@@ -84,6 +84,9 @@ class Profiling:
             self._session.begin()
             self._phase = "epoch"
             self._batches = iter(self._loader)
+        elif self._phase == "epoch":
+            self._session.sum_up()
+            now = perf_counter()  # the sums count for nobody
         if self._phase == "epoch":
             if self._count != self._limit:
                 try:
@@ -119,7 +122,6 @@ class Profiling:
     def _received(self, asked: float) -> None:
         now = self._given = perf_counter()
         self._count += 1
-        self._session.count_steps()
         if self._count == 1:
             self._first = now - asked
         else:
@@ -225,6 +227,7 @@ class _Session:
         self._end_workers = end_workers
         self._owner = os.getpid()
         self._steps: StepTimes | None = None
+        self._pending: list[BatchTimings] = []
         self._is_on = False
         self.options = self._record.options(loader)
         self.sums = BatchSums()
@@ -240,11 +243,14 @@ class _Session:
 
     def _take(self, times: BatchTimings) -> None:
         if self.is_inside:
-            self.sums.add(times._replace(indices=None) if self.options.is_stream else times)
+            self._pending.append(times._replace(indices=None) if self.options.is_stream else times)
         if self._outer is not None:
             self._outer(times)
 
-    def count_steps(self) -> None:
+    def sum_up(self) -> None:
+        """Adds the last batches to the sums."""
+        while self._pending:
+            self.sums.add(self._pending.pop())
         if self._steps is not None:
             self.sums.count_steps(self._steps.read())
 
@@ -253,6 +259,7 @@ class _Session:
         if not self._is_on or os.getpid() != self._owner:
             return
         self._is_on = False
+        self.sum_up()
         if self._record.timing_sink == self._take:
             self._record.timing_sink = self._outer
         if self._steps is not None:
