@@ -34,6 +34,8 @@ CROWDED = 1.5
 UNEVEN = 3.0
 """How many times the median the slowest batches take, so that they hold up those behind them."""
 
+_START = "Pass persistent_workers=True if there are several epochs; else see what the dataset opens."
+
 _DOING = {
     "fetch": "fetching samples",
     "collate": "collating samples into batches",
@@ -83,6 +85,8 @@ def verdict(profile: ProfileFigures, cpus: int, crowded: float = 0.0) -> Profile
     waits = profile.share
     if waits <= NEGLIGIBLE:
         text = f"Compute-bound: the loop waits {waits:.1%} of its time for batches, so a faster loader gains no more."
+        if stage == "start":
+            return ProfileVerdict("compute-bound", stage, f"{text} {_slow(profile, stage, share)}", _START)
         return ProfileVerdict("compute-bound", stage, text, None)
     if waits > 0.95 and profile.step.median < NO_STEP:
         kind = "loader alone"
@@ -106,7 +110,7 @@ def slow_stage(profile: ProfileFigures) -> tuple[str | None, float]:
     if whole <= 0:
         return None, 0.0
     steady = profile.wait.seconds
-    if profile.first > max(steady, 0.5 * profile.seconds):
+    if profile.share < WAITS and profile.first > max(steady, 0.5 * profile.seconds):
         return "start", profile.first / (profile.first + steady)
     if profile.num_workers and seconds["transport"] > 0.5 * (steady + profile.first):
         return "transport", seconds["transport"] / (steady + profile.first)
@@ -170,7 +174,7 @@ def _change(profile: ProfileFigures, stage: str | None, cpus: int) -> str | None
         if number:
             return f"Pass num_workers={number}: batches are made in the training loop now, because of num_workers=0."
     if stage == "start" and workers:
-        return "Pass persistent_workers=True if there are several epochs; else see what the dataset opens."
+        return _START
     if stage == "transport":
         return "Make batches smaller in bytes (uint8 instead of float32), or leave out pin_memory on a CPU."
     if stage == "memory":
