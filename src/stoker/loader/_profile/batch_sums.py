@@ -73,7 +73,6 @@ class BatchSums:
         self._begun: float | None = None
         self.samples = self.errors = 0
         self.fetch_cpu = (0.0, 0.0)
-        self._sample_cpu = 0.0
 
     def add(self, times: BatchTimings) -> None:
         """Counts a batch."""
@@ -107,10 +106,6 @@ class BatchSums:
         """Returns the times of single samples; of none where a whole batch is fetched at once, or by threads."""
         return self._each.times()
 
-    def sample_cpu(self) -> float:
-        """Returns the CPU seconds of the single samples."""
-        return self._sample_cpu
-
     def slowest(self) -> list[TimedSample]:
         """Returns the samples that took longest, the slowest first."""
         return [sample for _, _, sample in sorted(self._slowest, reverse=True)]
@@ -136,15 +131,18 @@ class BatchSums:
         self._begun = made.begun if self._begun is None else min(self._begun, made.begun)
 
     def _samples(self, times: BatchTimings, made: UnitTimings) -> None:
+        if not made.samples:
+            return
+        self._each.extend(made.samples)
+        if len(self._slowest) == SLOWEST and max(made.samples) <= self._slowest[0][0]:
+            return
         for place, seconds in enumerate(made.samples, made.first):
-            self._each.add(seconds)
             if len(self._slowest) == SLOWEST and seconds <= self._slowest[0][0]:
                 continue
             cpu = made.sample_cpu[place - made.first]
             sample = TimedSample(seconds, cpu, _index(times.indices, place), times.batch, place, made.worker)
             change = heapq.heappushpop if len(self._slowest) == SLOWEST else heapq.heappush
             change(self._slowest, (seconds, next(self._order), sample))
-        self._sample_cpu += sum(made.sample_cpu)
 
 
 def _of_stages(times: BatchTimings) -> tuple[float, ...]:

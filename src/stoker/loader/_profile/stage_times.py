@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,13 @@ class Durations:
         self._longest = max(self._longest, seconds)
         if len(self._kept) < KEPT:
             self._kept.append(seconds)
+
+    def extend(self, seconds: Sequence[float]) -> None:
+        """Counts several durations."""
+        self._count += len(seconds)
+        self._seconds += sum(seconds)
+        self._longest = max(self._longest, *seconds)
+        self._kept.extend(seconds[: max(0, KEPT - len(self._kept))])
 
     def add_to_sum(self, seconds: float) -> None:
         """Adds to the sum what belongs to no single duration."""
