@@ -158,3 +158,21 @@ def test_albumentations_chain() -> None:
         "transform.1 RandomCrop": 5,
     }
     times.end()
+
+
+def test_stokers_chain_counts_a_pass_with_its_last_transform() -> None:
+    image = pytest.importorskip("PIL.Image").new("RGB", (40, 30), (9, 80, 200))
+    from stoker.images import CenterCrop, Compose, Resize
+
+    chain = Compose([Resize(20), CenterCrop(10), lambda pixels: pixels + 1, Resize(5)])
+    before = chain(image).tolist()
+    times = StepTimes(Holder(transform=chain))
+    times.begin()
+    assert chain(image).tolist() == before
+    assert [step.name for step in times.read()] == [
+        "transform.0 Resize",
+        "transform.1 CenterCrop",
+        "transform.2 <lambda>",
+        "transform.3 Resize",
+    ]
+    times.end()

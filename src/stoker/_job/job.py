@@ -13,10 +13,10 @@ from stoker import collate
 from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
 from stoker._engine.backend import NOT_PLAIN, BatchIndices, JobFactory, KnownFaults, Lender, PlainMaker, UnitReport
 from stoker._engine.process_guard import harmless
-from stoker._engine.timings import Stopwatch
 from stoker._job import datapipes, preload, torch_worker_info
 from stoker._job.error_policy import ErrorPolicy
 from stoker._job.map_fetcher import MapFetcher
+from stoker._job.timed_steps import stopwatch_of
 from stoker._job.work import JobSettings, Work
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import loaded_torch, mix
@@ -89,7 +89,7 @@ class LoaderJob:
         self.repeats = not self._settings.iterable
         self._number = number
         self._dataset = parts["dataset"]
-        self.stopwatch = self._stopwatch(number) if self._settings.timed else None
+        self.stopwatch = stopwatch_of(self._dataset, number, self._settings) if self._settings.timed else None
         self._init_fn = parts["worker_init_fn"]
         capabilities = self._settings.capabilities
         # Each thread walks, and may configure, its own stream
@@ -121,16 +121,6 @@ class LoaderJob:
         self._has_process, self._has_workers = capabilities.own_process, capabilities.has_workers
         # The job detects a collate_fn that keeps lent memory, and gives it a copy
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
-
-    def _stopwatch(self, number: int) -> Stopwatch:
-        """Returns a stopwatch. A process's own copy of the dataset has its transforms timed too."""
-        if not self._settings.capabilities.own_process:
-            return Stopwatch(number)
-        from stoker._job.timed_steps import StepTimes
-
-        times = StepTimes(self._dataset)
-        times.begin()
-        return Stopwatch(number, steps=times.read)
 
     def run(
         self, unit: object, /, lend: Lender | None = None, known: KnownFaults = (), rows: tuple[int, int] | None = None

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from stoker._engine.timings import StepSums
+from stoker._engine.timings import StepSums, Stopwatch
+from stoker._job.work import JobSettings
 
 MOST_OBJECTS = 2_000
 MOST_STEPS = 8
@@ -84,6 +85,15 @@ class StepTimes:
                 sums[1] += seconds - told_seconds
                 sums[2] = max(sums[2], longest)
         return tuple(StepSums(name, int(sums[0]), sums[1], sums[2]) for name, sums in together.items())
+
+
+def stopwatch_of(dataset: Any, number: int, settings: JobSettings) -> Stopwatch:
+    """Returns the stopwatch of a worker. A process has its own copy of the dataset, whose transforms are timed too."""
+    if not settings.capabilities.own_process:
+        return Stopwatch(number)
+    times = StepTimes(dataset)
+    times.begin()
+    return Stopwatch(number, steps=times.read)
 
 
 class TimedList(list[Any]):
