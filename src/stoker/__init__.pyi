@@ -105,6 +105,8 @@ from stoker.events import Event as Event
 from stoker.integrations.install import Installation as Installation
 from stoker.integrations.install import install as install
 from stoker.integrations.install import loader_of as loader_of
+from stoker.loader._profile.loader_profile import LoaderProfile as LoaderProfile
+from stoker.loader._profile.profiling import Profiling as Profiling
 from stoker.loader.dataloader import DataLoader as DataLoader
 from stoker.loader.in_step import in_step as in_step
 from stoker.loader.stateful import StatefulDataLoader as StatefulDataLoader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
-from stoker._engine.timings import MOST_SAMPLES, Stopwatch
+from stoker._engine.timings import MOST_SAMPLES, StepSums, Stopwatch
 
 
 class Clock:
@@ -41,7 +41,36 @@ def test_stopwatch_begins_anew_with_each_unit() -> None:
     watch, clock, _ = stopwatch()
     steps(watch, clock, (Activity.START, 1), (0, 7), (Activity.COLLATE, 2), (Activity.IDLE, 9), (Activity.START, 1))
     steps(watch, clock, (0, 1), (Activity.WRITE, 3))
-    assert watch.read()[2:] == (2, 0, 3, 0, (1,))
+    assert watch.read()[2:7] == (2, 0, 3, 0, (1,))
+
+
+def test_cpu_seconds_of_fetching_and_of_each_sample() -> None:
+    cpu = Clock()
+    watch = Stopwatch(3, Clock(), cpu).over([0, int(Activity.IDLE)])
+    steps(watch, cpu, (Activity.START, 1), (4, 0), (Activity.SAMPLE, 2), (5, 3), (Activity.COLLATE, 4), (6, 5))
+    times = watch.read()
+    assert (times.cpu, times.sample_cpu[:2], times.first) == (6, (2, 3), 4)
+
+
+def test_no_cpu_seconds_where_other_threads_make_the_samples() -> None:
+    watch, clock, _ = stopwatch()
+    steps(watch, clock, (Activity.START, 0), (0, 0), (Activity.SEVERAL, 5))
+    assert watch.read().cpu is None
+
+
+def test_steps_of_transforms_are_read_once() -> None:
+    sums = [StepSums("0 Crop", 1, 0.5, 0.5)]
+
+    def read() -> tuple[StepSums, ...]:
+        found = (*sums,)
+        sums.clear()
+        return found
+
+    watch = Stopwatch(0, Clock(), Clock(), read)
+    watch[ACTIVITY] = Activity.START
+    assert [step.name for step in watch.read().steps] == ["0 Crop"]
+    watch[ACTIVITY] = Activity.START
+    assert watch.read().steps == ()
 
 
 def test_waiting_for_memory_is_not_work() -> None:
@@ -64,10 +93,10 @@ def test_samples_made_together_have_no_times_of_their_own() -> None:
     for activity in (Activity.SEVERAL, Activity.WHOLE):
         watch, clock, _ = stopwatch()
         steps(watch, clock, (Activity.START, 0), (0, 0), (activity, 5), (Activity.SAMPLE, 0), (1, 0))
-        assert watch.read()[2:] == (5, 0, 0, 0, ())
+        assert watch.read()[2:7] == (5, 0, 0, 0, ())
 
 
 def test_large_units_leave_out_the_times_of_samples() -> None:
     watch, clock, _ = stopwatch()
     steps(watch, clock, (Activity.START, 0), *((place, 1) for place in range(MOST_SAMPLES)))
-    assert watch.read()[2:] == (MOST_SAMPLES, 0, 0, 0, ())
+    assert watch.read()[2:7] == (MOST_SAMPLES, 0, 0, 0, ())

@@ -67,6 +67,8 @@ ARROWS: dict[str, set[str]] = {
     # measurements of loaders, and the command line, which nothing imports
     "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__"},
     "cli": GROUND | EPOCH_SIDE | {"datasets", "sources", "loader", "packing", "diagnostics", "__init__"},
+    "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "sources", "__init__"},
+    "cli": GROUND | EPOCH_SIDE | {"datasets", "loader", "diagnostics", "__init__"},
     "__main__": {"cli"},
 }
 
@@ -81,6 +83,7 @@ OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2"}}
 FRAMEWORKS = {
     "accelerate": {"accelerate", "torch"},
     "lightning": {"lightning", "torch"},
+    "prometheus": {"prometheus_client"},
     "titan": {"torchtitan", "torch"},
     "transformers": {"transformers", "torch"},
 }

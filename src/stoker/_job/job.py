@@ -13,10 +13,10 @@ from stoker import collate
 from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
 from stoker._engine.backend import NOT_PLAIN, BatchIndices, JobFactory, KnownFaults, Lender, PlainMaker, UnitReport
 from stoker._engine.process_guard import harmless
-from stoker._engine.timings import Stopwatch
 from stoker._job import datapipes, preload, torch_worker_info
 from stoker._job.error_policy import ErrorPolicy
 from stoker._job.map_fetcher import MapFetcher
+from stoker._job.timed_steps import stopwatch_of
 from stoker._job.work import JobSettings, Work
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import loaded_torch, mix
@@ -87,9 +87,9 @@ class LoaderJob:
         self._settings: JobSettings = parts["settings"]
         self._held = held
         self.repeats = not self._settings.iterable
-        self.stopwatch = Stopwatch(number) if self._settings.timed else None
         self._number = number
         self._dataset = parts["dataset"]
+        self.stopwatch = stopwatch_of(self._dataset, number, self._settings) if self._settings.timed else None
         self._init_fn = parts["worker_init_fn"]
         capabilities = self._settings.capabilities
         # Each thread walks, and may configure, its own stream

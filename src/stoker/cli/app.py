@@ -9,6 +9,8 @@ import typer
 
 from stoker import __version__
 from stoker.cli import batch, doctor, index, pack
+from stoker.cli import batch, doctor, peek
+from stoker.cli import profile as profile_
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
 from stoker.errors import StokerError
@@ -25,6 +27,8 @@ app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
 app.command("pack")(pack.pack)
 app.command("index")(index.index)
+app.command("peek")(peek.peek)
+app.command("profile")(profile_.profile)
 
 
 def _version(wanted: bool) -> None:

@@ -277,22 +277,22 @@ class Compose:
 
     def __call__(self, image: Any) -> Any:
         """Returns the transformed image. Thread safe if the transforms are."""
-        value, place = image, 0
-        while place < len(self.transforms):
-            transform = self.transforms[place]
-            place += 1
+        value, is_done = image, False
+        for place, transform in enumerate(self.transforms):
+            if is_done:  # together with the transform before it
+                is_done = False
+                continue
+            after = self.transforms[place + 1] if place + 1 < len(self.transforms) else None
             if isinstance(transform, ImageTransform):
                 value = PendingImage.of(value)
                 transform.note(value)
-                continue
-            if isinstance(value, PendingImage):
-                value = value.array()
-            after = self.transforms[place] if place < len(self.transforms) else None
-            if type(transform) is ToTensor and type(after) is Normalize:
-                value, place = scaled(PendingImage.of(value).array(), after), place + 1
+                if not isinstance(after, ImageTransform):  # the last of those that share one decoding step
+                    value = value.array()
+            elif type(transform) is ToTensor and type(after) is Normalize:
+                value, is_done = scaled(PendingImage.of(value).array(), after), True
             else:
                 value = transform(value)
-        return value.array() if isinstance(value, PendingImage) else value
+        return value
 
     def __repr__(self) -> str:
         return "\n".join(["Compose(", *(f"    {transform!r}" for transform in self.transforms), ")"])

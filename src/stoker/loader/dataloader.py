@@ -7,6 +7,7 @@ The file is long because half of it is the documentation of the arguments. The w
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import itertools
 import math
@@ -15,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from stoker import _nominal, collate
 from stoker._accounting.report import Report
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from stoker._autotune.controller import AutotuneController
+    from stoker.loader._profile.loader_profile import LoaderProfile
+    from stoker.loader._profile.profiling import Profiling
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -515,6 +518,50 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         from stoker.loader.progress_bar import progress
 
         return progress(self, name)
+
+    @overload
+    def profile(self, batches: int | None = None, *, step: None = None, replay: int | None = None) -> Profiling: ...
+
+    @overload
+    def profile(
+        self, batches: int | None = None, *, step: Callable[[Any], object], replay: int | None = None
+    ) -> LoaderProfile: ...
+
+    def profile(
+        self,
+        batches: int | None = None,
+        *,
+        step: Callable[[Any], object] | None = None,
+        replay: int | None = None,
+    ) -> Profiling | LoaderProfile:
+        """Measures where the time of the next epoch goes: by stage, sample, transform and worker.
+
+        Without `step`, returns an iterator over the epoch's batches, for the place of the loader in the training loop;
+        afterwards its `result` has the `LoaderProfile`. With `step`, runs the loop and returns the `LoaderProfile`:
+
+            print(loader.profile(100, step=train_on))
+
+        Samples, order, random numbers and errors are the loader's own. Behind the last batch the second one is given
+        again, `replay` times, while no worker runs: what the loop then takes for a step is what it would take if it
+        never waited. Ends persistent workers before and after. Measuring costs some microseconds for each sample.
+
+        Args:
+            batches: number of batches after which the epoch is left; None for all of it.
+            step: called with each batch.
+            replay: steps on the held batch; None for a fifth of `batches`, from 5 to 20, and none without `batches`.
+
+        Raises:
+            ValueError: `batches` is less than 1, or `replay` less than 0.
+        """
+        from stoker.loader._profile.profiling import Profiling
+
+        profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self))
+        if step is None:
+            return profiling
+        with profiling:
+            for batch in profiling:
+                step(batch)
+        return profiling.result
 
     def preview(
         self,

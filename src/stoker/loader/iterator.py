@@ -421,4 +421,5 @@ def _before(error: BaseException, call: Callable[[], None]) -> None:
 def _timings(answer: Answer, step: Step, asked: float, now: float) -> BatchTimings:
     """Returns the times of a batch that was asked for then, and is there now."""
     said = answer.said
-    return BatchTimings(answer.unit, step.number, said.samples, answer.kind, asked, now - asked, said.timings)
+    kind, waited = answer.kind, now - asked
+    return BatchTimings(answer.unit, step.number, said.samples, kind, asked, waited, said.timings, step.indices)

@@ -1,0 +1,62 @@
+"""Copies of a batch, so that a step can be run on the same batch again and again."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+
+def fresh(batch: Any) -> Any:
+    """Returns a copy with containers, arrays and tensors of its own; other objects are shared with `batch`.
+
+    A step may change what it gets, such as by `batch.pop("labels")` or `images.div_(255)`. Pinned tensors are copied
+    into pinned memory.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(batch, torch.Tensor):
+        clone = batch.detach().clone()
+        return clone.pin_memory() if batch.device.type == "cpu" and batch.is_pinned() else clone
+    if isinstance(batch, np.ndarray):
+        return batch.copy()
+    if isinstance(batch, (str, bytes)):
+        return batch
+    if isinstance(batch, Mapping):
+        return _mapping(batch, {key: fresh(value) for key, value in batch.items()})
+    if isinstance(batch, tuple):
+        items = [fresh(item) for item in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else tuple(items)
+    if isinstance(batch, list):
+        clone = copy.copy(batch)
+        clone[:] = [fresh(item) for item in batch]
+        return clone
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        clone = copy.copy(batch)
+        for field in dataclasses.fields(batch):
+            object.__setattr__(clone, field.name, fresh(getattr(batch, field.name)))
+        return clone
+    return batch
+
+
+def _mapping(batch: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
+    if type(batch) is dict:
+        return fields
+    try:
+        clone = copy.copy(batch)
+        if isinstance(clone, MutableMapping):
+            clone.update(fields)
+            return clone
+        return type(batch)(fields)  # type: ignore[call-arg]
+    except TypeError:
+        return fields
+
+
+def wait_for_device() -> None:
+    """Waits for what the program has queued on its GPU: a step that only queues work would seem to take no time."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

@@ -1,0 +1,121 @@
+"""`ProfileFigures`: what was measured of an epoch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from stoker._engine.timings import StepSums
+from stoker.loader._profile.batch_sums import WorkerUse
+from stoker.loader._profile.stage_times import StageTimes
+
+
+@dataclass(frozen=True)
+class SlowSample:
+    """A sample that took long.
+
+    Attributes:
+        index: of the sample, None for a stream.
+        description: what the dataset's `describe(index)` says of it, or None.
+        seconds: that it took.
+        cpu: CPU seconds of them; the rest was waiting.
+        batch: number of its batch in the epoch.
+        place: its place in the batch.
+        worker: number of the worker.
+    """
+
+    index: Any
+    description: str | None
+    seconds: float
+    cpu: float
+    batch: int
+    place: int
+    worker: int
+
+
+@dataclass(frozen=True)
+class ProfileFigures:
+    """What was measured of an epoch: the attributes of a `LoaderProfile`, but its verdict.
+
+    All times are seconds. Those of stages are worker time, of all workers together; those of the loop are wall time
+    without the first batch, which contains the start of the workers.
+
+    Attributes:
+        dataset: the class of the dataset.
+        num_workers: number of workers; 0 if the training process made the batches.
+        batches: number of batches received, those with an error included.
+        samples: number of samples received.
+        errors: number of batches whose error was raised.
+        seconds: from the first batch to the end of the last step.
+        first: seconds from `iter(loader)` to the first batch.
+        wait: times that the loop waited for a batch.
+        step: times of the loop's own steps.
+        held: times of steps on a batch that was held and given again and again; None if there were none.
+        gain: how many times as fast the loop would be at most if it never waited for a batch.
+        is_measured: whether `gain` was measured by steps on a held batch; else it follows from the time waited.
+        stages: times of a batch by stage: "fetch", "collate", "write" (into shared memory), "memory" (waiting for it),
+            "transport" (from there to the loop, with pinning).
+        each: times of single samples; none where a batch is fetched at once, by threads, or is very large.
+        cpu_share: share of the fetching time in which the worker's thread had a CPU; None if other threads fetch.
+        slowest: the slowest samples.
+        steps: calls and times of the steps of each `Compose`, in order.
+        workers: what each worker did.
+    """
+
+    dataset: str
+    num_workers: int
+    batches: int
+    samples: int
+    errors: int
+    seconds: float
+    first: float
+    wait: StageTimes
+    step: StageTimes
+    held: StageTimes | None
+    gain: float
+    is_measured: bool
+    stages: dict[str, StageTimes]
+    each: StageTimes
+    cpu_share: float | None
+    slowest: tuple[SlowSample, ...]
+    steps: tuple[StepSums, ...]
+    workers: tuple[WorkerUse, ...]
+
+    @property
+    def share(self) -> float:
+        """Returns the share of its time that the loop waited, without the first batch."""
+        whole = self.wait.seconds + self.step.seconds
+        return self.wait.seconds / whole if whole else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Returns the samples for each second of the loop; 0 before the second batch."""
+        return self.samples / self.seconds if self.batches > 1 and self.seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the figures as plain JSON values."""
+        plain = {
+            "dataset": self.dataset,
+            "num_workers": self.num_workers,
+            "batches": self.batches,
+            "samples": self.samples,
+            "errors": self.errors,
+            "seconds": self.seconds,
+            "rate": self.rate,
+            "first": self.first,
+            "share": self.share,
+            "wait": self.wait.as_dict(),
+            "step": self.step.as_dict(),
+            "held": None if self.held is None else self.held.as_dict(),
+            "gain": self.gain,
+            "is_measured": self.is_measured,
+            "stages": {name: times.as_dict() for name, times in self.stages.items()},
+            "each": self.each.as_dict(),
+            "cpu_share": self.cpu_share,
+            "slowest": [vars(sample) for sample in self.slowest],
+            "steps": [step._asdict() for step in self.steps],
+            "workers": [worker._asdict() for worker in self.workers],
+        }
+        values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
+        return values
