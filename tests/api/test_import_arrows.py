@@ -65,10 +65,8 @@ ARROWS: dict[str, set[str]] = {
     # what users see
     "__init__": GROUND | DATA_SIDE | EPOCH_SIDE | {"_freeze", "loader", "images", "sources", "integrations", "packing"},
     # measurements of loaders, and the command line, which nothing imports
-    "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__"},
+    "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__", "sources"},
     "cli": GROUND | EPOCH_SIDE | {"datasets", "sources", "loader", "packing", "diagnostics", "__init__"},
-    "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "sources", "__init__"},
-    "cli": GROUND | EPOCH_SIDE | {"datasets", "loader", "diagnostics", "__init__"},
     "__main__": {"cli"},
 }
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.cli import batch, doctor, index, pack
-from stoker.cli import batch, doctor, peek
+from stoker.cli import batch, doctor, index, pack, peek
 from stoker.cli import profile as profile_
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
