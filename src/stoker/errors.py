@@ -6,6 +6,7 @@
     │   ├── LeafTypeError (TypeError)          a field without a collate function, or of differing types
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
     ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
+    ├── CompressedFileError (ValueError)       a compressed file whose records are to be read by index
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
     ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
@@ -22,6 +23,7 @@
     ├── FrameworkVersionError (ImportError)    a framework that is older than what Stoker's integration needs
     ├── GradientInWorkerError (RuntimeError)   a tensor made by autograd in a worker's batch
     ├── HDF5Error (OSError)                    an HDF5 file that cannot be opened, or is damaged
+    ├── HeaderError (ValueError)               a CSV file without names of columns, or with one name twice
     ├── ImageArgumentError (ValueError)        a crop outside the image, a size of 0, an `out` of another shape
     ├── ImageError (OSError)                   an image that cannot be read or decoded
     │   ├── ImageFormatError                   a file that is no image, or of an unknown format
@@ -41,6 +43,7 @@
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
+    ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
     ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
     ├── ShardError (OSError)                   a tar shard that is truncated or damaged
@@ -105,6 +108,10 @@ class CannotSendError(StokerError, TypeError):
     """An object cannot be sent to a clean interpreter: the message names it by its path."""
 
 
+class CompressedFileError(StokerError, ValueError):
+    """A file is compressed, so its records cannot be read by index: the message names the stream that reads it."""
+
+
 class DeviceInWorkerError(StokerError, RuntimeError):
     """A worker's batch holds a tensor on an accelerator: workers can only send memory of the CPU."""
 
@@ -163,6 +170,10 @@ class GradientInWorkerError(StokerError, RuntimeError):
 
 class HDF5Error(StokerError, OSError):
     """An HDF5 file cannot be opened, is locked, or a row of it cannot be read: the message names file, key and row."""
+
+
+class HeaderError(StokerError, ValueError):
+    """The first row of a CSV file does not name its columns, or names two alike."""
 
 
 class ImageArgumentError(StokerError, ValueError):
@@ -250,6 +261,11 @@ class QuarantineError(StokerError, OSError):
 
 class QueryError(StokerError, ValueError):
     """An SQL query cannot run, or selects no rows, or two columns of one name."""
+
+
+class RecordError(StokerError, ValueError):
+    """A line is no JSON value, or a row of a CSV file has other fields than it should: the message names file, line and
+    byte."""
 
 
 class SamplerError(StokerError, ValueError, RuntimeError):

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stoker.datasets import text
-from stoker.datasets.text import TextLineStream
 from stoker.errors import StateFormatError, StateMismatchError
 from stoker.loader.dataloader import DataLoader
+from stoker.sources.lines import opened_text
+from stoker.sources.lines.text_lines import TextLineStream
 from stoker.testing.streams import StreamSuite, assert_resumes, through_json
 
 LINES = ["first", "", "zwölf Boxkämpfer", "", "", "日本語", "last"]
@@ -35,7 +35,7 @@ class TestResume(StreamSuite):
     @pytest.fixture(params=["plain", "gzip", "a block of 4 bytes"])
     def make(self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         if request.param == "a block of 4 bytes":
-            monkeypatch.setattr(text, "_BLOCK", 4)
+            monkeypatch.setattr(opened_text, "BLOCK", 4)
         data = "\n".join(LINES).encode()
         suffix = ".gz" if request.param == "gzip" else ".txt"
         contents = [data, b"", data + b"\n", b"\n", b"x"]
@@ -108,7 +108,7 @@ def test_no_descriptor_is_held_between_lines(tmp_path: Path, suffix: str) -> Non
 
 
 def test_a_fork_reads_on_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_BLOCK", 4)
+    monkeypatch.setattr(opened_text, "BLOCK", 4)
     dataset = TextLineStream(write(tmp_path / "a.txt", b"".join(b"%d\n" % number for number in range(100))))
     lines = iter(dataset)
     next(lines)
@@ -160,7 +160,7 @@ def test_a_damaged_gzip_is_named_and_the_next_file_follows(tmp_path: Path, cut: 
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_BLOCK", 4)
+    monkeypatch.setattr(opened_text, "BLOCK", 4)
     path = write(tmp_path / "a.txt", b"a\nb\nc\nd\n")
     lines = iter(TextLineStream(path))
     assert next(lines) == "a"
@@ -196,9 +196,9 @@ def test_states_of_other_files_are_refused(
 
 def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"a\n")
-    with pytest.raises(ValueError, match="needs at least one path"):
+    with pytest.raises(ValueError, match="no files were given"):
         TextLineStream([])
-    with pytest.raises(FileNotFoundError, match=r"2 of 3 paths lead to no file: .*missing"):
+    with pytest.raises(FileNotFoundError, match=r"1 of the given files lead to no file: .*missing"):
         TextLineStream([path, tmp_path / "missing", tmp_path])
     with pytest.raises(ValueError, match="unknown encoding: klingon"):
         TextLineStream(path, encoding="klingon")

@@ -1,0 +1,62 @@
+"""Types of CSV columns: functions from the text of a field to a Python value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stoker.errors import MissingColumnError
+
+Convert = Callable[[str], Any]
+
+_TRUE = {"true", "1", "yes"}
+_FALSE = {"false", "0", "no"}
+
+
+def functions_of(types: Mapping[str, Convert] | Convert | None, columns: Sequence[str]) -> dict[str, Convert]:
+    """Returns the function of each column that has a type.
+
+    `int`, `float` and `bool` are replaced by functions that refuse what Python accepts and a table does not mean.
+
+    Raises:
+        MissingColumnError: a type is given for a column that does not exist.
+        TypeError: a type cannot be called.
+    """
+    if types is None:
+        return {}
+    given = dict(types) if isinstance(types, Mapping) else dict.fromkeys(columns, types)
+    for name, convert in given.items():
+        if name not in columns:
+            raise MissingColumnError(f"types names a column {name!r}; the columns are {', '.join(map(repr, columns))}")
+        if not callable(convert):
+            raise TypeError(
+                f"the type of column {name!r} is a {type(convert).__name__}, expected int, float, bool, or "
+                "a function of the text"
+            )
+    return {name: _STRICT.get(convert, convert) for name, convert in given.items() if convert is not str}
+
+
+def _integer(text: str) -> int:
+    return int(_number(text))
+
+
+def _real(text: str) -> float:
+    return float(_number(text))
+
+
+def _number(text: str) -> str:
+    if not text:
+        raise ValueError("the field is empty. Give the column a function that says what an empty field means")
+    if "_" in text:
+        raise ValueError("it is no number")  # Python reads "1_0" as 10
+    return text
+
+
+def _truth(text: str) -> bool:
+    word = text.strip().lower()
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise ValueError("expected true, false, yes, no, 1 or 0")
+
+
+_STRICT: dict[Any, Convert] = {int: _integer, float: _real, bool: _truth}
