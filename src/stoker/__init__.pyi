@@ -43,6 +43,7 @@ from stoker.datasets.zip import ZipDataset as ZipDataset
 from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
 from stoker.errors import CompressedFileError as CompressedFileError
+from stoker.errors import CSVHeaderError as CSVHeaderError
 from stoker.errors import DeviceInWorkerError as DeviceInWorkerError
 from stoker.errors import DuplicateKeyError as DuplicateKeyError
 from stoker.errors import EmptyBatchError as EmptyBatchError
@@ -56,7 +57,6 @@ from stoker.errors import ForkDeadlockError as ForkDeadlockError
 from stoker.errors import FrameworkVersionError as FrameworkVersionError
 from stoker.errors import GradientInWorkerError as GradientInWorkerError
 from stoker.errors import HDF5Error as HDF5Error
-from stoker.errors import HeaderError as HeaderError
 from stoker.errors import ImageArgumentError as ImageArgumentError
 from stoker.errors import ImageError as ImageError
 from stoker.errors import ImageFormatError as ImageFormatError

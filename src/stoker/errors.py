@@ -5,6 +5,7 @@
     │   ├── IntegerSizeError (ValueError)      an integer of more than 64 bits
     │   ├── LeafTypeError (TypeError)          a field without a collate function, or of differing types
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
+    ├── CSVHeaderError (ValueError)            a CSV file without names of columns, or with one name twice
     ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
     ├── CompressedFileError (ValueError)       a compressed file whose records are to be read by index
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
@@ -23,7 +24,6 @@
     ├── FrameworkVersionError (ImportError)    a framework that is older than what Stoker's integration needs
     ├── GradientInWorkerError (RuntimeError)   a tensor made by autograd in a worker's batch
     ├── HDF5Error (OSError)                    an HDF5 file that cannot be opened, or is damaged
-    ├── HeaderError (ValueError)               a CSV file without names of columns, or with one name twice
     ├── ImageArgumentError (ValueError)        a crop outside the image, a size of 0, an `out` of another shape
     ├── ImageError (OSError)                   an image that cannot be read or decoded
     │   ├── ImageFormatError                   a file that is no image, or of an unknown format
@@ -104,6 +104,10 @@ class MissingFieldError(BatchError, KeyError):
     """A sample lacks a key, or a dataclass a field, that the first sample of the batch has."""
 
 
+class CSVHeaderError(StokerError, ValueError):
+    """The first row of a CSV file does not name its columns, or names two alike."""
+
+
 class CannotSendError(StokerError, TypeError):
     """An object cannot be sent to a clean interpreter: the message names it by its path."""
 
@@ -170,10 +174,6 @@ class GradientInWorkerError(StokerError, RuntimeError):
 
 class HDF5Error(StokerError, OSError):
     """An HDF5 file cannot be opened, is locked, or a row of it cannot be read: the message names file, key and row."""
-
-
-class HeaderError(StokerError, ValueError):
-    """The first row of a CSV file does not name its columns, or names two alike."""
 
 
 class ImageArgumentError(StokerError, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.errors import HeaderError, MissingColumnError, RecordError, SchemaMismatchError
+from stoker.errors import CSVHeaderError, MissingColumnError, SchemaMismatchError
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.column_types import Convert, functions_of
 from stoker.sources.lines.cutting import Cutting, check_encoding, one_byte
@@ -41,7 +41,7 @@ class CSVDataset(RecordDataset):
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
-        HeaderError: a file has no header, two columns of one name, or a header although `names` are given.
+        CSVHeaderError: a file has no header, two columns of one name, or a header although `names` are given.
         SchemaMismatchError: two files have different columns.
         MissingColumnError: there is no such column.
         ValueError: there are no files, rows or columns, or encoding, delimiter or quote cannot be used.
@@ -103,7 +103,7 @@ class CSVStream(RecordStream):
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
-        HeaderError: a file has no header, two columns of one name, or a header although `names` are given.
+        CSVHeaderError: a file has no header, two columns of one name, or a header although `names` are given.
         SchemaMismatchError: two files have different columns.
         MissingColumnError: there is no such column.
         ValueError: there are no files or columns, or encoding, delimiter or quote cannot be used.
@@ -163,16 +163,17 @@ def _header_of(
     if header is not None:
         _check_names(header, "names")
     for path in paths:
-        try:
-            first = next(iter(UntransformedRecords([path], cutting, fields, encoding)), None)
-        except RecordError as error:
-            raise HeaderError(f"the first row cannot be read: {error}") from error
+        first = _first_row(path, UntransformedRecords([path], cutting, fields, encoding), names is None)
         if names is not None:
             if first == header:
-                raise HeaderError(f"the first row of {path} holds the names themselves: leave out names=, or the row")
+                raise CSVHeaderError(
+                    f"the first row of {path} holds the names themselves: leave out names=, or the row"
+                )
             continue
         if first is None:
-            raise HeaderError(f"{path} has no header: it is empty. Leave it out, or pass names= for files without one")
+            raise CSVHeaderError(
+                f"{path} has no header: it is empty. Leave it out, or pass names= for files without one"
+            )
         if header is None:
             header = first
             _check_names(header, f"the header of {path}")
@@ -185,11 +186,27 @@ def _header_of(
     return header
 
 
+def _first_row(path: str, rows: UntransformedRecords, is_header: bool) -> list[str] | None:
+    """Returns the fields of the first row; None if there is none, or if it is data that cannot be read.
+
+    Raises:
+        CSVHeaderError: it is a header that cannot be read.
+    """
+    try:
+        return next(iter(rows), None)
+    except (ValueError, OSError) as error:
+        if not is_header:
+            return None  # it is raised in its place, for its sample
+        if isinstance(error, ValueError):
+            raise CSVHeaderError(f"the first row of {path} should name the columns: {error}") from error
+        raise
+
+
 def _check_names(names: list[str], where: str) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated or not names:
         what = f"names the column {repeated[0]!r} twice" if repeated else "names no column"
-        raise HeaderError(f"{where} {what}: {names}. A sample is a dict, so each column needs a name of its own")
+        raise CSVHeaderError(f"{where} {what}: {names}. A sample is a dict, so each column needs a name of its own")
 
 
 def _parser(

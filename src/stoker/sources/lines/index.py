@@ -66,13 +66,14 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: LocalStorage) -> 
     """
     file = storage.open(path)
     index_path = place_of(path, cutting)
-    if (found := _loaded(index_path, cutting, file.version)) is not None:
+    head = {"format": _FORMAT, "rule": cutting.rule, "begin": begin, **file.version._asdict()}
+    if (found := _loaded(index_path, head, file.version)) is not None:
         return found
     index = scanned(file, cutting, begin)
     if storage.open(path).version != file.version:
         raise FileChangedError(f"{path} was written to while its lines were indexed: index it when it is complete")
     try:
-        _write(index, index_path, cutting)
+        _write(index, index_path, head)
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
@@ -184,14 +185,14 @@ def _record_starts_by_line(array: Any, block: bytes, starts: Any, cutting: Cutti
     return kept, is_open
 
 
-def _write(index: LineIndex, path: str, cutting: Cutting) -> None:
-    """Writes an index to a file, atomically.
+def _write(index: LineIndex, path: str, head: dict[str, Any]) -> None:
+    """Writes an index to a file, atomically, with the values of `head` that identify it.
 
     Raises:
         OSError: it cannot be written; no partial file is left.
     """
     columns = index.offsets.astype("<i8").tobytes() + index.lines.astype("<i8").tobytes()
-    line = json.dumps(_head(index.version, cutting) | {"records": len(index.offsets) - 1, "check": crc32(columns)})
+    line = json.dumps(head | {"records": len(index.offsets) - 1, "check": crc32(columns)})
     line += " " * (-(len(line) + 1) % _ALIGNED) + "\n"
     partial = f"{path}.{secrets.token_hex(4)}.partial"
     try:
@@ -205,19 +206,15 @@ def _write(index: LineIndex, path: str, cutting: Cutting) -> None:
         raise
 
 
-def _head(version: Version, cutting: Cutting) -> dict[str, Any]:
-    return {"format": _FORMAT, "rule": cutting.rule, "size": version.size, "mtime_ns": version.mtime_ns}
-
-
-def _loaded(path: str, cutting: Cutting, version: Version) -> LineIndex | None:
-    """Returns the index in a file, or None if there is none of this version of the file and this rule."""
+def _loaded(path: str, head: dict[str, Any], version: Version) -> LineIndex | None:
+    """Returns the index in a file, or None if there is none that `head` identifies."""
     try:
         with open(path, "rb") as file:
-            head = json.loads(file.readline())
-            if {name: head[name] for name in _head(version, cutting)} != _head(version, cutting):
+            found = json.loads(file.readline())
+            if {name: found[name] for name in head} != head:
                 return None
-            records, columns = int(head["records"]), file.read()
-        if len(columns) != 8 * (records + 1 + -(-records // STEP)) or crc32(columns) != head["check"]:
+            records, columns = int(found["records"]), file.read()
+        if len(columns) != 8 * (records + 1 + -(-records // STEP)) or crc32(columns) != found["check"]:
             return None
     except FileNotFoundError:
         return None

@@ -96,13 +96,14 @@ class _RecordIterator(StreamIterator[Any]):
     def __init__(self, source: UntransformedRecords, progress: ShardProgress) -> None:
         self._source = source
         self._cutting = source.cutting
-        self._parser = source.parser
+        self._skips_blank = source.cutting.skips_blank
+        self._quote = source.cutting.quote
+        self._parser = source.parser.__call__
         self._progress = progress
         self._begun = {number: _place(state) for number, state in progress.begun.items()}
         self._next_file()
 
     def __next__(self) -> Any:
-        cutting, mark = self._cutting, self._source.mark
         while (number := self._number) is not None:
             begin = self._offset
             raw = self._read_line(number)
@@ -110,18 +111,23 @@ class _RecordIterator(StreamIterator[Any]):
                 self._progress.finish(number)
                 self._next_file()
                 continue
-            if begin == 0 and mark and raw.startswith(mark):
-                raw = raw[len(mark) :]
-                if not raw:
-                    continue
-            if cutting.skips_blank and cutting.is_blank(raw):
+            if begin == 0 and not (raw := raw.removeprefix(self._source.mark)):
+                continue
+            if self._skips_blank and self._cutting.is_blank(raw):
                 continue
             line = self._line
-            whole = self._whole_record(raw, number) if cutting.quote and cutting.quote in raw else raw
-            if self._to_skip:
+            try:
+                if self._quote and self._quote in raw:
+                    raw = self._whole_record(raw, number)
+                if not self._to_skip:
+                    return self._parser(raw)
                 self._to_skip -= 1
-                continue
-            return self._sample(whole, begin, line, self._source.files[number])
+            except UnicodeDecodeError as error:
+                error.reason += f" (line {line} of {self._source.files[number]}, which ends at byte {self._offset})"
+                raise
+            except RecordError as error:
+                place = f"line {line} of {self._source.files[number]}, byte {begin}"
+                raise RecordError(f"{place}: {error}") from error.__cause__
         raise StopIteration
 
     def state_dict(self) -> State:
@@ -140,24 +146,28 @@ class _RecordIterator(StreamIterator[Any]):
         self._to_skip = 0 if self._offset else self._source.first
 
     def _read_line(self, number: int) -> bytes:
-        path = self._source.files[number]
         try:
             if self._text is None:
-                self._text = text_of(path, self._offset)
+                self._text = text_of(self._source.files[number], self._offset)
             raw = self._text.readline()
         except (EOFError, zlib.error, OSError, MissingExtraError) as error:
-            told = f"{path} cannot be read beyond byte {self._offset} of its text: {error}"
+            told = f"{self._source.files[number]} cannot be read beyond byte {self._offset} of its text: {error}"
             self._progress.finish(number)
             self._next_file()
             if isinstance(error, MissingExtraError):
                 raise MissingExtraError(told) from error
             raise OSError(getattr(error, "errno", None) or errno.EIO, told) from error
-        self._offset += len(raw)
-        self._line += bool(raw)
+        if raw:
+            self._offset += len(raw)
+            self._line += 1
         return raw
 
-    def _whole_record(self, raw: bytes, number: int) -> bytes | None:
-        """Returns a record that begins with the line `raw`, or None if it is too long."""
+    def _whole_record(self, raw: bytes, number: int) -> bytes:
+        """Returns a record that begins with the line `raw`.
+
+        Raises:
+            RecordError: it is too long. It is read to its end.
+        """
         is_open = self._cutting.is_open(raw)
         parts, size = [raw], len(raw)
         while is_open and (line := self._read_line(number)):
@@ -165,18 +175,9 @@ class _RecordIterator(StreamIterator[Any]):
             size += len(line)
             if size <= MOST_RECORD:
                 parts.append(line)
-        return b"".join(parts) if size <= MOST_RECORD else None
-
-    def _sample(self, raw: bytes | None, begin: int, line: int, path: str) -> Any:
-        try:
-            if raw is None:
-                raise not_closed(self._offset - begin)
-            return self._parser(raw)
-        except UnicodeDecodeError as error:
-            error.reason += f" (line {line} of {path}, which ends at byte {self._offset})"
-            raise
-        except RecordError as error:
-            raise RecordError(f"line {line} of {path}, byte {begin}: {error}") from error.__cause__
+        if size > MOST_RECORD:
+            raise not_closed(size)
+        return b"".join(parts)
 
 
 def _place(state: Any) -> list[int]:
