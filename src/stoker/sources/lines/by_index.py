@@ -75,10 +75,8 @@ class IndexedRecords:
         path = self.files[file]
         opened = self._open.get(path)
         begin, end = self._span(file, number)
-        if begin == self._begins[file]:
-            data, first = opened.read(begin, end - begin), 0
-        else:
-            data, first = opened.read(begin - 1, end - begin + 1), 1
+        first = 0 if begin == self._begins[file] else 1  # the byte before it, which ends the line before
+        data = opened.read(begin - first, end - begin + first)
         is_here = len(data) == end - begin + first and (not first or data[0] == 10)
         if not is_here or opened.version != self._versions[file]:
             self._open.close()
@@ -102,7 +100,8 @@ class IndexedRecords:
 
     def _span(self, file: int, number: int) -> tuple[int, int]:
         row = self._bases[file] + number
-        return int(self._offsets[row]), int(self._offsets[row + 1])
+        begin, end = self._offsets[row : row + 2].tolist()
+        return begin, end
 
 
 class RecordDataset(Dataset[Any]):

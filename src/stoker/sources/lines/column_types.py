@@ -37,19 +37,22 @@ def functions_of(types: Mapping[str, Convert] | Convert | None, columns: Sequenc
 
 
 def _integer(text: str) -> int:
-    return int(_number(text))
+    if "_" in text or not text:
+        raise _no_number(text)
+    return int(text)
 
 
 def _real(text: str) -> float:
-    return float(_number(text))
+    if "_" in text or not text:
+        raise _no_number(text)
+    return float(text)
 
 
-def _number(text: str) -> str:
-    if not text:
-        raise ValueError("the field is empty. Give the column a function that says what an empty field means")
-    if "_" in text:
-        raise ValueError("it is no number")  # Python reads "1_0" as 10
-    return text
+def _no_number(text: str) -> ValueError:
+    """Returns the error of a text that Python reads as a number ("1_0" as 10), or that is empty."""
+    if text:
+        return ValueError("it is no number")
+    return ValueError("the field is empty. Give the column a function that says what an empty field means")
 
 
 def _truth(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,18 +128,13 @@ class FieldParser(TextParser):
         self._cutting = cutting
         self._delimiter = cutting.delimiter.decode()
         self._quote = cutting.quote.decode()
-        self._options: dict[str, Any] = {"delimiter": self._delimiter, "strict": True}
-        if self._quote:
-            self._options["quotechar"] = self._quote
-        else:
-            self._options |= {"quoting": csv.QUOTE_NONE, "quotechar": None}
 
     def __call__(self, raw: bytes) -> list[str]:
         if len(raw) > MOST_RECORD and self._cutting.quote and self._cutting.quote in raw:
             raise not_closed(len(raw))
         text = raw.decode(self._encoding, self._errors).rstrip("\r\n")
         try:
-            for row in csv.reader([text], **self._options):
+            for row in csv.reader([text], _dialect(self._delimiter, self._quote)):
                 return row
             return []
         except csv.Error:
@@ -165,6 +161,14 @@ class FieldParser(TextParser):
             fields.append(field + rest)
             place = end + 1 if end >= 0 else -1
         return fields
+
+
+@functools.lru_cache(8)
+def _dialect(delimiter: str, quote: str) -> Any:
+    """Returns a dialect of the csv module: to make one takes longer than to parse a short row. It cannot be pickled."""
+    if quote:
+        return csv.reader([], delimiter=delimiter, quotechar=quote, strict=True).dialect
+    return csv.reader([], delimiter=delimiter, quoting=csv.QUOTE_NONE, quotechar=None, strict=True).dialect
 
 
 def not_closed(size: int) -> RecordError:
