@@ -131,7 +131,7 @@ def test_an_index_that_cannot_be_written_lives_in_memory(tmp_path: Path, monkeyp
     def refused(*_: object) -> None:
         raise PermissionError(13, "not here")
 
-    monkeypatch.setattr(line_index, "_write", refused)
+    monkeypatch.setattr(os, "replace", refused)
     assert made(path).offsets.tolist() == [0, 2, 4]
     assert list(tmp_path.iterdir()) == [path]
 

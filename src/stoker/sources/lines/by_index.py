@@ -11,8 +11,9 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import CompressedFileError, FileChangedError, RecordError
+from stoker.sources.index_file import Integers
 from stoker.sources.lines.cutting import Cutting, begin_of_text
-from stoker.sources.lines.index import STEP, Integers, index_of
+from stoker.sources.lines.index import STEP, index_of
 from stoker.sources.lines.opened_text import compression_of
 from stoker.sources.lines.parsing import TextParser
 from stoker.sources.per_process import OpenFiles

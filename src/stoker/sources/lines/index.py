@@ -1,26 +1,18 @@
 """The line index: the bytes at which the records of a file begin, kept in a file beside it.
 
-The index holds a line of JSON, padded with spaces to a multiple of 64 bytes, and two columns of little-endian int64:
-the byte at which each record begins and the size of the file (n + 1), and the line, counted from 1, of records 0, 1024,
-2048, … The line of JSON holds the version of the format, the rule by which records were cut, size and time of
-modification of the file, and a checksum of the columns. An index of another file, version or rule is made anew.
+Its columns are the byte at which each record begins and the size of the file (n + 1), and the line, counted from 1, of
+records 0, 1024, 2048, … It is made anew if the file has changed since, or if records are cut by other rules.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import json
-import logging
-import os
-import secrets
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 
 from stoker.errors import FileChangedError
+from stoker.sources.index_file import Integers, load_index, save_index
 from stoker.sources.lines.cutting import Cutting
 from stoker.sources.storage import File, LocalStorage, Version
 
@@ -29,11 +21,6 @@ STEP = 1024
 _BLOCK = 4 << 20
 """Bytes searched at once."""
 _FORMAT = "stoker lines 1"
-_ALIGNED = 64
-_CANNOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
-_log = logging.getLogger("stoker")
-
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class LineIndex(NamedTuple):
@@ -66,18 +53,14 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: LocalStorage) -> 
     """
     file = storage.open(path)
     index_path = place_of(path, cutting)
-    head = {"format": _FORMAT, "rule": cutting.rule, "begin": begin, **file.version._asdict()}
-    if (found := _loaded(index_path, head, file.version)) is not None:
-        return found
+    identity = {"format": _FORMAT, "rule": cutting.rule, "begin": begin, **file.version._asdict()}
+    found = load_index(index_path, identity)
+    if found is not None and len(found) == 2:
+        return LineIndex(found[0], found[1], file.version)
     index = scanned(file, cutting, begin)
     if storage.open(path).version != file.version:
         raise FileChangedError(f"{path} was written to while its lines were indexed: index it when it is complete")
-    try:
-        _write(index, index_path, head)
-    except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
-            raise
-        _log.info("the index of %s lives in memory, and is made anew the next time: %s", path, error)
+    save_index(index_path, identity, [index.offsets, index.lines])
     return index
 
 
@@ -183,43 +166,3 @@ def _record_starts_by_line(array: Any, block: bytes, starts: Any, cutting: Cutti
         if is_open or cutting.quote in line:
             is_open = cutting.is_open(line, is_open)
     return kept, is_open
-
-
-def _write(index: LineIndex, path: str, head: dict[str, Any]) -> None:
-    """Writes an index to a file, atomically, with the values of `head` that identify it.
-
-    Raises:
-        OSError: it cannot be written; no partial file is left.
-    """
-    columns = index.offsets.astype("<i8").tobytes() + index.lines.astype("<i8").tobytes()
-    line = json.dumps(head | {"records": len(index.offsets) - 1, "check": crc32(columns)})
-    line += " " * (-(len(line) + 1) % _ALIGNED) + "\n"
-    partial = f"{path}.{secrets.token_hex(4)}.partial"
-    try:
-        with open(partial, "xb") as file:
-            file.write(line.encode())
-            file.write(columns)
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
-
-
-def _loaded(path: str, head: dict[str, Any], version: Version) -> LineIndex | None:
-    """Returns the index in a file, or None if there is none that `head` identifies."""
-    try:
-        with open(path, "rb") as file:
-            found = json.loads(file.readline())
-            if {name: found[name] for name in head} != head:
-                return None
-            records, columns = int(found["records"]), file.read()
-        if len(columns) != 8 * (records + 1 + -(-records // STEP)) or crc32(columns) != found["check"]:
-            return None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        _log.info("the index %s is not used, and is made anew: %s", path, error)
-        return None
-    column = np.frombuffer(columns, "<i8").astype(np.int64, copy=False)
-    return LineIndex(column[: records + 1], column[records + 1 :], version)

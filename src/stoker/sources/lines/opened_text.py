@@ -41,12 +41,7 @@ def text_of(path: str, offset: int) -> io.BufferedReader:
         MissingExtraError: it is compressed with zstd, and the package is not installed.
         StateMismatchError: no line begins at `offset`.
     """
-    text: io.BufferedReader = io.BufferedReader(_Reopened(path), BLOCK)
-    compression = compression_of(text.peek(4))
-    if compression == "gzip":
-        text = io.BufferedReader(_Gzip(fileobj=text), BLOCK)
-    elif compression == "zstd":
-        text = io.BufferedReader(_BlockOfZstd(zstd_module(), text), BLOCK)
+    text = decompressed(path)
     if offset:
         text.seek(offset - 1)
         before = text.read(1)
@@ -54,6 +49,22 @@ def text_of(path: str, offset: int) -> io.BufferedReader:
             raise StateMismatchError(
                 f"the state stands at byte {offset} of {path}, but no line begins there: the file is another one"
             )
+    return text
+
+
+def decompressed(path: str) -> io.BufferedReader:
+    """Returns the bytes of a file, decompressed if it begins as gzip or zstd does.
+
+    Raises:
+        OSError: the file cannot be read.
+        MissingExtraError: it is compressed with zstd, and the package is not installed.
+    """
+    text: io.BufferedReader = io.BufferedReader(_Reopened(path), BLOCK)
+    compression = compression_of(text.peek(4))
+    if compression == "gzip":
+        text = io.BufferedReader(_Gzip(fileobj=text), BLOCK)
+    elif compression == "zstd":
+        text = io.BufferedReader(_BlockOfZstd(zstd_module(), text), BLOCK)
     return text
 
 
