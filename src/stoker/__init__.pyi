@@ -137,5 +137,7 @@ from stoker.sources.tar.dataset import TarDataset as TarDataset
 from stoker.sources.tar.index import index_shards as index_shards
 from stoker.sources.tar.stream import TarStream as TarStream
 from stoker.sources.tar.writer import TarWriter as TarWriter
+from stoker.sources.tfrecord.dataset import TFRecordDataset as TFRecordDataset
+from stoker.sources.tfrecord.stream import TFRecordStream as TFRecordStream
 
 __version__: str

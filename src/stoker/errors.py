@@ -46,7 +46,7 @@
     ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
     ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
-    ├── ShardError (OSError)                   a tar shard that is truncated or damaged
+    ├── ShardError (OSError)                   a shard that is truncated or damaged
     ├── ShardIndexError (ValueError)           an index that does not belong to its shard
     ├── ShardingError (RuntimeError)           a stream that shards itself although samples are lost or repeated by it
     ├── StalledError (RuntimeError)            a batch that takes too long, with stall_action="raise"
@@ -282,7 +282,8 @@ class SchemaMismatchError(StokerError, ValueError):
 
 
 class ShardError(StokerError, OSError):
-    """A tar shard is truncated, damaged, or holds a member that cannot be read: the message names shard and byte."""
+    """A shard (tar, TFRecord, MDS) is truncated or damaged, or holds a member that cannot be read: the message names it
+    and the byte."""
 
 
 class ShardIndexError(StokerError, ValueError):
