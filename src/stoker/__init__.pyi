@@ -130,6 +130,7 @@ from stoker.sources.lines.json_lines import JSONLinesStream as JSONLinesStream
 from stoker.sources.lines.text_lines import TextLineDataset as TextLineDataset
 from stoker.sources.lines.text_lines import TextLineStream as TextLineStream
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
+from stoker.sources.mds.dataset import MDSDataset as MDSDataset
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
 from stoker.sources.sql import SQLDataset as SQLDataset
