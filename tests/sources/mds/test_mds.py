@@ -118,7 +118,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     for options, error, match in [
         ({"columns": "id"}, TypeError, "columns is a text"),
         ({"columns": []}, ValueError, "columns is an empty list"),
-        ({"columns": ["idd"]}, MissingColumnError, "has no column 'idd'; its columns are 'big'"),
+        ({"columns": ["idd"]}, MissingColumnError, "a column 'idd', which there is not: did you mean 'id'"),
         ({"transform": 3}, TypeError, "transform is a int"),
     ]:
         with pytest.raises(error, match=match):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,13 +28,20 @@ def functions_of(types: Mapping[str, Convert] | Convert | None, columns: Sequenc
     given = dict(types) if isinstance(types, Mapping) else dict.fromkeys(columns, types)
     for name, convert in given.items():
         if name not in columns:
-            raise MissingColumnError(f"types names a column {name!r}; the columns are {', '.join(map(repr, columns))}")
+            raise missing_column(name, columns, "types names")
         if not callable(convert):
             raise TypeError(
                 f"the type of column {name!r} is a {type(convert).__name__}, expected int, float, bool, or "
                 "a function of the text"
             )
     return {name: _STRICT.get(convert, convert) for name, convert in given.items() if convert is not str}
+
+
+def missing_column(name: str, columns: Sequence[str], who: str) -> MissingColumnError:
+    """Returns the error of a column that does not exist, with similar names."""
+    close = difflib.get_close_matches(str(name), columns)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(map(repr, columns))}"
+    return MissingColumnError(f"{who} a column {name!r}, which there is not: {hint}")
 
 
 def _integer(text: str) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.errors import CSVHeaderError, MissingColumnError, SchemaMismatchError
+from stoker.errors import CSVHeaderError, SchemaMismatchError
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
-from stoker.sources.lines.column_types import Convert, functions_of
+from stoker.sources.lines.column_types import Convert, functions_of, missing_column
 from stoker.sources.lines.cutting import Cutting, check_encoding, one_byte
 from stoker.sources.lines.json_lines import checked_columns
 from stoker.sources.lines.parsing import CSVParser, FieldParser
@@ -219,5 +219,5 @@ def _parser(
 ) -> CSVParser:
     wanted = checked_columns(columns) or header
     if missing := [name for name in wanted if name not in header]:
-        raise MissingColumnError(f"there is no column {missing[0]!r}; the columns are {', '.join(map(repr, header))}")
+        raise missing_column(missing[0], header, "columns names")
     return CSVParser(encoding, errors, cutting, header, wanted, functions_of(types, header))

@@ -47,7 +47,7 @@ class Cutting:
             line: with its line end.
             was_open: whether the line begins within quotes.
         """
-        if not was_open and self.quote not in line:
+        if not was_open and (self.quote not in line or self._whole.fullmatch(line)):
             return False
         place = 0
         while True:
@@ -60,6 +60,14 @@ class Cutting:
             place = line.find(self.delimiter, place) + 1
             if not place:
                 return False
+
+    @cached_property
+    def _whole(self) -> re.Pattern[bytes]:
+        """Matches a line of fields with no quote, or in quotes that are closed before the delimiter."""
+        quote, delimiter = re.escape(self.quote), re.escape(self.delimiter)
+        inner = b"(?:[^" + quote + b"]++|" + quote + quote + b")*+"
+        field = b"(?:" + quote + inner + quote + b"|[^" + quote + delimiter + b"]*+)"
+        return re.compile(field + b"(?:" + delimiter + field + b")*+[\\r\\n]*+")
 
     @cached_property
     def _quoted(self) -> re.Pattern[bytes]:

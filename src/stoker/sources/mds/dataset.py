@@ -11,7 +11,8 @@ import numpy as np
 
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
-from stoker.errors import MissingColumnError, RecordError, SchemaMismatchError
+from stoker.errors import RecordError, SchemaMismatchError
+from stoker.sources.lines.column_types import missing_column
 from stoker.sources.mds.shards import ShardReader, shards_in
 from stoker.sources.mds.values import SampleLayout
 
@@ -84,9 +85,7 @@ class MDSDataset(Dataset[Any]):
                 )
         self.columns = list(first.names if columns is None else dict.fromkeys(columns))
         if missing := [name for name in self.columns if name not in first.names]:
-            raise MissingColumnError(
-                f"{self.folder} has no column {missing[0]!r}; its columns are {', '.join(map(repr, first.names))}"
-            )
+            raise missing_column(missing[0], first.names, "columns names")
         self._layout = SampleLayout(first.names, first.encodings, first.sizes, self.columns)
         self._reader = ShardReader(self._shards)
 
