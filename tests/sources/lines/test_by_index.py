@@ -125,6 +125,11 @@ def test_a_file_that_was_changed_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(FileChangedError, match=r"a\.txt was changed since .*byte 2 is no longer where a record"):
             changed[1]
     assert TextLineDataset(path)[1] == "lines"
+    dataset = TextLineDataset(path)
+    path.write_text("xxxxx\nyyyyy\n")  # lines begin at the same bytes
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(FileChangedError):
+        dataset[1]
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:

@@ -121,9 +121,7 @@ def test_headers_are_checked(tmp_path: Path) -> None:
             kind(of(tmp_path / "open.csv", b'a,"b\n1,2\n'))
         with pytest.raises(SchemaMismatchError, match=r"c\.csv has the columns \['a', 'c'\], but .*a\.csv has"):
             kind([path, of(tmp_path / "c.csv", b"a,c\n1,2\n")])
-        with pytest.raises(
-            MissingColumnError, match="columns names a column 'x', which there is not: there are 'a', 'b'"
-        ):
+        with pytest.raises(MissingColumnError, match="columns names a column 'x', which there is not: there are"):
             kind(path, columns=["x"])
         with pytest.raises(TypeError, match="names is a text"):
             kind(path, names="ab")

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import FileChangedError
@@ -46,6 +46,9 @@ def cut(content: bytes) -> list[bytes]:
     return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
+@example(b'a"b\nc"d\ne\n', RULES[2], 8)
+@example(b'"a"b\n"c""\nd"\ne', RULES[2], 3)
+@settings(max_examples=400, deadline=None)
 @given(
     st.text(alphabet='a,"\n\r', max_size=60).map(str.encode), st.sampled_from(RULES), st.sampled_from([1, 3, 8, 100])
 )
