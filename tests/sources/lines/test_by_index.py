@@ -85,7 +85,7 @@ def test_bad_lines_go_to_the_error_policy(tmp_path: Path) -> None:
         assert list(loader) == [[1, 2], [4]]
 
 
-@pytest.mark.parametrize("birth", ["fork", "spawn"])
+@pytest.mark.parametrize("birth", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_a_shuffled_epoch_resumes_in_mid_epoch(birth: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("".join(f"{number}\n" for number in range(200)))

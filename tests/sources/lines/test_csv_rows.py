@@ -202,7 +202,7 @@ def test_fields_of_any_length(tmp_path: Path) -> None:
     assert both(path) == [{"a": long, "b": f'{long}\n"{long}'}, {"a": "1", "b": "2"}]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
 @given(st.text(alphabet='ab,"\n', max_size=40), st.sampled_from([',"', "-^", "]'", "|\\", " ]"]))
 def test_rows_are_those_of_the_csv_module(tmp_path: Path, text: str, dialect: str) -> None:
     """Also of files with quotes in places where they should not be."""

@@ -48,7 +48,7 @@ def cut(content: bytes) -> list[bytes]:
 
 @example(b'a"b\nc"d\ne\n', RULES[2], 8)
 @example(b'"a"b\n"c""\nd"\ne', RULES[2], 3)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.text(alphabet='a,"\n\r', max_size=60).map(str.encode), st.sampled_from(RULES), st.sampled_from([1, 3, 8, 100])
 )
