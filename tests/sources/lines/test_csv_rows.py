@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from stoker.sources.lines.by_index import IndexedRecords
 from stoker.sources.lines.csv_rows import CSVDataset, CSVStream
 from stoker.sources.lines.cutting import Cutting
 from stoker.sources.lines.parsing import FieldParser
+from stoker.testing.datasets import DatasetSuite
 from stoker.testing.streams import StreamSuite, through_json
 
 CONTENT = b'\xef\xbb\xbfid,name,score\r\n1,"a, b",0.5\r\n\r\n2,"two\r\nlines",1\r\n3,"say ""so""",-1e3\r\n4,,2'
@@ -52,6 +55,21 @@ class TestResume(StreamSuite):
     def make(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         files = [of(tmp_path / f"{number}.csv", CONTENT) for number in range(3)]
         return lambda: CSVStream(files, types=TYPES, transform=None if request.param == "plain" else dict.items)
+
+
+class TestInWorkers(DatasetSuite):
+    births = ("fork",)
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Any:
+        for number in range(3):
+            (tmp_path / f"{number}.csv.gz").write_bytes(gzip.compress(CONTENT))
+        return lambda: CSVStream(tmp_path / "*.csv.gz", types=TYPES, columns=["id", "name"])
+
+    def delete(self, dataset: CSVStream) -> str:
+        for path in dataset.files:
+            os.unlink(path)
+        return os.path.dirname(dataset.files[0])
 
 
 def test_rows_are_dicts_by_column(tmp_path: Path) -> None:

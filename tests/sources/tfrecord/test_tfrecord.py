@@ -44,6 +44,21 @@ class TestRecordsByIndex(DatasetSuite):
         return os.path.dirname(dataset.files[0])
 
 
+class TestStreamInWorkers(DatasetSuite):
+    births = ("fork",)
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Any:
+        for number in range(3):
+            written(tmp_path / f"{number}.tfrecord", numbered(5, 5 * number))
+        return lambda: TFRecordStream(tmp_path / "*.tfrecord", scalars=["id"])
+
+    def delete(self, dataset: TFRecordStream) -> str:
+        for path in dataset.files:
+            os.unlink(path)
+        return os.path.dirname(dataset.files[0])
+
+
 class TestRecordsInSequence(StreamSuite):
     @pytest.fixture(params=["plain", "gzip"])
     def make(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
