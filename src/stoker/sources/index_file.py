@@ -11,17 +11,26 @@ import errno
 import json
 import logging
 import os
+import re
 import secrets
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
+_OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records)\.index(?:\.[0-9a-f]{8}\.partial)?", re.DOTALL)
+"""The names of indexes, and of those that are being written."""
 _ALIGNED = 64
 _CANNOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 _log = logging.getLogger("stoker")
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def without_indexes(paths: list[str]) -> list[str]:
+    """Returns the paths that are not indexes of others among them: a pattern such as `data/*` finds both."""
+    given = set(paths)
+    return [path for path in paths if (match := _OF_INDEX.fullmatch(path)) is None or match[1] not in given]
 
 
 def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.errors import CompressedFileError, FileChangedError, StokerWarning
 from stoker.loader.dataloader import DataLoader
-from stoker.sources.lines.csv_rows import CSVDataset
+from stoker.sources.lines.csv_rows import CSVDataset, CSVStream
 from stoker.sources.lines.json_lines import JSONLinesDataset
 from stoker.sources.lines.text_lines import TextLineDataset, TextLineStream
 from stoker.testing.datasets import DatasetSuite
@@ -64,6 +64,20 @@ def test_a_mark_of_utf8_belongs_to_no_line(kind: Any, tmp_path: Path) -> None:
     else:
         with pytest.raises(ValueError, match="there is no record"):
             kind(path)
+
+
+def test_a_pattern_that_finds_the_indexes_reads_only_data(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_bytes(CSV)
+    for _ in range(2):
+        assert len(CSVDataset(tmp_path / "*")) == 6
+        assert len(TextLineDataset(tmp_path / "*")) == 2 * 6
+        assert len(JSONLinesDataset(tmp_path / "*")) == 2 * 5
+        (tmp_path / "a.csv.csv.index.0123abcd.partial").write_bytes(b"an index that another process writes")
+    assert len(list(CSVStream(tmp_path / "*"))) == 6
+    (tmp_path / "log.index").write_text("data\n")
+    (tmp_path / "c.lines.index").write_text("data\n")  # of no file that is there
+    assert TextLineDataset(tmp_path / "[cl]*.index").files == [f"{tmp_path}/c.lines.index", f"{tmp_path}/log.index"]
 
 
 def test_a_line_in_another_encoding_is_named(tmp_path: Path) -> None:

@@ -225,6 +225,9 @@ def test_compressed_and_changed_files(tmp_path: Path) -> None:
     with pytest.raises(FileChangedError, match="was changed since the dataset was made"):
         dataset[1]
     assert TFRecordDataset(path, decode=False)[0] == b"longer"
+    path.rename(tmp_path / "a.tfrecord")
+    for _ in range(2):
+        assert len(TFRecordDataset(tmp_path / "a.tf*", decode=False)) == 2, "the index is no data"
 
 
 def test_without_checksums_no_package_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

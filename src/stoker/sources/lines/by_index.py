@@ -91,13 +91,13 @@ class IndexedRecords:
         """Returns the file, the line (counted from 1) and the byte of a record, for messages."""
         near = number // STEP
         begin, _ = self._span(file, number)
-        line = f"line {int(self._lines[self._line_bases[file] + near])}"
+        start, _ = self._span(file, near * STEP)
+        line = int(self._lines[self._line_bases[file] + near])
         try:
-            start, _ = self._span(file, near * STEP)
-            line = f"line {int(line[5:]) + self._open.get(self.files[file]).read(start, begin - start).count(10)}"
+            line += self._open.get(self.files[file]).read(start, begin - start).count(b"\n")
         except OSError:
-            line = f"behind {line}"
-        return f"{line} of {self.files[file]}, byte {begin}"
+            return f"line {line} or later of {self.files[file]}, byte {begin}"
+        return f"line {line} of {self.files[file]}, byte {begin}"
 
     def _span(self, file: int, number: int) -> tuple[int, int]:
         row = self._bases[file] + number

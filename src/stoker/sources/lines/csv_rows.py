@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stoker.errors import CSVHeaderError, SchemaMismatchError
+from stoker.sources.index_file import without_indexes
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.column_types import Convert, functions_of, missing_column
 from stoker.sources.lines.cutting import Cutting, check_encoding, one_byte
@@ -76,7 +77,7 @@ class CSVDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        records = IndexedRecords(places_of(files, "files"), cutting, encoding, "CSVStream")
+        records = IndexedRecords(without_indexes(places_of(files, "files")), cutting, encoding, "CSVStream")
         header = _header_of(records.files, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
@@ -135,7 +136,7 @@ class CSVStream(RecordStream):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        paths = places_of(files, "files")
+        paths = without_indexes(places_of(files, "files"))
         header = _header_of(paths, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns

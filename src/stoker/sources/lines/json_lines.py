@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from stoker.sources.index_file import without_indexes
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.cutting import Cutting, check_encoding
 from stoker.sources.lines.parsing import JSONParser
@@ -58,7 +59,7 @@ class JSONLinesDataset(RecordDataset):
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
-        records = IndexedRecords(places_of(files, "files"), _CUTTING, encoding, "JSONLinesStream")
+        records = IndexedRecords(without_indexes(places_of(files, "files")), _CUTTING, encoding, "JSONLinesStream")
         super().__init__(records, parser, 0, transform)
 
 
@@ -102,7 +103,9 @@ class JSONLinesStream(RecordStream):
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
-        super().__init__(UntransformedRecords(places_of(files, "files"), _CUTTING, parser, encoding), transform)
+        super().__init__(
+            UntransformedRecords(without_indexes(places_of(files, "files")), _CUTTING, parser, encoding), transform
+        )
 
 
 def checked_columns(columns: Sequence[str] | None) -> list[str] | None:

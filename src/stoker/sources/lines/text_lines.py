@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stoker.sources.index_file import without_indexes
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.cutting import Cutting, check_encoding
 from stoker.sources.lines.parsing import TextParser
@@ -56,7 +57,7 @@ class TextLineDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
-        records = IndexedRecords(places_of(files, "files"), Cutting(), encoding, "TextLineStream")
+        records = IndexedRecords(without_indexes(places_of(files, "files")), Cutting(), encoding, "TextLineStream")
         super().__init__(records, TextParser(encoding, errors), 0, transform)
 
 
@@ -105,7 +106,9 @@ class TextLineStream(RecordStream):
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = TextParser(encoding, errors)
-        super().__init__(UntransformedRecords(places_of(files, "files"), Cutting(), parser, encoding), transform)
+        super().__init__(
+            UntransformedRecords(without_indexes(places_of(files, "files")), Cutting(), parser, encoding), transform
+        )
 
 
 def checked_transform(transform: Any) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import CompressedFileError, FileChangedError, RecordError
+from stoker.sources.index_file import without_indexes
 from stoker.sources.lines.opened_text import compression_of
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.places import Place, places_of
@@ -77,7 +78,7 @@ class TFRecordDataset(Dataset[Any]):
         self._check = check
         crc = checksum() if check else None
         storage = LocalStorage()
-        self.files = places_of(files, "files")
+        self.files = without_indexes(places_of(files, "files"))
         self._open = OpenFiles(storage)
         self._versions = []
         offsets = []
