@@ -37,7 +37,6 @@ from stoker.datasets.stream import Stream as Stream
 from stoker.datasets.stream import StreamIterator as StreamIterator
 from stoker.datasets.subset import Subset as Subset
 from stoker.datasets.tensor import TensorDataset as TensorDataset
-from stoker.datasets.text import TextLineStream as TextLineStream
 from stoker.datasets.tokens import TokenWindows as TokenWindows
 from stoker.datasets.views import ViewsDataset as ViewsDataset
 from stoker.datasets.views import average_views as average_views
@@ -45,6 +44,8 @@ from stoker.datasets.window import WindowDataset as WindowDataset
 from stoker.datasets.zip import ZipDataset as ZipDataset
 from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
+from stoker.errors import CompressedFileError as CompressedFileError
+from stoker.errors import CSVHeaderError as CSVHeaderError
 from stoker.errors import DeviceInWorkerError as DeviceInWorkerError
 from stoker.errors import DuplicateKeyError as DuplicateKeyError
 from stoker.errors import EmptyBatchError as EmptyBatchError
@@ -83,6 +84,7 @@ from stoker.errors import ParquetFileError as ParquetFileError
 from stoker.errors import PreviewError as PreviewError
 from stoker.errors import QuarantineError as QuarantineError
 from stoker.errors import QueryError as QueryError
+from stoker.errors import RecordError as RecordError
 from stoker.errors import SamplerError as SamplerError
 from stoker.errors import SchemaMismatchError as SchemaMismatchError
 from stoker.errors import ShardError as ShardError
@@ -128,7 +130,14 @@ from stoker.sources.frames import decode_frames as decode_frames
 from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles
 from stoker.sources.image_folder import ImageFolder as ImageFolder
+from stoker.sources.lines.csv_rows import CSVDataset as CSVDataset
+from stoker.sources.lines.csv_rows import CSVStream as CSVStream
+from stoker.sources.lines.json_lines import JSONLinesDataset as JSONLinesDataset
+from stoker.sources.lines.json_lines import JSONLinesStream as JSONLinesStream
+from stoker.sources.lines.text_lines import TextLineDataset as TextLineDataset
+from stoker.sources.lines.text_lines import TextLineStream as TextLineStream
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
+from stoker.sources.mds.dataset import MDSDataset as MDSDataset
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
 from stoker.sources.sql import SQLDataset as SQLDataset
@@ -136,5 +145,7 @@ from stoker.sources.tar.dataset import TarDataset as TarDataset
 from stoker.sources.tar.index import index_shards as index_shards
 from stoker.sources.tar.stream import TarStream as TarStream
 from stoker.sources.tar.writer import TarWriter as TarWriter
+from stoker.sources.tfrecord.dataset import TFRecordDataset as TFRecordDataset
+from stoker.sources.tfrecord.stream import TFRecordStream as TFRecordStream
 
 __version__: str

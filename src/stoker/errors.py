@@ -5,7 +5,9 @@
     │   ├── IntegerSizeError (ValueError)      an integer of more than 64 bits
     │   ├── LeafTypeError (TypeError)          a field without a collate function, or of differing types
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
+    ├── CSVHeaderError (ValueError)            a CSV file without names of columns, or with one name twice
     ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
+    ├── CompressedFileError (ValueError)       a compressed file whose records are to be read by index
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
     ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
@@ -42,9 +44,10 @@
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
+    ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
     ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
-    ├── ShardError (OSError)                   a tar shard that is truncated or damaged
+    ├── ShardError (OSError)                   a shard that is truncated or damaged
     ├── ShardIndexError (ValueError)           an index that does not belong to its shard
     ├── ShardingError (RuntimeError)           a stream that shards itself although samples are lost or repeated by it
     ├── StalledError (RuntimeError)            a batch that takes too long, with stall_action="raise"
@@ -102,8 +105,16 @@ class MissingFieldError(BatchError, KeyError):
     """A sample lacks a key, or a dataclass a field, that the first sample of the batch has."""
 
 
+class CSVHeaderError(StokerError, ValueError):
+    """The first row of a CSV file does not name its columns, or names two alike."""
+
+
 class CannotSendError(StokerError, TypeError):
     """An object cannot be sent to a clean interpreter: the message names it by its path."""
+
+
+class CompressedFileError(StokerError, ValueError):
+    """A file is compressed, so its records cannot be read by index: the message names the stream that reads it."""
 
 
 class DeviceInWorkerError(StokerError, RuntimeError):
@@ -258,6 +269,11 @@ class QueryError(StokerError, ValueError):
     """An SQL query cannot run, or selects no rows, or two columns of one name."""
 
 
+class RecordError(StokerError, ValueError):
+    """A line is no JSON value, or a row of a CSV file has other fields than it should: the message names file, line and
+    byte."""
+
+
 class SamplerError(StokerError, ValueError, RuntimeError):
     """A batch sampler yielded something other than a list of indices, a sampler cannot draw the requested number, or
     `distributed=` cannot divide its indices among ranks.
@@ -272,7 +288,8 @@ class SchemaMismatchError(StokerError, ValueError):
 
 
 class ShardError(StokerError, OSError):
-    """A tar shard is truncated, damaged, or holds a member that cannot be read: the message names shard and byte."""
+    """A shard (tar, TFRecord, MDS) is truncated or damaged, or holds a member that cannot be read: the message names it
+    and the byte."""
 
 
 class ShardIndexError(StokerError, ValueError):

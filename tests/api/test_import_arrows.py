@@ -70,8 +70,10 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-THIRD_PARTY = {"numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py"}
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py"}
+THIRD_PARTY = {
+    *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c"),
+}
+LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c"}
 """Packages that a program may lack: they are imported in functions alone."""
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""

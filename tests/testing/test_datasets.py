@@ -13,8 +13,8 @@ import pytest
 from stoker.datasets.base import Dataset, IterableDataset
 from stoker.datasets.combining import absolute
 from stoker.datasets.tensor import TensorDataset
-from stoker.datasets.text import TextLineStream
 from stoker.datasets.tokens import TokenWindows
+from stoker.sources.lines.text_lines import TextLineStream
 from stoker.testing.datasets import DatasetSuite
 
 
@@ -40,9 +40,9 @@ class TestTextLineStream(DatasetSuite):
         return lambda: TextLineStream(paths)
 
     def delete(self, dataset: TextLineStream) -> str:
-        for path in dataset.paths:
+        for path in dataset.files:
             os.unlink(path)
-        return dataset.paths[0]
+        return dataset.files[0]
 
 
 class Records(Dataset[Any]):

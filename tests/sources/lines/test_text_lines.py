@@ -3,23 +3,32 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stoker.datasets import text
-from stoker.datasets.text import TextLineStream
-from stoker.errors import StateFormatError, StateMismatchError
+from stoker.errors import MissingExtraError, StateFormatError, StateMismatchError
 from stoker.loader.dataloader import DataLoader
+from stoker.sources.lines import opened_text
+from stoker.sources.lines.opened_text import zstd_module
+from stoker.sources.lines.text_lines import TextLineStream
 from stoker.testing.streams import StreamSuite, assert_resumes, through_json
 
 LINES = ["first", "", "zwölf Boxkämpfer", "", "", "日本語", "last"]
 
 
 def write(path: Path, data: bytes) -> Path:
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    if path.suffix == ".gz":
+        data = gzip.compress(data)
+    elif path.suffix == ".zst":
+        pytest.importorskip("backports.zstd")
+        half, zstd = len(data) // 2, zstd_module()
+        options = {zstd.CompressionParameter.checksum_flag: 1}
+        data = b"".join(zstd.compress(part, options=options) for part in (data[:half], data[half:]))
+    path.write_bytes(data)
     return path
 
 
@@ -32,18 +41,18 @@ def descriptors() -> list[str]:
 
 
 class TestResume(StreamSuite):
-    @pytest.fixture(params=["plain", "gzip", "a block of 4 bytes"])
+    @pytest.fixture(params=["plain", "gzip", "zstd", "a block of 4 bytes"])
     def make(self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         if request.param == "a block of 4 bytes":
-            monkeypatch.setattr(text, "_BLOCK", 4)
+            monkeypatch.setattr(opened_text, "BLOCK", 4)
         data = "\n".join(LINES).encode()
-        suffix = ".gz" if request.param == "gzip" else ".txt"
+        suffix = {"gzip": ".gz", "zstd": ".zst"}.get(request.param, ".txt")
         contents = [data, b"", data + b"\n", b"\n", b"x"]
         paths = [write(tmp_path / f"{number}{suffix}", part) for number, part in enumerate(contents)]
         return lambda: TextLineStream(paths)
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".gz"])
+@pytest.mark.parametrize("suffix", [".txt", ".gz", ".zst"])
 def test_lines_are_those_of_the_files_without_their_ends(tmp_path: Path, suffix: str) -> None:
     unix = write(tmp_path / f"unix{suffix}", "\n".join([*LINES, ""]).encode())
     windows = write(tmp_path / f"windows{suffix}", "\r\n".join([*LINES, ""]).encode())
@@ -97,7 +106,7 @@ def test_each_shard_has_its_own_files(tmp_path: Path) -> None:
             dataset.shard(number, index)
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".gz"])
+@pytest.mark.parametrize("suffix", [".txt", ".gz", ".zst"])
 def test_no_descriptor_is_held_between_lines(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path / f"a{suffix}", b"a\nb\n")
     before = descriptors()
@@ -108,7 +117,7 @@ def test_no_descriptor_is_held_between_lines(tmp_path: Path, suffix: str) -> Non
 
 
 def test_a_fork_reads_on_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_BLOCK", 4)
+    monkeypatch.setattr(opened_text, "BLOCK", 4)
     dataset = TextLineStream(write(tmp_path / "a.txt", b"".join(b"%d\n" % number for number in range(100))))
     lines = iter(dataset)
     next(lines)
@@ -160,7 +169,7 @@ def test_a_damaged_gzip_is_named_and_the_next_file_follows(tmp_path: Path, cut: 
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_BLOCK", 4)
+    monkeypatch.setattr(opened_text, "BLOCK", 4)
     path = write(tmp_path / "a.txt", b"a\nb\nc\nd\n")
     lines = iter(TextLineStream(path))
     assert next(lines) == "a"
@@ -196,9 +205,9 @@ def test_states_of_other_files_are_refused(
 
 def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"a\n")
-    with pytest.raises(ValueError, match="needs at least one path"):
+    with pytest.raises(ValueError, match="no files were given"):
         TextLineStream([])
-    with pytest.raises(FileNotFoundError, match=r"2 of 3 paths lead to no file: .*missing"):
+    with pytest.raises(FileNotFoundError, match=r"1 of the given files lead to no file: .*missing"):
         TextLineStream([path, tmp_path / "missing", tmp_path])
     with pytest.raises(ValueError, match="unknown encoding: klingon"):
         TextLineStream(path, encoding="klingon")
@@ -222,3 +231,36 @@ def test_a_loader_goes_on_with_another_number_of_workers(tmp_path: Path, before:
         other.load_state_dict(through_json(loader.state_dict()))
         given += list(other)
         assert sorted(itertools.chain.from_iterable(given)) == expected
+
+
+@pytest.mark.parametrize("cut", ["truncated", "corrupt"])
+def test_a_damaged_zstd_is_named_and_the_next_file_follows(tmp_path: Path, cut: str) -> None:
+    good = write(tmp_path / "good.zst", b"good\n")
+    path = write(tmp_path / "bad.zst", b"".join(b"%d\n" % number for number in range(100_000)))
+    data = bytearray(path.read_bytes())
+    if cut == "corrupt":
+        data[len(data) // 2 : len(data) // 2 + 50] = bytes(50)
+    path.write_bytes(data if cut == "corrupt" else data[:-9])
+    lines = iter(TextLineStream([path, good]))
+    seen = []
+    with pytest.raises(OSError, match=r"bad\.zst cannot be read beyond byte \d+ of its text: "):
+        for line in lines:
+            seen.append(line)
+    assert (
+        seen == [str(number) for number in range(len(seen))] or cut == "corrupt"
+    )  # a checksum stands behind its frame
+    assert list(lines) == ["good"]
+
+
+def test_zstd_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, plain = write(tmp_path / "a.zst", b"a\n"), write(tmp_path / "b.txt", b"b\n")
+    unnamed = path.rename(tmp_path / "a.log")
+    for name in ("backports", "backports.zstd", "compression", "compression.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    lines = iter(TextLineStream([unnamed, plain]))
+    with pytest.raises(MissingExtraError, match=r"a\.log cannot be read .*install the extra stoker\[zstd\]"):
+        next(lines)
+    assert list(lines) == ["b"]
+    unnamed.rename(path)
+    with pytest.raises(MissingExtraError, match=r"stoker\[zstd\]"):
+        TextLineStream(path)

@@ -1,0 +1,80 @@
+"""Columns of int64 in a file beside the data, which know of what version of the data they are.
+
+The file holds a line of JSON, padded with spaces to a multiple of 64 bytes, and the columns, little-endian, one after
+the other. The line holds what identifies the index, the lengths of the columns, and a checksum of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+import secrets
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+_OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records)\.index(?:\.[0-9a-f]{8}\.partial)?", re.DOTALL)
+"""The names of indexes, and of those that are being written."""
+_ALIGNED = 64
+_CANNOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+_log = logging.getLogger("stoker")
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def without_indexes(paths: list[str]) -> list[str]:
+    """Returns the paths that are not indexes of others among them: a pattern such as `data/*` finds both."""
+    given = set(paths)
+    return [path for path in paths if (match := _OF_INDEX.fullmatch(path)) is None or match[1] not in given]
+
+
+def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> None:
+    """Writes an index to a file, whole or not at all. Where the folder cannot be written, none is written.
+
+    Args:
+        path: of the file.
+        identity: plain values that identify the data and the way in which it was indexed.
+        columns: the index.
+
+    Raises:
+        OSError: it cannot be written for another reason; no partial file is left.
+    """
+    data = b"".join(column.astype("<i8").tobytes() for column in columns)
+    line = json.dumps(identity | {"columns": list(map(len, columns)), "check": crc32(data)})
+    line += " " * (-(len(line) + 1) % _ALIGNED) + "\n"
+    partial = f"{path}.{secrets.token_hex(4)}.partial"
+    try:
+        with open(partial, "xb") as file:
+            file.write(line.encode())
+            file.write(data)
+        os.replace(partial, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        if not isinstance(error, OSError) or error.errno not in _CANNOT_WRITE:
+            raise
+        _log.info("the index %s cannot be written: it lives in memory, and is made anew the next time", path)
+
+
+def load_index(path: str, identity: dict[str, Any]) -> list[Integers] | None:
+    """Returns the columns in a file, or None if there is no whole index of this identity in it."""
+    try:
+        with open(path, "rb") as file:
+            head = json.loads(file.readline())
+            if {name: head[name] for name in identity} != identity:
+                return None
+            lengths, data = list(map(int, head["columns"])), file.read()
+        if len(data) != 8 * sum(lengths) or crc32(data) != head["check"]:
+            raise ValueError("it is not whole")
+        column = np.frombuffer(data, "<i8").astype(np.int64, copy=False)
+        return np.split(column, np.cumsum(lengths)[:-1])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.info("the index %s is not used, and is made anew: %s", path, error)
+        return None

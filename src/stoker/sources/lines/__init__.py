@@ -1,0 +1,1 @@
+"""Text files of records: lines, JSON Lines and CSV, by index and as streams."""

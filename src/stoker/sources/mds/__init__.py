@@ -1,0 +1,1 @@
+"""MDS folders, as MosaicML Streaming writes them."""

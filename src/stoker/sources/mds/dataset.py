@@ -1,0 +1,119 @@
+"""MDS folders as a dataset by index."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stoker.datasets.base import Dataset
+from stoker.datasets.combining import absolute
+from stoker.errors import RecordError, SchemaMismatchError
+from stoker.sources.lines.column_types import missing_column
+from stoker.sources.mds.shards import ShardReader, shards_in
+from stoker.sources.mds.values import SampleLayout
+
+
+class MDSDataset(Dataset[Any]):
+    """Samples of a folder of MDS shards, as MosaicML Streaming writes them, by index. Its package is not needed.
+
+    A sample is a dict by column: `int`, `str`, `bytes`, `Decimal`, NumPy scalars and arrays, and what JSON holds, as
+    the column's encoding says. Images (jpeg, png, pil, …) and pickles stay `bytes`: a transform decodes them
+    (`stoker.images.decode`). Samples are in the order of the shards.
+
+    Shards are read where they lie, by the places that each of them states; nothing is downloaded or unpacked to the
+    disk. A shard of which there is only the compressed file (zstd, gz, bz2) is decompressed as a whole for one sample;
+    each process keeps up to 256 MiB of them. So a complete shuffle of more than that is slow: decompress the shards
+    beside the compressed ones, or shuffle by shards with `RowGroupSampler(dataset.shard_sizes)`. Each process opens
+    shards when it first needs them, at most 64 at once. Thread safe.
+
+    Args:
+        folder: with `index.json` and the shards.
+        columns: the columns to keep, in the order of the sample. None for all.
+        transform: a function of the dict, whose result is the sample.
+
+    Raises:
+        FileNotFoundError: there is no `index.json`, or a shard is missing.
+        ShardError: `index.json` is damaged, or a shard is truncated.
+        SchemaMismatchError: two shards have different columns or encodings.
+        MissingColumnError: there is no such column.
+        MissingExtraError: a shard is compressed with zstd, and `backports.zstd` is not installed (`stoker[zstd]`).
+        ValueError: there are no samples or no columns, or a shard is compressed in a way that cannot be read.
+        TypeError: `columns` is a single text, or `transform` cannot be called.
+
+    Attributes:
+        folder: the path of the folder.
+        columns: the names of the columns of a sample.
+
+    At each access:
+        IndexError: the index is out of range.
+        RecordError: the sample does not fit its columns: the shard is damaged.
+        ShardError: a compressed shard is damaged.
+        FileChangedError: the shard was changed since the dataset was made.
+    """
+
+    stoker_protocol = True
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform is a {type(transform).__name__}, expected a function of the sample")
+        if isinstance(columns, str):
+            raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
+        if columns is not None and not columns:
+            raise ValueError("columns is an empty list: name at least one, or leave it out to read all")
+        self.folder = os.fspath(folder)
+        self._transform = transform
+        self._shards = shards_in(self.folder)
+        self._ends: list[int] = np.cumsum([shard.samples for shard in self._shards]).tolist()
+        if not self._ends or not self._ends[-1]:
+            raise ValueError(f"there is no sample in {self.folder}")
+        first = self._shards[0]
+        for shard in self._shards:
+            if (shard.names, shard.encodings, shard.sizes) != (first.names, first.encodings, first.sizes):
+                raise SchemaMismatchError(
+                    f"{shard.path} has the columns {dict(zip(shard.names, shard.encodings, strict=True))}, but "
+                    f"{first.path} has {dict(zip(first.names, first.encodings, strict=True))}"
+                )
+        self.columns = list(first.names if columns is None else dict.fromkeys(columns))
+        if missing := [name for name in self.columns if name not in first.names]:
+            raise missing_column(missing[0], first.names, "columns names")
+        self._layout = SampleLayout(first.names, first.encodings, first.sizes, self.columns)
+        self._reader = ShardReader(self._shards)
+
+    @property
+    def shard_sizes(self) -> list[int]:
+        """The number of samples in each shard: the argument of `RowGroupSampler`."""
+        return [shard.samples for shard in self._shards]
+
+    def __len__(self) -> int:
+        """Returns the number of samples in all shards."""
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        """Returns the sample at `index`; a negative index counts from the end."""
+        number = absolute(index, len(self))
+        shard, place = self._place(number)
+        try:
+            sample = self._layout(self._reader.sample(self._shards[shard], place))
+        except RecordError as error:
+            raise RecordError(f"{self.describe(number)}: {error}") from error.__cause__
+        return sample if self._transform is None else self._transform(sample)
+
+    def describe(self, index: int) -> str:
+        """Returns the shard of the sample at `index`, and its number in it, counted from 0."""
+        number = absolute(index, len(self))
+        shard, place = self._place(number)
+        return f"sample {number}: sample {place} of {self._shards[shard].path}"
+
+    def _place(self, number: int) -> tuple[int, int]:
+        shard = bisect.bisect_right(self._ends, number)
+        return shard, number - (self._ends[shard - 1] if shard else 0)

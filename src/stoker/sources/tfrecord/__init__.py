@@ -1,0 +1,1 @@
+"""TFRecord files: records by index, and as a stream."""

@@ -1,0 +1,202 @@
+"""TFRecord files as a stream."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import io
+import operator
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
+from stoker.datasets.map import MapDataset
+from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.errors import MissingExtraError, RecordError, ShardError, StateFormatError, StateMismatchError
+from stoker.sources.index_file import without_indexes
+from stoker.sources.lines.opened_text import check_zstd, decompressed
+from stoker.sources.places import Place, places_of
+from stoker.sources.tfrecord.dataset import decoder_of
+from stoker.sources.tfrecord.example import ExampleDecoder
+from stoker.sources.tfrecord.framing import HEAD, TAIL, checksum, data_of, length_of
+
+_MOST = 1 << 31
+"""Bytes of a record, at most: protobuf's own limit. A longer one is a damaged length."""
+
+
+class TFRecordStream(Stream[Any]):
+    """Records of TFRecord files, one file after another. Plain, gzip or zstd. TensorFlow is not needed.
+
+    A sample is as in `TFRecordDataset`. The state is a byte position: a plain file is read from there, a compressed
+    file is decompressed again up to there. It can be loaded with any number of workers. No file stays open between two
+    records. After a damaged record, the iterator continues with the next; after a file that cannot be read further,
+    with the next file. Needs `stoker[tfrecord]` for the checksums of the records, unless `check=False`.
+
+    Args:
+        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these. Each worker reads its own
+            files (`shard`), under torch's loader too.
+        columns: as in `TFRecordDataset`, like the following.
+        scalars: features of one value.
+        decode: False for bytes.
+        check: whether to compare checksums.
+        transform: a function of the sample, whose result is the sample. Random numbers that it draws are the sample's
+            own.
+
+    Raises:
+        FileNotFoundError: a path or pattern leads to no file.
+        ValueError: there are no files or no columns, or `columns` or `scalars` are given with `decode=False`.
+        MissingExtraError: `google-crc32c` is not installed, or `backports.zstd` for a zstd file.
+        TypeError: `columns` or `scalars` is a single text, or `transform` cannot be called.
+
+    Attributes:
+        files: the paths of the files, in order.
+
+    While iterating:
+        ShardError: a record or a file is truncated or damaged, or the file is no TFRecord file.
+        RecordError: as in `TFRecordDataset`.
+        OSError: a file is deleted, or has changed while being read.
+    """
+
+    def __init__(
+        self,
+        files: Place | Iterable[Place],
+        *,
+        columns: Sequence[str] | None = None,
+        scalars: Sequence[str] = (),
+        decode: bool = True,
+        check: bool = True,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        decoder = decoder_of(columns, scalars, decode, transform)
+        if check:
+            checksum()
+        self.files = without_indexes(places_of(files, "files"))
+        check_zstd(self.files)
+        self._source = ExampleStream(self.files, decoder, check)
+        self._transform = transform
+
+    @property
+    def num_shards(self) -> int:
+        """The number of files."""
+        return self._source.num_shards
+
+    def shard(self, num_shards: int, index: int) -> TFRecordStream:
+        """Returns every `num_shards`-th file, from file `index` on.
+
+        Raises:
+            ValueError: there are fewer files than shards, or `index` is not a shard.
+        """
+        part = copy.copy(self)
+        part._source = self._source.shard(num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[Any]:
+        return resume(self._source if self._transform is None else MapDataset(self._source, self._transform), state)
+
+
+class ExampleStream(Stream[Any]):
+    """The records of files, before a transform.
+
+    Args:
+        files: their paths.
+        decoder: of the records; None for their bytes.
+        check: whether to compare checksums.
+    """
+
+    def __init__(self, files: list[str], decoder: ExampleDecoder | None, check: bool) -> None:
+        self.files = files
+        self.decoder = decoder
+        self.check = check
+        self._numbers = range(len(files))
+
+    @property
+    def num_shards(self) -> int:
+        return len(self._numbers)
+
+    def shard(self, num_shards: int, index: int) -> ExampleStream:
+        part = copy.copy(self)
+        part._numbers = share_of(self._numbers, num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[Any]:
+        return _ExampleIterator(self, ShardProgress(torchs_part(self._numbers), len(self.files), state))
+
+
+class _ExampleIterator(StreamIterator[Any]):
+    """Iterator of records, at byte `_offset` of file `_number`."""
+
+    def __init__(self, stream: ExampleStream, progress: ShardProgress) -> None:
+        self._stream = stream
+        self._progress = progress
+        self._crc = checksum() if stream.check else None
+        self._begun = {number: _byte(state) for number, state in progress.begun.items()}
+        self._file: io.BufferedReader | None = None
+        self._number: int | None = None
+        self._offset = 0
+        self._next_file()
+
+    def __next__(self) -> Any:
+        while (number := self._number) is not None:
+            path, begin = self._stream.files[number], self._offset
+            try:
+                record = self._record(path)
+            except (EOFError, zlib.error, OSError, MissingExtraError) as error:
+                self._finish(number)
+                if isinstance(error, ShardError | MissingExtraError):
+                    raise
+                told = f"{path} cannot be read beyond byte {begin}: {error}"
+                raise OSError(error.errno if isinstance(error, OSError) and error.errno else errno.EIO, told) from error
+            if record is None:
+                self._finish(number)
+                continue
+            data = data_of(record, len(record) - TAIL, path, begin, self._crc)
+            try:
+                return data if self._stream.decoder is None else self._stream.decoder(data)
+            except RecordError as error:
+                raise RecordError(f"the record at byte {begin} of {path}: {error}") from error.__cause__
+        raise StopIteration
+
+    def state_dict(self) -> State:
+        here = {} if self._number is None or not self._offset else {self._number: self._offset}
+        return self._progress.state((here | self._begun).items())
+
+    def _record(self, path: str) -> bytes | None:
+        """Returns the next record of the file behind its head, or None at the end of the file."""
+        if self._file is None:
+            self._file = decompressed(path)
+            if self._offset:
+                self._file.seek(self._offset - 1)
+                if not self._file.read(1):
+                    raise StateMismatchError(f"the state stands at byte {self._offset} of {path}, which is shorter")
+        head = self._file.read(HEAD)
+        if not head:
+            return None
+        length = length_of(head, path, self._offset, self._crc)
+        if length >= _MOST:
+            raise ShardError(f"{path}, byte {self._offset}: a record of {length:,} bytes: is it a TFRecord file?")
+        rest = self._file.read(length + TAIL)
+        if len(rest) < length + TAIL:
+            data_of(rest, length, path, self._offset, None)  # raises
+        self._offset += HEAD + length + TAIL
+        return rest
+
+    def _finish(self, number: int) -> None:
+        self._progress.finish(number)
+        self._next_file()
+
+    def _next_file(self) -> None:
+        self._file = self._number = None
+        self._offset = 0
+        if self._begun:  # by this shard, or by others before a change of the number of workers
+            self._number = next(iter(self._begun))
+            self._offset = self._begun.pop(self._number)
+        elif self._progress.waiting:
+            self._number = self._progress.waiting.popleft()
+
+
+def _byte(state: Any) -> int:
+    try:
+        return operator.index(state)
+    except TypeError as error:
+        raise StateFormatError(f"a byte was expected in a state, found {state!r}") from error
