@@ -41,6 +41,7 @@ from stoker.datasets.views import ViewsDataset as ViewsDataset
 from stoker.datasets.views import average_views as average_views
 from stoker.datasets.window import WindowDataset as WindowDataset
 from stoker.datasets.zip import ZipDataset as ZipDataset
+from stoker.errors import ArrayFileError as ArrayFileError
 from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
 from stoker.errors import DeviceInWorkerError as DeviceInWorkerError
@@ -117,6 +118,7 @@ from stoker.samplers.sequential import SequentialSampler as SequentialSampler
 from stoker.samplers.stratified import StratifiedBatchSampler as StratifiedBatchSampler
 from stoker.samplers.subset_random import SubsetRandomSampler as SubsetRandomSampler
 from stoker.samplers.weighted import WeightedRandomSampler as WeightedRandomSampler
+from stoker.sources.arrays.dataset import ArrayDataset as ArrayDataset
 from stoker.sources.frames import decode_frames as decode_frames
 from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles
