@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from stoker.datasets.gather import Array, Indices
+from stoker.datasets.gather import Array, Indices, gather_rows
 from stoker.errors import FileChangedError
 from stoker.sources.arrays.stored import FileContents, StoredArray
 
@@ -44,11 +44,11 @@ class MappedFile:
         """Returns an array of the file, over its memory."""
         if not np.prod(stored.shape):
             return np.empty(stored.shape, stored.dtype)
-        order = "F" if stored.is_fortran else "C"
-        return np.ndarray(stored.shape, stored.dtype, self._map, stored.begin, order=order)  # type: ignore[call-overload, no-any-return]
+        order: Literal["C", "F"] = "F" if stored.is_fortran else "C"
+        return np.ndarray(stored.shape, stored.dtype, self._map, stored.begin, order=order)
 
     def check(self) -> None:
-        """Raises FileChangedError if the file is shorter than its map: reading behind its end would kill the process."""
+        """Raises FileChangedError if the file is shorter than its map: reading what is gone would kill the process."""
         if (size := self._map.size()) < self._contents.version.size:
             raise changed(self._contents, size)
 
@@ -89,8 +89,8 @@ class MappedRows:
         """Writes rows, counted from 0, into `out`, an array of the same dtype and row shape."""
         if self._file is not None:
             self._file.check()
-        if self._bytes is not None and out.flags.c_contiguous and out.dtype == self._dtype:
-            self._bytes.take(rows, axis=0, out=out.reshape(len(out), -1).view(np.uint8), mode="wrap")
+        if self._bytes is not None and out.flags.c_contiguous and out.dtype == self._dtype and len(rows):
+            gather_rows(self._bytes, rows, out.reshape(len(out), -1).view(np.uint8))
         else:
             out[...] = self._array[rows]
 

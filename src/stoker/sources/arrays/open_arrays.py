@@ -86,10 +86,7 @@ class OpenArrays:
         file = self._files[number]
         if file.is_zarr:
             _check_version(file)
-            paths = [os.path.normpath(os.path.join(file.path, key)) for key in file.arrays]
-            return [
-                ZarrRows(path, stored, self._cache) for path, stored in zip(paths, file.arrays.values(), strict=True)
-            ]
+            return [ZarrRows(_folder(file, key), stored, self._cache) for key, stored in file.arrays.items()]
         mapped = MappedFile(file)
         rows: list[Rows] = []
         for key, stored in file.arrays.items():
@@ -100,6 +97,11 @@ class OpenArrays:
             else:
                 rows.append(MappedRows(mapped.array(stored), stored, mapped))
         return rows
+
+
+def _folder(file: FileContents, key: str) -> str:
+    """Returns the folder of an array of a Zarr group, or of the array itself."""
+    return os.path.join(file.path, key) if key else file.path
 
 
 def _check_version(file: FileContents) -> None:

@@ -31,6 +31,11 @@ def metadata_file(path: str) -> str:
     raise ArrayFileError(f"the folder {path} is no Zarr array or group: it has none of {', '.join(_FILES)}")
 
 
+def version_of(metadata: str) -> int:
+    """Returns the version of the format, 2 or 3, from the path of a metadata file."""
+    return 3 if metadata.endswith("zarr.json") else 2
+
+
 def zarr_arrays(path: str) -> dict[str, StoredArray]:
     """Returns the array of a folder, or all arrays of a group by their path in it, sorted.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 import numpy as np
 
 from stoker.datasets.gather import Array, Indices
-from stoker.errors import ArrayFileError, MissingExtraError
+from stoker.errors import ArrayFileError, FileChangedError, MissingExtraError
+from stoker.sources.arrays.inline_loop import result_of
 from stoker.sources.arrays.stored import StoredArray
+from stoker.sources.arrays.zarr_metadata import metadata_file, version_of
+from stoker.sources.storage import Version
 
 CACHE = 64 << 20
 """Bytes of decompressed chunks that a process keeps for a dataset."""
@@ -52,6 +56,7 @@ class ZarrRows:
     Raises:
         MissingExtraError: the package zarr is not installed.
         ArrayFileError: it cannot open the array.
+        FileChangedError: the array is another one than when the dataset was made.
     """
 
     def __init__(self, path: str, stored: StoredArray, cache: ChunkCache) -> None:
@@ -63,10 +68,14 @@ class ZarrRows:
         self._chunk_rows = max(1, stored.chunk_rows)
         row_bytes = int(np.prod(stored.shape[1:])) * stored.dtype.itemsize
         self._keeps = self._chunk_rows * row_bytes <= CACHE // 2
+        self._metadata = metadata_file(path)
+        self._version = _version(self._metadata)
         try:
-            self._array = zarr.open_array(path, mode="r")
+            self._array = result_of(zarr.open_array(store=path, mode="r", zarr_format=version_of(self._metadata)))
         except Exception as error:
             raise ArrayFileError(f"{path} cannot be opened as a Zarr array: {error}") from error
+        if (self._array.shape, np.dtype(self._array.dtype).newbyteorder("=")) != (stored.shape, self._dtype):
+            raise _changed(self._metadata)
 
     def row(self, row: int) -> Any:
         """Returns a row in memory of its own, in the byte order of this machine."""
@@ -89,7 +98,7 @@ class ZarrRows:
             begin = end
 
     def _chunk(self, row: int) -> tuple[Array, int]:
-        """Returns the rows of the chunk that holds a row, and the first one's number; a row alone if chunks are large."""
+        """Returns the chunk that holds a row, and the number of its first row; of large chunks only the row."""
         if not self._keeps:
             return self._read(row, row + 1), row
         number = row // self._chunk_rows
@@ -103,20 +112,39 @@ class ZarrRows:
 
     def _read(self, begin: int, end: int) -> Array:
         try:
-            rows: Array = np.asarray(self._array[begin:end])
+            rows: Array = np.asarray(result_of(self._array.getitem((slice(begin, end),))))
         except Exception as error:  # codecs raise errors of any class
             raise ArrayFileError(
                 f"rows {begin} to {end - 1} of {self._path} cannot be read: {type(error).__name__}: {error}. A chunk "
                 "is damaged or truncated, or its codec is not installed."
             ) from error
+        if _version(self._metadata) != self._version:  # chunks of a folder that was removed would read as fill values
+            raise _changed(self._metadata)
         return rows
 
 
+def _version(path: str) -> Version:
+    """Returns the version of a file.
+
+    Raises:
+        FileNotFoundError: it was deleted.
+    """
+    status = os.stat(path)
+    return Version(status.st_size, status.st_mtime_ns)
+
+
+def _changed(path: str) -> FileChangedError:
+    return FileChangedError(
+        f"{path} was changed since the dataset was made. Make the dataset anew, and give new data another name."
+    )
+
+
 def _zarr() -> Any:
+    """Returns the asynchronous functions of zarr: the others start threads."""
     try:
-        import zarr
+        import zarr.api.asynchronous
     except ImportError as error:
         raise MissingExtraError(
             f"a Zarr folder needs the package zarr, which cannot be imported ({error}): install the extra stoker[zarr]."
         ) from error
-    return zarr
+    return zarr.api.asynchronous
