@@ -12,7 +12,7 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.datasets.gather import Array, Indices, inside, row_layout
-from stoker.errors import ArrayFileError, MissingKeyError, SchemaMismatchError
+from stoker.errors import ArrayFileError, FileChangedError, MissingKeyError, SchemaMismatchError
 from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays
 from stoker.sources.arrays.raw_rows import raw_rows
 from stoker.sources.arrays.read_contents import contents_of
@@ -138,8 +138,15 @@ class ArrayDataset(Dataset[Any]):
             return None
         return leaves[0] if self.keys is None else dict(zip(self.keys, leaves, strict=True))
 
-    def gather(self, indices: Indices, out: Any) -> None:
-        """Writes the rows at `indices`."""
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Writes the rows at `indices`, unless one cannot be read: the samples, fetched one by one, show which."""
+        try:
+            self._gather(indices, out)
+        except (ArrayFileError, FileChangedError):
+            return NotImplemented
+        return None
+
+    def _gather(self, indices: Indices, out: Any) -> None:
         leaves = [_as_array(leaf) for leaf in ([out] if self.keys is None else [out[key] for key in self.keys])]
         rows = inside(indices, self._length)
         process = self._process.get()
