@@ -124,6 +124,7 @@ from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles
 from stoker.sources.image_folder import ImageFolder as ImageFolder
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
+from stoker.sources.megatron import MegatronTokens as MegatronTokens
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
 from stoker.sources.sql import SQLDataset as SQLDataset
