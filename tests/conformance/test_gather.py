@@ -142,6 +142,8 @@ class TestConcat(GatherSuite):
         TokenWindows(np.arange(100, dtype=np.uint16), 8),
         TokenWindows(np.arange(100, dtype=np.int32)[::-3], 5, stride=2),
         TokenWindows(np.arange(60000, 60100, dtype=np.uint16), 8, stride=1, dtype=np.int32),
+        TokenWindows(TOKENS, 5, documents=[0, 3, 40, 41, 41, 60], boundaries="within"),
+        TokenWindows(TOKENS, 5, stride=2, documents=[0, 3, 40, 41, 41, 60], boundaries="positions"),
     ],
 )
 class TestTokens(GatherSuite):
