@@ -98,10 +98,10 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
             TypeError: `index` is not an integer.
             ValueError: a token does not fit `dtype`.
         """
-        first = self.first_token(index)
-        window = self._checked(self._windows[first]).astype(self.dtype)
+        place = absolute(index, len(self))
+        window = self._checked(self._windows[self._place(place)]).astype(self.dtype)
         pair = window[:-1].copy(), window[1:]  # a copy: masking x must not change y
-        return pair if self.boundaries != "positions" else (*pair, self._positions(first))
+        return pair if self.boundaries != "positions" else (*pair, self._positions(self._starts(place)))
 
     def _positions(self, first: int) -> Array:
         positions = np.empty((1, self.length), np.int64)
@@ -120,13 +120,18 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
 
     def gather(self, indices: Indices, out: Any) -> None:
         """Writes the windows at `indices`."""
-        firsts = self._starts(inside(indices, len(self)))
-        windows = self._checked(self._windows[firsts])
+        if self.boundaries != "cross":
+            indices = inside(indices, len(self))
+        windows = self._checked(self._windows[self._place(indices)])
         out[0][...] = windows[:, :-1]
         out[1][...] = windows[:, 1:]
         if self.boundaries == "positions":
             assert self._documents is not None
-            write_positions(out[2], firsts, self._documents)
+            write_positions(out[2], self._starts(indices), self._documents)
+
+    def _place(self, windows: Any) -> Any:
+        """Returns the places of windows in `_windows`."""
+        return self._starts(windows) if self.boundaries == "within" else windows
 
     def _checked(self, tokens: Array) -> Array:
         if self._narrows and len(wrong := tokens[tokens.astype(self.dtype) != tokens]):
@@ -134,13 +139,14 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
         return tokens
 
     def _cut(self) -> None:
-        """Makes the windows at all tokens, as a view, each one token longer, for y; finds those that are samples."""
-        plain = np.asarray(self.tokens)
+        """Makes a view of all windows, each one token longer, for y; with documents, of the windows at every token."""
+        plain, is_within = np.asarray(self.tokens), self.boundaries == "within"
+        self._starts = WindowStarts(len(plain), self.length, self.stride, self._documents if is_within else None)
+        stride = 1 if is_within else self.stride
+        count = max(0, (len(plain) - self.length - 1) // stride + 1)
         (step,) = plain.strides
-        shape = max(0, len(plain) - self.length), self.length + 1
-        self._windows = np.lib.stride_tricks.as_strided(plain, shape, (step, step), writeable=False)
-        within = self._documents if self.boundaries == "within" else None
-        self._starts = WindowStarts(len(plain), self.length, self.stride, within)
+        shape, strides = (count, self.length + 1), (step * stride, step)
+        self._windows = np.lib.stride_tricks.as_strided(plain, shape, strides, writeable=False)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name not in ("_windows", "_starts")}
