@@ -11,7 +11,7 @@ import numpy as np
 
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
-from stoker.datasets.gather import Array, Indices, inside, row_layout
+from stoker.datasets.gather import LARGE_ROW, Array, Indices, inside, row_layout
 from stoker.errors import ArrayFileError, FileChangedError, MissingKeyError, SchemaMismatchError
 from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays
 from stoker.sources.arrays.raw_rows import raw_rows
@@ -156,12 +156,20 @@ class ArrayDataset(Dataset[Any]):
             return
         files = np.searchsorted(self._starts, rows, "right") - 1
         order = np.argsort(files, kind="stable")
-        in_order = files[order]
-        begins = np.flatnonzero(np.diff(in_order, prepend=-1)).tolist()
+        files = files[order]
+        local = rows[order] - self._starts[files]
+        begins = [0, *(np.flatnonzero(files[1:] != files[:-1]) + 1).tolist()]
+        # Small rows of a file are written one behind the other, and moved to their places together
+        beside = [np.empty_like(leaf) if leaf[:1].nbytes < LARGE_ROW else None for leaf in leaves]
         for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
-            file, places = int(in_order[begin]), order[begin:end]
-            for table, leaf in zip(process.get(file), leaves, strict=True):
-                table.put(rows[places] - self._starts[file], leaf, places)
+            for table, leaf, some in zip(process.get(int(files[begin])), leaves, beside, strict=True):
+                if some is None:
+                    table.put(local[begin:end], leaf, order[begin:end])
+                else:
+                    table.take(local[begin:end], some[begin:end])
+        for leaf, some in zip(leaves, beside, strict=True):
+            if some is not None:
+                leaf[order] = some
 
     def describe(self, index: int) -> str:
         """Returns the file, the keys and the row, counted from 0, of the sample at `index`."""

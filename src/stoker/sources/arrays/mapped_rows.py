@@ -8,14 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stoker.datasets.gather import Array, Indices, gather_rows
+from stoker.datasets.gather import Array, Indices, copy_rows
 from stoker.errors import FileChangedError
 from stoker.sources.arrays.stored import FileContents, StoredArray
-
-_FEW = 8
-"""Rows of one file in a batch up to which each is copied by itself."""
-_LARGE_ROW = 4096
-"""Bytes of a row from which each is copied by itself."""
 
 
 class MappedFile:
@@ -74,7 +69,6 @@ class MappedRows:
         self._array = array
         self._file = file
         self._dtype = stored.row_dtype
-        self._row_bytes = array[:1].nbytes
         self._is_plain = array.flags.c_contiguous and array.dtype == self._dtype and array.nbytes > 0
         # Rows as bytes: NumPy would copy all of an array whose numbers are not aligned, as in archives
         self._bytes = array.reshape(len(array), -1).view(np.uint8) if self._is_plain else None
@@ -90,16 +84,13 @@ class MappedRows:
         if self._file is not None:
             self._file.check()
         if self._bytes is not None and out.flags.c_contiguous and out.dtype == self._dtype and len(rows):
-            gather_rows(self._bytes, rows, out.reshape(len(out), -1).view(np.uint8))
+            copy_rows(self._bytes, rows, out.reshape(len(out), -1).view(np.uint8))
         else:
             out[...] = self._array[rows]
 
     def put(self, rows: Indices, out: Array, places: Indices) -> None:
-        """Writes rows into these places of `out`."""
+        """Writes rows into these places of `out`, one by one."""
         if self._file is not None:
             self._file.check()
-        if len(rows) <= _FEW or self._row_bytes >= _LARGE_ROW:
-            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                out[place] = self._array[row]
-        else:
-            out[places] = self._array[rows]
+        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+            out[place] = self._array[row]
