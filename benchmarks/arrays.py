@@ -3,8 +3,9 @@
 200,000 rows of 1,024 float32 (4 kB, 819 MB in all; page cache warm), 256 to a batch (1 MB), in the trainer's process,
 in a random order. Stoker reads them by `ArrayDataset`. "bare" is a loop over such an order with the format's own
 library, which makes a new array for each batch: one indexed read of `numpy.load(mmap_mode="r")` for .npy, and of the
-array in memory for .npz, which NumPy does not map; for safetensors one read of `get_slice` for each row; for Zarr one `oindex` read. torch's loader is given what one writes by hand: a dataset with `__getitem__` that reads one row
-by the same library. "8 files" are the rows in as many .npy files, as a list of maps for the rivals.
+array in memory for .npz, which NumPy does not map; one read of `get_slice` for each row of safetensors; one `oindex`
+read for Zarr. torch's loader is given what one writes by hand: a dataset with `__getitem__` that reads one row by the
+same library. "8 files" are the rows in as many .npy files, as a list of maps for the rivals.
 
 Zarr: chunks of 64 rows, compressed by zstd; 20,000 rows; both in random order and chunk by chunk, by `RowGroupSampler`,
 where bare and torch read rows in sequence.
@@ -162,11 +163,8 @@ class Table:
             return out
         if self.kind == "safetensors":
             return np.concatenate([self.slice[index : index + 1] for index in indices.tolist()])
-        return (
-            self.array.oindex[indices]
-            if indices[-1] - indices[0] >= BATCH
-            else self.array[indices[0] : indices[-1] + 1]
-        )
+        begin, end = int(indices[0]), int(indices[-1]) + 1
+        return self.array[begin:end] if end - begin == len(indices) else self.array.oindex[indices]
 
 
 if __name__ == "__main__":

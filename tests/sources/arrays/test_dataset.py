@@ -127,6 +127,7 @@ def test_batches_are_gathered_across_files(tmp_path: Path, monkeypatch: pytest.M
     out = np.empty((10, 3, 4), np.float32)
     dataset.gather(np.array(order), out)
     assert (out == ROWS[order]).all()
+    dataset.gather(np.empty(0, np.int64), np.empty((0, 3, 4), np.float32))
     monkeypatch.setattr(ArrayDataset, "__getitem__", None)  # no sample is fetched alone, but to compare
     dataset.gather(np.arange(14), out := np.empty((14, 3, 4), np.float32))
     assert (out == ROWS).all()

@@ -158,7 +158,7 @@ class ArrayDataset(Dataset[Any]):
         order = np.argsort(files, kind="stable")
         files = files[order]
         local = rows[order] - self._starts[files]
-        begins = [0, *(np.flatnonzero(files[1:] != files[:-1]) + 1).tolist()]
+        begins = np.flatnonzero(np.concatenate([[True], files[1:] != files[:-1]])[: len(files)]).tolist()
         # Small rows of a file are written one behind the other, and moved to their places together
         beside = [np.empty_like(leaf) if leaf[:1].nbytes < LARGE_ROW else None for leaf in leaves]
         for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
