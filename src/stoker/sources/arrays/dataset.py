@@ -149,6 +149,8 @@ class ArrayDataset(Dataset[Any]):
     def _gather(self, indices: Indices, out: Any) -> None:
         leaves = [_as_array(leaf) for leaf in ([out] if self.keys is None else [out[key] for key in self.keys])]
         rows = inside(indices, self._length)
+        if not len(rows):
+            return
         process = self._process.get()
         if len(self._files) == 1:
             for table, leaf in zip(process.get(0), leaves, strict=True):
@@ -158,7 +160,7 @@ class ArrayDataset(Dataset[Any]):
         order = np.argsort(files, kind="stable")
         files = files[order]
         local = rows[order] - self._starts[files]
-        begins = np.flatnonzero(np.concatenate([[True], files[1:] != files[:-1]])[: len(files)]).tolist()
+        begins = [0, *(np.flatnonzero(files[1:] != files[:-1]) + 1).tolist()]
         # Small rows of a file are written one behind the other, and moved to their places together
         beside = [np.empty_like(leaf) if leaf[:1].nbytes < LARGE_ROW else None for leaf in leaves]
         for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
