@@ -7,8 +7,8 @@ array in memory for .npz, which NumPy does not map; one read of `get_slice` for 
 read for Zarr. torch's loader is given what one writes by hand: a dataset with `__getitem__` that reads one row by the
 same library. "8 files" are the rows in as many .npy files, as a list of maps for the rivals.
 
-Zarr: chunks of 64 rows, compressed by zstd; 40,000 rows, 164 MB, of which Stoker keeps 64 MB; both in random order and chunk by chunk, by `RowGroupSampler`,
-where bare and torch read rows in sequence.
+Zarr: chunks of 64 rows, compressed by zstd; 40,000 rows, 164 MB, of which Stoker keeps 64 MB. They are read in random
+order, and chunk by chunk by `RowGroupSampler`, where bare and torch read in sequence.
 """
 
 from __future__ import annotations
