@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from stoker.datasets import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
+from stoker.datasets import ConcatDataset, Dataset, MixDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
 from stoker.datasets.gather import Array, Indices
 from stoker.datasets.tokens import TokenWindows
 from stoker.testing.gather import GatherSuite
@@ -130,6 +130,9 @@ class TestDatasets(GatherSuite):
         ConcatDataset([StackDataset(x=ROWS[:9]), StackDataset(x=ROWS[:0]), StackDataset(x=ROWS[9:])]),
         ConcatDataset([Own(), Subset(Own(), range(9))]),
         ConcatDataset([ROWS]),
+        MixDataset([TensorDataset(ROWS), TensorDataset(ROWS[5:])], [0.7, 0.3]),
+        MixDataset([Own(), Subset(Own(), range(9)), Own()], [5, 1, 2], stop="repeat"),
+        MixDataset([TokenWindows(TOKENS, 5), TokenWindows(TOKENS[::-1], 5)], [1, 3], stop="drop"),
     ],
 )
 class TestConcat(GatherSuite):
