@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -100,7 +101,8 @@ class ArrayDataset(Dataset[Any]):
         rows = [_rows(file) for file in files]
         self._files = files
         self._starts = np.cumsum([0, *rows])
-        self._length = int(self._starts[-1])
+        self._begins: list[int] = self._starts.tolist()
+        self._length = self._begins[-1]
         if not self._length:
             raise ValueError(f"there is no row in {', '.join(self.paths[:3])}: all arrays have length 0")
         self.keys = None if PLAIN in files[0].arrays else list(files[0].arrays)
@@ -177,15 +179,15 @@ class ArrayDataset(Dataset[Any]):
         """Returns the file, the keys and the row, counted from 0, of the sample at `index`."""
         number = absolute(index, self._length)
         file, row = self._place(number)
-        keys = "" if self.keys is None else f" of {', '.join(self.keys)}"
+        keys = "" if self.keys is None else f" of {', '.join(self.keys[:5])}{', …' * (len(self.keys) > 5)}"
         return f"sample {number}: row {row}{keys} in {self.paths[file]}"
 
     def _place(self, number: int) -> tuple[int, int]:
         """Returns the number of the file that holds a sample, and the row in it."""
         if len(self._files) == 1:
             return 0, number
-        file = int(np.searchsorted(self._starts, number, "right")) - 1
-        return file, number - int(self._starts[file])
+        file = bisect_right(self._begins, number) - 1
+        return file, number - self._begins[file]
 
 
 def _chosen(file: FileContents, keys: Sequence[str] | None) -> FileContents:
