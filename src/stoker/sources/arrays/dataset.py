@@ -102,7 +102,7 @@ class ArrayDataset(Dataset[Any]):
         self._files = files
         self._starts = np.cumsum([0, *rows])
         self._begins: list[int] = self._starts.tolist()
-        self._length = self._begins[-1]
+        self._length: int = self._begins[-1]
         if not self._length:
             raise ValueError(f"there is no row in {', '.join(self.paths[:3])}: all arrays have length 0")
         self.keys = None if PLAIN in files[0].arrays else list(files[0].arrays)
