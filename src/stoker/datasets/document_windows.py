@@ -23,25 +23,24 @@ class WindowStarts:
 
     def __init__(self, tokens: int, length: int, stride: int, documents: Array | None) -> None:
         self._stride = stride
-        self._firsts: Array | None = None
+        self._offsets: Array | None = None
         if documents is None:
             self.count = _count(tokens, length, stride)
             self.covered = _covered(self.count, length, stride)
             return
         counts = _count(np.diff(documents, append=tokens), length, stride)
         is_used = counts > 0
-        self._firsts = documents[is_used]
         self._ends = np.cumsum(counts[is_used])
+        # Window w of a document begins at its offset + w * stride
+        self._offsets = documents[is_used] - (self._ends - counts[is_used]) * stride
         self.count = int(self._ends[-1]) if len(self._ends) else 0
         self.covered = int(_covered(counts[is_used], length, stride).sum())
 
     def __call__(self, windows: Any) -> Any:
         """Returns the first tokens of windows, counted from 0: an array, or a number."""
-        if self._firsts is None:
+        if self._offsets is None:
             return windows * self._stride
-        document = np.searchsorted(self._ends, windows, "right")
-        begins = np.where(document > 0, self._ends[document - 1], 0)
-        return self._firsts[document] + (windows - begins) * self._stride
+        return self._offsets[np.searchsorted(self._ends, windows, "right")] + windows * self._stride
 
 
 def _count(tokens: Any, length: int, stride: int) -> Any:
@@ -99,6 +98,9 @@ def write_positions(out: Array, firsts: Indices, documents: Array) -> None:
     before = np.searchsorted(documents, firsts, "right")
     behind = np.searchsorted(documents, firsts + length, "left")
     np.add(steps, (firsts - documents[before - 1])[:, None], out=out)
-    for row in np.flatnonzero(behind > before).tolist():
-        for begin in (documents[before[row] : behind[row]] - firsts[row]).tolist():
-            out[row, begin:] = steps[: length - begin]
+    counts = behind - before
+    rows = np.repeat(np.arange(len(out)), counts)  # one for each document that begins in a window
+    nth = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begins = documents[before[rows] + nth] - firsts[rows]
+    for row, begin in zip(rows.tolist(), begins.tolist(), strict=True):
+        out[row, begin:] = steps[: length - begin]
