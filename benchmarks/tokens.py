@@ -5,7 +5,9 @@
 dataset as one writes it: a slice of the map, converted once, and two views of it; in the trainer's process, which is
 torch's best setting here, and with two workers. torchdata's nodes are given it too, and Grain the same in NumPy.
 "bare" is NumPy alone: one indexed read of all windows and two
-conversions into kept buffers.
+conversions into kept buffers; "bare, own memory" makes an array for each x and y, as a batch that the user keeps needs
+it. "Megatron" is Stoker over a pair of .bin and .idx, in documents of 700 tokens that no window crosses (windows of 512
+tokens, 128 to a batch).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import rivals
 from method import Case, Figures, Goal
 
 BATCH, LENGTH = 64, 1024
+SHORT, DOCUMENT = 512, 700
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -39,14 +42,21 @@ def cases(options: argparse.Namespace) -> list[Case]:
                 "nodes": rival("nodes"),
                 "Grain": rival("Grain"),
                 "gather alone": rival("gather alone"),
+                "bare, own memory": rival("bare, own memory"),
                 "bare": rival("bare"),
             },
             [
                 Goal("batches/s", against="torch", at_least=3),
                 Goal("batches/s", against="torch, 2 workers", at_least=15),
                 *(Goal("batches/s", against=other, at_least=1) for other in ("nodes", "Grain")),
+                Goal("batches/s", against="bare, own memory", at_least=1 / 1.3),
                 Goal("batches/s", against="bare", at_least=0.7),
             ],
+        ),
+        Case(
+            "Megatron's files, within documents",
+            {name: rival(name) for name in ("Megatron", "Megatron, bare")},
+            [Goal("batches/s", against="Megatron, bare", at_least=1 / 1.3)],
         ),
         Case("tokens, 2 workers", {"stoker": rival("stoker", 2), "torch": rival("torch", 2)}),
     ]
@@ -59,6 +69,7 @@ def measure(rival: str, workers: int, tokens: int, seconds: float) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokens.bin"
         np.random.default_rng(0).integers(0, 50_000, tokens, np.uint16).tofile(path)
+        write_index(path, tokens)
         np.fromfile(path, np.uint16).max()
         return counting.or_not_installed(
             lambda: batches_of(rival, workers, path), lambda made: counting.counted(made, seconds, read)
@@ -73,19 +84,24 @@ def read(batch: Any) -> None:
 
 
 def batches_of(rival: str, workers: int, path: Path) -> Any:
-    if rival == "bare":
-        yield from bare(path)
+    if rival in ("bare", "bare, own memory"):
+        yield from bare(path, rival == "bare")
+    elif rival == "Megatron, bare":
+        yield from bare_within(path)
     elif rival == "gather alone":
         yield from gathered(path)
     elif rival == "nodes":
         yield from rivals.nodes(Windows(path), BATCH, workers)
     elif rival == "Grain":
         yield from rivals.grain(Windows(path, of_torch=False), BATCH, workers, in_memory=True)
-    elif rival == "stoker":
+    elif rival in ("stoker", "Megatron"):
         import stoker
-        from stoker.datasets.tokens import TokenWindows
 
-        loader: Any = stoker.DataLoader(TokenWindows(path, LENGTH), BATCH, shuffle=True, num_workers=workers)
+        dataset: Any = stoker.TokenWindows(path, LENGTH)
+        if rival == "Megatron":
+            dataset = stoker.MegatronTokens(path, SHORT, boundaries="within")
+        size = BATCH if rival == "stoker" else BATCH * LENGTH // SHORT
+        loader: Any = stoker.DataLoader(dataset, size, shuffle=True, num_workers=workers)
         while True:
             yield from loader
     else:
@@ -129,23 +145,50 @@ def gathered(path: Path) -> Any:
         yield batches(indices)
 
 
-def bare(path: Path) -> Any:
+def bare(path: Path, is_kept: bool) -> Any:
     import numpy as np
 
     tokens = np.asarray(np.memmap(path, np.uint16, "r"))
     windows = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
     x, y = (np.empty((BATCH, LENGTH), np.int64) for _ in range(2))
     for indices in orders(len(windows)):
+        if not is_kept:
+            x, y = (np.empty((BATCH, LENGTH), np.int64) for _ in range(2))
         block = windows[indices]
         x[...] = block[:, :-1]
         y[...] = block[:, 1:]
         yield x, y
 
 
-def orders(windows: int) -> Any:
+def bare_within(path: Path) -> Any:
     import numpy as np
 
-    batches = np.random.default_rng(0).permutation(windows)[: windows // BATCH * BATCH].reshape(-1, BATCH)
+    tokens = np.asarray(np.memmap(path, np.uint16, "r"))
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, SHORT + 1)
+    firsts = np.arange(0, len(tokens) - SHORT, DOCUMENT)  # one window fits into each
+    for indices in orders(len(firsts), BATCH * LENGTH // SHORT):
+        block = windows[firsts[indices]]
+        yield block[:, :-1].astype(np.int64), block[:, 1:].astype(np.int64)
+
+
+def write_index(path: Path, tokens: int) -> None:
+    """Writes Megatron's index of documents of one sequence each, beside the file of tokens."""
+    import struct
+
+    import numpy as np
+
+    lengths = np.full(-(-tokens // DOCUMENT), DOCUMENT, np.int32)
+    lengths[-1] = tokens - (len(lengths) - 1) * DOCUMENT
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1)
+    pointers = np.arange(len(lengths), dtype=np.int64) * (2 * DOCUMENT)
+    documents = np.arange(len(lengths) + 1, dtype=np.int64)
+    path.with_suffix(".idx").write_bytes(head + lengths.tobytes() + pointers.tobytes() + documents.tobytes())
+
+
+def orders(windows: int, size: int = BATCH) -> Any:
+    import numpy as np
+
+    batches = np.random.default_rng(0).permutation(windows)[: windows // size * size].reshape(-1, size)
     while True:  # the same: they are to lie ready
         yield from batches
 

@@ -42,6 +42,7 @@ from stoker.datasets.views import ViewsDataset as ViewsDataset
 from stoker.datasets.views import average_views as average_views
 from stoker.datasets.window import WindowDataset as WindowDataset
 from stoker.datasets.zip import ZipDataset as ZipDataset
+from stoker.errors import ArrayFileError as ArrayFileError
 from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
 from stoker.errors import CompressedFileError as CompressedFileError
@@ -126,6 +127,7 @@ from stoker.samplers.sequential import SequentialSampler as SequentialSampler
 from stoker.samplers.stratified import StratifiedBatchSampler as StratifiedBatchSampler
 from stoker.samplers.subset_random import SubsetRandomSampler as SubsetRandomSampler
 from stoker.samplers.weighted import WeightedRandomSampler as WeightedRandomSampler
+from stoker.sources.arrays.dataset import ArrayDataset as ArrayDataset
 from stoker.sources.frames import decode_frames as decode_frames
 from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles
@@ -138,6 +140,7 @@ from stoker.sources.lines.text_lines import TextLineDataset as TextLineDataset
 from stoker.sources.lines.text_lines import TextLineStream as TextLineStream
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
 from stoker.sources.mds.dataset import MDSDataset as MDSDataset
+from stoker.sources.megatron import MegatronTokens as MegatronTokens
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
 from stoker.sources.sql import SQLDataset as SQLDataset

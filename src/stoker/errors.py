@@ -1,6 +1,7 @@
 """All exceptions and warnings of Stoker.
 
     StokerError
+    ├── ArrayFileError (OSError)               an array file that is truncated, damaged, or of an unknown format
     ├── BatchError (RuntimeError)              samples that do not make a batch
     │   ├── IntegerSizeError (ValueError)      an integer of more than 64 bits
     │   ├── LeafTypeError (TypeError)          a field without a collate function, or of differing types
@@ -74,6 +75,10 @@ if TYPE_CHECKING:
 
 class StokerError(Exception):
     """Root of all errors that Stoker raises."""
+
+
+class ArrayFileError(StokerError, OSError):
+    """A file of arrays is empty, truncated, damaged or of an unknown format: the message names file and array."""
 
 
 class BatchError(StokerError, RuntimeError):

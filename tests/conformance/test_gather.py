@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from stoker.datasets import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
+from stoker.datasets import ConcatDataset, Dataset, MixDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
 from stoker.datasets.gather import Array, Indices
 from stoker.datasets.tokens import TokenWindows
 from stoker.testing.gather import GatherSuite
@@ -130,6 +130,9 @@ class TestDatasets(GatherSuite):
         ConcatDataset([StackDataset(x=ROWS[:9]), StackDataset(x=ROWS[:0]), StackDataset(x=ROWS[9:])]),
         ConcatDataset([Own(), Subset(Own(), range(9))]),
         ConcatDataset([ROWS]),
+        MixDataset([TensorDataset(ROWS), TensorDataset(ROWS[5:])], [0.7, 0.3]),
+        MixDataset([Own(), Subset(Own(), range(9)), Own()], [5, 1, 2], stop="repeat"),
+        MixDataset([TokenWindows(TOKENS, 5), TokenWindows(TOKENS[::-1], 5)], [1, 3], stop="drop"),
     ],
 )
 class TestConcat(GatherSuite):
@@ -142,6 +145,8 @@ class TestConcat(GatherSuite):
         TokenWindows(np.arange(100, dtype=np.uint16), 8),
         TokenWindows(np.arange(100, dtype=np.int32)[::-3], 5, stride=2),
         TokenWindows(np.arange(60000, 60100, dtype=np.uint16), 8, stride=1, dtype=np.int32),
+        TokenWindows(TOKENS, 5, documents=[0, 3, 40, 41, 41, 60], boundaries="within"),
+        TokenWindows(TOKENS, 5, stride=2, documents=[0, 3, 40, 41, 41, 60], boundaries="positions"),
     ],
 )
 class TestTokens(GatherSuite):

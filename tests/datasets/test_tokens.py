@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from stoker.datasets.tokens import TokenWindows
+from stoker.errors import ArrayFileError, FileChangedError
 
 TOKENS = np.arange(21, dtype=np.uint16)
 
@@ -112,3 +114,66 @@ def test_a_file_without_a_name_travels_by_its_contents() -> None:
         data = TokenWindows(np.memmap(file, np.uint16, "r"), 4)
     again = pickle.loads(pickle.dumps(data))
     assert again[0][1].tolist() == [1, 2, 3, 4]
+
+
+def test_windows_within_documents() -> None:
+    begins = [0, 5, 5, 11, 20]
+    assert windows(TOKENS, 4, documents=begins, boundaries="within") == [
+        ([0, 1, 2, 3], [1, 2, 3, 4]),
+        ([5, 6, 7, 8], [6, 7, 8, 9]),
+        ([11, 12, 13, 14], [12, 13, 14, 15]),
+        ([15, 16, 17, 18], [16, 17, 18, 19]),
+    ]
+    assert TokenWindows(TOKENS, 4, documents=begins, boundaries="within").unused_tokens == 21 - 16
+    overlapping = TokenWindows(TOKENS, 4, stride=1, documents=begins, boundaries="within")
+    assert [overlapping.first_token(index) for index in range(len(overlapping))] == [0, 5, 6, 11, 12, 13, 14, 15]
+    assert overlapping.unused_tokens == 21 - (4 + 5 + 8)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7])
+@pytest.mark.parametrize("stride", [1, 2, 5, 9])
+def test_windows_within_random_documents(length: int, stride: int) -> None:
+    rng = np.random.default_rng(length * 10 + stride)
+    tokens = np.arange(200)
+    begins = np.array([0, *np.sort(rng.integers(0, 201, 30))])
+    data = TokenWindows(tokens, length, stride=stride, documents=begins, boundaries="within")
+    ends = [*begins[1:], 200]
+    expected = [first for begin, end in zip(begins, ends, strict=True) for first in range(begin, end - length, stride)]
+    assert [data.first_token(index) for index in range(len(data))] == expected
+    used = {token for first in expected for token in range(first, first + length)}
+    assert data.unused_tokens == 200 - len(used)
+    out = [np.empty((len(data), length), int) for _ in range(2)]
+    data.gather(np.arange(len(data)), out)
+    assert out[0][:, 0].tolist() == expected and (out[1] == out[0] + 1).all()
+    places = TokenWindows(tokens, length, stride=stride, documents=begins, boundaries="positions")
+    for index in range(len(places)):
+        x, _, positions = places[index]
+        assert positions.tolist() == [token - begins[begins <= token][-1] for token in x]
+
+
+def test_documents_are_checked() -> None:
+    for documents in ([1, 3], [0, 5, 3], [0, 22], []):
+        with pytest.raises((ValueError, TypeError), match="documents"):
+            TokenWindows(TOKENS, 4, documents=documents, boundaries="within")
+    with pytest.raises(TypeError, match="documents are float64"):
+        TokenWindows(TOKENS, 4, documents=[0.0, 1.0], boundaries="within")
+    with pytest.raises(ValueError, match="choose 'positions' or 'within'"):
+        TokenWindows(TOKENS, 4, documents=[0, 3])
+    with pytest.raises(ValueError, match="needs documents="):
+        TokenWindows(TOKENS, 4, boundaries="positions")
+    with pytest.raises(ValueError, match="boundaries is 'no'"):
+        TokenWindows(TOKENS, 4, boundaries="no")  # type: ignore[arg-type]
+
+
+def test_files_of_tokens_that_are_cut_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(bytes(7))
+    (tmp_path / "b.bin").touch()
+    (tmp_path / "c.npy").write_bytes(b"\x93NUMPY\x01")
+    for name in ("a.bin", "b.bin", "c.npy"):
+        with pytest.raises(ArrayFileError, match=rf"{name} \(\d+ bytes\) cannot be read as tokens"):
+            TokenWindows(tmp_path / name, 4)
+    TOKENS.tofile(tmp_path / "a.bin")
+    pickled = pickle.dumps(TokenWindows(tmp_path / "a.bin", 4))
+    os.truncate(tmp_path / "a.bin", 20)
+    with pytest.raises(FileChangedError, match=r"a\.bin was changed .* it has 20 bytes, and had at least 42"):
+        pickle.loads(pickled)

@@ -6,7 +6,6 @@ import itertools
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,12 +13,10 @@ import numpy as np
 from stoker import _nominal
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.described import describe
-from stoker.datasets.gather import Indices, alike, gather_from, inside, layout_of, leaves_of, mapped
+from stoker.datasets.gather import Indices, inside
+from stoker.datasets.gather_parts import common_layout, gather_parts
 
 T_co = TypeVar("T_co", covariant=True)
-
-_FEW = 8
-"""Samples of each dataset in a batch below which fetching them one by one is as fast."""
 
 
 class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ignore[misc]
@@ -86,34 +83,15 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
 
     def gather_layout(self) -> Any:
         """Returns the layout of a sample, if all datasets can gather and have the same layout."""
-        layouts = [layout_of(dataset) for dataset in self.datasets]
-        if any(layout is None for layout in layouts) or not all(alike(layouts[0], layout) for layout in layouts):
-            return None
-        return layouts[0]
+        return common_layout(self.datasets)
 
     def gather(self, indices: Indices, out: Any) -> Any:
         """Makes each dataset write its part of the batch, unless each part would be only a few samples."""
         ends = np.asarray(self.cumulative_sizes)
         positions = inside(indices, int(ends[-1]))
         datasets = np.searchsorted(ends, positions, side="right")
-        order = np.argsort(datasets, kind="stable")
-        bounds = np.flatnonzero(np.diff(datasets[order], prepend=-1, append=-1))  # the starts of the datasets' parts
-        parts = len(bounds) - 1
-        if parts > 2 and len(indices) < parts * _FEW:
-            return NotImplemented
-        in_order = bool((order[1:] > order[:-1]).all())
-        # Rows of one dataset may lie anywhere in the batch: they are written together, then moved into place
-        into = out if in_order else mapped(_beside, out)
-        for start, stop in itertools.pairwise(bounds.tolist()):
-            which = int(datasets[order[start]])
-            local = positions[order[start:stop]] - (ends[which - 1] if which else 0)
-            part = mapped(itemgetter(slice(start, stop)), into)
-            if gather_from(self.datasets[which], local, part) is NotImplemented:
-                return NotImplemented
-        if not in_order:
-            for leaf, rows in zip(leaves_of(out), leaves_of(into), strict=True):
-                leaf[order] = rows
-        return None
+        local = positions - np.concatenate([[0], ends])[datasets]
+        return gather_parts(self.datasets, datasets, local, out)
 
     @property
     def cummulative_sizes(self) -> Sequence[int]:
@@ -122,8 +100,3 @@ class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ign
             "`cummulative_sizes` attribute is renamed to `cumulative_sizes`", category=FutureWarning, stacklevel=2
         )
         return self.cumulative_sizes
-
-
-def _beside(leaf: Any) -> Any:
-    """Returns memory of the same size and kind."""
-    return np.empty_like(leaf) if isinstance(leaf, np.ndarray) else leaf.new_empty(leaf.shape)

@@ -160,7 +160,7 @@ def gather_rows(rows: Any, indices: Indices, out: Any) -> None:
     rows, out = _as_array(rows), _as_array(out)
     if out.shape[1:] != rows.shape[1:]:  # else NumPy would broadcast
         raise ValueError(f"a row of shape {rows.shape[1:]} does not fit one of {out.shape[1:]}")
-    _take(rows, inside(indices, len(rows)), out)
+    copy_rows(rows, inside(indices, len(rows)), out)
 
 
 def inside(indices: Indices, length: int) -> Indices:
@@ -178,7 +178,8 @@ def inside(indices: Indices, length: int) -> Indices:
     return indices if lowest >= 0 else np.where(indices < 0, indices + length, indices)
 
 
-def _take(rows: Array, places: Indices, out: Array) -> None:
+def copy_rows(rows: Array, places: Indices, out: Array) -> None:
+    """Writes rows of an array at places that are in range, counted from the start, into one of the same row shape."""
     if not (rows.flags.c_contiguous and rows.flags.aligned and rows.dtype == out.dtype):
         out[...] = rows[places]
         return

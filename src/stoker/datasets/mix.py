@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
+
 from stoker.datasets._stream.listening import listened
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, shard_of, shards_of
+from stoker.datasets.gather import Indices, inside
+from stoker.datasets.gather_parts import common_layout, gather_parts
 from stoker.datasets.proportion import Proportions, exact
 from stoker.datasets.stream import State, Stream, StreamIterator, count, parts, same_settings
 from stoker.errors import StateFormatError
@@ -19,6 +23,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 class MixDataset(Dataset[T_co]):
     """Samples of several datasets in proportion to their weights, each dataset in its own order.
+
+    A batch is gathered if all datasets can gather and have the same layout.
 
     Nothing is random: i and the weights alone decide which dataset gives sample i. Of the first i samples each dataset
     has its share, within one sample for up to three datasets and within two for more. Finding an index takes a few
@@ -97,6 +103,15 @@ class MixDataset(Dataset[T_co]):
         place, turn = stretch.proportions.turn(position - stretch.start)
         source = stretch.sources[place]
         return source, (stretch.given[place] + turn) % self._lengths[source]
+
+    def gather_layout(self) -> Any:
+        """Returns the layout of a sample, if all datasets can gather and have the same layout; None for a stream."""
+        return None if is_stream(self) else common_layout(self.datasets)
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Makes each dataset write its part of the batch, unless each part would be only a few samples."""
+        turns = np.array([self._turn(place) for place in inside(indices, len(self)).tolist()], np.int64).reshape(-1, 2)
+        return gather_parts(self.datasets, turns[:, 0], turns[:, 1], out)
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch to the datasets that offer `set_epoch`."""

@@ -7,7 +7,7 @@ from typing import Any
 _HANDING_ON = {
     **dict.fromkeys(("Subset", "MapDataset", "CacheDataset", "PackDataset"), "dataset"),
     **dict.fromkeys(("RetryDataset", "RateLimitDataset"), "dataset"),
-    **dict.fromkeys(("ConcatDataset", "StackDataset", "ZipDataset"), "datasets"),
+    **dict.fromkeys(("ConcatDataset", "MixDataset", "StackDataset", "ZipDataset"), "datasets"),
 }
 """Classes of Stoker, and of torch under the same names, that forward to inner datasets, with the attribute that holds
 them.

@@ -10,7 +10,7 @@ from stoker.datasets.gather import Indices, all_or_none, gather_rows, row_layout
 
 
 class TensorDataset(Dataset[tuple[Any, ...]], _nominal.base("TensorDataset")):  # type: ignore[misc]
-    """Tuples of the rows at one index of several tensors.
+    """Tuples of the rows at one index of several tensors that are in memory. `ArrayDataset` reads rows of files.
 
     A sample is a view: it shares memory with the tensors. A batch is gathered in one call if all are CPU tensors or
     numeric arrays (`gather`). There is no `__getitems__`, so a `__getitem__` that a subclass overrides is always used.

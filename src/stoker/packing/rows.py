@@ -149,7 +149,7 @@ def equal(one: Any, other: Any) -> bool:
             return False
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, EncodedFile) or isinstance(other, EncodedFile):
-        return _data(one) == _data(other)
+        return bool(_data(one) == _data(other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

@@ -16,17 +16,18 @@ _MOST = 10_000_000
 """Places of one pattern. A larger number is a mistyped range, which would fill the memory."""
 
 
-def places_of(given: Place | Iterable[Place], what: str) -> list[str]:
+def places_of(given: Place | Iterable[Place], what: str, may_be_folders: bool = False) -> list[str]:
     """Returns the files that `given` names, in its order; those of a glob pattern are sorted.
 
     Args:
         given: a path, a glob pattern (`*`, `?`, `[...]`), a brace pattern (`{000..127}`, `{train,val}`), a `file://`
             URL, or an iterable of these. A name that exists is taken as it is, whatever characters it has.
         what: the word for the files in messages, in the plural.
+        may_be_folders: whether a place may be a folder.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file. All are checked at once.
-        ValueError: there are none, a place is a folder, or a URL of a scheme other than `file`.
+        ValueError: there are none, a place is a folder that may not be one, or a URL of a scheme other than `file`.
     """
     given = [given] if isinstance(given, (str, os.PathLike)) else given
     texts = [os.fspath(place) for place in given]
@@ -43,7 +44,7 @@ def places_of(given: Place | Iterable[Place], what: str) -> list[str]:
     if not found:
         raise ValueError(f"no {what} were given: an empty list")
     for path in found:
-        if os.path.isdir(path):
+        if os.path.isdir(path) and not may_be_folders:
             raise ValueError(f"{path} is a folder, not one of the {what}: name its files, for instance {path}/*")
     return found
 

@@ -1,0 +1,1 @@
+"""Arrays in files: `.npy`, `.npz`, raw numbers, safetensors and Zarr."""

@@ -1,0 +1,150 @@
+"""Rows of a Zarr array, with a cache of decompressed chunks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from stoker.datasets.gather import Array, Indices
+from stoker.errors import ArrayFileError, FileChangedError, MissingExtraError
+from stoker.sources.arrays.inline_loop import result_of
+from stoker.sources.arrays.stored import StoredArray
+from stoker.sources.arrays.zarr_metadata import metadata_file, version_of
+from stoker.sources.storage import Version
+
+CACHE = 64 << 20
+"""Bytes of decompressed chunks that a process keeps for a dataset."""
+
+
+class ChunkCache:
+    """Decompressed chunks, those used last, up to `CACHE` bytes. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # made where it is used: a fork cannot copy it locked
+        self._held: dict[tuple[Any, int], Array] = {}
+        self._size = 0
+
+    def get(self, key: tuple[Any, int]) -> Array | None:
+        """Returns a chunk; None if it is not held."""
+        with self._lock:
+            found = self._held.pop(key, None)
+            if found is not None:
+                self._held[key] = found  # now the last one
+            return found
+
+    def add(self, key: tuple[Any, int], chunk: Array) -> None:
+        """Keeps a chunk, and drops those that were not used for longest."""
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = chunk
+                self._size += chunk.nbytes
+            while self._size > CACHE:
+                self._size -= self._held.pop(next(iter(self._held))).nbytes
+
+
+class ZarrRows:
+    """Rows of one array. Thread safe.
+
+    Args:
+        path: of the array's folder.
+        stored: its description.
+        cache: shared by the arrays of a dataset.
+
+    Raises:
+        MissingExtraError: the package zarr is not installed.
+        ArrayFileError: it cannot open the array.
+        FileChangedError: the array is another one than when the dataset was made.
+    """
+
+    def __init__(self, path: str, stored: StoredArray, cache: ChunkCache) -> None:
+        zarr = _zarr()
+        self._path = path
+        self._dtype = stored.row_dtype
+        self._cache = cache
+        self._length = stored.shape[0]
+        self._chunk_rows = max(1, stored.chunk_rows)
+        row_bytes = int(np.prod(stored.shape[1:])) * stored.dtype.itemsize
+        self._keeps = self._chunk_rows * row_bytes <= CACHE // 2
+        self._metadata = metadata_file(path)
+        self._version = _version(self._metadata)
+        try:
+            self._array = result_of(zarr.open_array(store=path, mode="r", zarr_format=version_of(self._metadata)))
+        except Exception as error:
+            raise ArrayFileError(f"{path} cannot be opened as a Zarr array: {error}") from error
+        if (self._array.shape, np.dtype(self._array.dtype).newbyteorder("=")) != (stored.shape, self._dtype):
+            raise _changed(self._metadata)
+
+    def row(self, row: int) -> Any:
+        """Returns a row in memory of its own, in the byte order of this machine."""
+        chunk, first = self._chunk(row)
+        return np.array(chunk[row - first], self._dtype)[()]
+
+    def take(self, rows: Indices, out: Array) -> None:
+        """Writes rows, counted from 0, into `out`."""
+        self.put(rows, out, np.arange(len(rows)))
+
+    def put(self, rows: Indices, out: Array, places: Indices) -> None:
+        """Writes rows into these places of `out`. Each chunk is decompressed once."""
+        order = np.argsort(rows, kind="stable")
+        in_order, places = rows[order], places[order]
+        begin = 0
+        while begin < len(rows):
+            chunk, first = self._chunk(int(in_order[begin]))
+            end = int(np.searchsorted(in_order, first + len(chunk)))
+            out[places[begin:end]] = chunk[in_order[begin:end] - first]
+            begin = end
+
+    def _chunk(self, row: int) -> tuple[Array, int]:
+        """Returns the chunk that holds a row, and the number of its first row; of large chunks only the row."""
+        if not self._keeps:
+            return self._read(row, row + 1), row
+        number = row // self._chunk_rows
+        first = number * self._chunk_rows
+        key = (self._path, number)
+        chunk = self._cache.get(key)
+        if chunk is None:
+            chunk = self._read(first, min(first + self._chunk_rows, self._length))
+            self._cache.add(key, chunk)
+        return chunk, first
+
+    def _read(self, begin: int, end: int) -> Array:
+        try:
+            rows: Array = np.asarray(result_of(self._array.getitem((slice(begin, end),))))
+        except Exception as error:  # codecs raise errors of any class
+            raise ArrayFileError(
+                f"rows {begin} to {end - 1} of {self._path} cannot be read: {type(error).__name__}: {error}. A chunk "
+                "is damaged or truncated, or its codec is not installed."
+            ) from error
+        if _version(self._metadata) != self._version:  # chunks of a folder that was removed would read as fill values
+            raise _changed(self._metadata)
+        return rows
+
+
+def _version(path: str) -> Version:
+    """Returns the version of a file.
+
+    Raises:
+        FileNotFoundError: it was deleted.
+    """
+    status = os.stat(path)
+    return Version(status.st_size, status.st_mtime_ns)
+
+
+def _changed(path: str) -> FileChangedError:
+    return FileChangedError(
+        f"{path} was changed since the dataset was made. Make the dataset anew, and give new data another name."
+    )
+
+
+def _zarr() -> Any:
+    """Returns the asynchronous functions of zarr: the others start threads."""
+    try:
+        import zarr.api.asynchronous
+    except ImportError as error:
+        raise MissingExtraError(
+            f"a Zarr folder needs the package zarr, which cannot be imported ({error}): install the extra stoker[zarr]."
+        ) from error
+    return zarr.api.asynchronous
