@@ -71,11 +71,11 @@ ARROWS: dict[str, set[str]] = {
 }
 
 THIRD_PARTY = {
+    *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "zarr"),
+}
     *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c"),
 }
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c"}
-THIRD_PARTY = {"numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "zarr"}
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "zarr"}
+LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c", "zarr"}
 """Packages that a program may lack: they are imported in functions alone."""
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
