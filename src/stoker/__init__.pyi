@@ -15,6 +15,9 @@ from stoker._worker_info import WorkerInfo as WorkerInfo
 from stoker._worker_info import get_worker_info as get_worker_info
 from stoker.collate.convert import default_convert as default_convert
 from stoker.collate.default import default_collate as default_collate
+from stoker.collate.detection import DetectionCollator as DetectionCollator
+from stoker.collate.graph import GraphCollator as GraphCollator
+from stoker.collate.multimodal import MultimodalCollator as MultimodalCollator
 from stoker.collate.padded import PadCollator as PadCollator
 from stoker.datasets.base import Dataset as Dataset
 from stoker.datasets.base import IterableDataset as IterableDataset
