@@ -67,6 +67,7 @@ from stoker.errors import InstallError as InstallError
 from stoker.errors import IntegerSizeError as IntegerSizeError
 from stoker.errors import IteratorBusyError as IteratorBusyError
 from stoker.errors import IteratorClosedError as IteratorClosedError
+from stoker.errors import KafkaError as KafkaError
 from stoker.errors import LabelCountError as LabelCountError
 from stoker.errors import LeafTypeError as LeafTypeError
 from stoker.errors import LMDBError as LMDBError
@@ -83,6 +84,7 @@ from stoker.errors import ParquetFileError as ParquetFileError
 from stoker.errors import PreviewError as PreviewError
 from stoker.errors import QuarantineError as QuarantineError
 from stoker.errors import QueryError as QueryError
+from stoker.errors import RecordDecodeError as RecordDecodeError
 from stoker.errors import SamplerError as SamplerError
 from stoker.errors import SchemaMismatchError as SchemaMismatchError
 from stoker.errors import ShardError as ShardError
@@ -124,6 +126,7 @@ from stoker.sources.frames import decode_frames as decode_frames
 from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles
 from stoker.sources.image_folder import ImageFolder as ImageFolder
+from stoker.sources.kafka.stream import KafkaStream as KafkaStream
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream

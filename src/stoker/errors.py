@@ -29,6 +29,7 @@
     ├── InstallError (RuntimeError)            an `install()` in a worker, or beside code that it would disturb
     ├── IteratorBusyError (RuntimeError)       `next()` during another `next()` of the same iterator
     ├── IteratorClosedError (RuntimeError)     `next()` of a closed iterator
+    ├── KafkaError (OSError)                   a Kafka broker that does not answer, or records that it no longer has
     ├── LMDBError (OSError)                    a file that is no LMDB, or is damaged
     ├── LabelCountError (ValueError)           fewer or more labels than images
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
@@ -41,6 +42,7 @@
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
+    ├── RecordDecodeError (ValueError)         a Kafka record that `decode=` refuses
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
     ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
     ├── ShardError (OSError)                   a tar shard that is truncated or damaged
@@ -199,6 +201,11 @@ class IteratorClosedError(StokerError, RuntimeError):
     """`next()` was called on a closed iterator."""
 
 
+class KafkaError(StokerError, OSError):
+    """A Kafka broker does not answer or refuses, or has no such topic, or no longer has the next records: the message
+    names the brokers, the partition and the offset."""
+
+
 class LMDBError(StokerError, OSError):
     """A file is no LMDB, is damaged, or has no database of the given name: the message names file and database."""
 
@@ -250,6 +257,10 @@ class QuarantineError(StokerError, OSError):
 
 class QueryError(StokerError, ValueError):
     """An SQL query cannot run, or selects no rows, or two columns of one name."""
+
+
+class RecordDecodeError(StokerError, ValueError):
+    """A Kafka record cannot be decoded: the message names topic, partition and offset."""
 
 
 class SamplerError(StokerError, ValueError, RuntimeError):
