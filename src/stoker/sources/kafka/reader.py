@@ -16,7 +16,7 @@ from stoker.sources.kafka.cursor import Cursor
 from stoker.sources.per_process import PerProcess
 
 _AT_ONCE = 200
-"""Messages that are taken from the client at once."""
+"""Messages that are taken from the client at once, if they have arrived."""
 _POLL = 0.2
 """Seconds of one wait, so that signals are handled in between."""
 
@@ -103,7 +103,8 @@ class KafkaRecords(StreamIterator[Record]):
 
         client = self._consumer()
         try:
-            messages = client.consume(_AT_ONCE, _POLL)
+            first = client.poll(_POLL)  # consume() would wait until all have arrived
+            messages = [] if first is None else [first, *client.consume(_AT_ONCE, 0)]
         except confluent_kafka.KafkaException as error:
             self._errors.append(self._failed(error.args[0], None))
             return True
