@@ -61,7 +61,7 @@ def test_any_cut_after_any_cut_gives_each_record_once(steps: list[tuple[int, lis
         for share, count in zip(shared_out(num_shards), counts, strict=False):
             cursor = Cursor(share, first_unread(share, start, read), END, read)
             seen += given_by(cursor, count)
-            state[share.name] = cursor.state(is_next=False)
+            state[share.name] = cursor.state(is_next=False, partitions=1)
     assert sorted(seen) == list(range(start, END))
 
 
@@ -97,7 +97,14 @@ def test_names_lead_back_to_their_shares(share: PartitionShare) -> None:
 
 @pytest.mark.parametrize(
     ("name", "entry"),
-    [("t", {}), ("t:0", {}), ("t:0", {"at": "x", "end": 1}), ("t:0", 3), ("t:0", {"at": 1, "end": 1, "read": [[1]]})],
+    [
+        ("t", {}),
+        ("t:0", {}),
+        ("t:0", {"at": "x", "end": 1}),
+        ("t:0", 3),
+        ("t:0", {"at": 1, "end": 1, "of": 1, "read": [[1]]}),
+        ("t:0", {"at": 1, "end": 1}),
+    ],
 )
 def test_damaged_places_are_refused(name: str, entry: Any) -> None:
     with pytest.raises(StateFormatError, match="was expected in a state"):

@@ -242,12 +242,17 @@ def test_states_of_other_topics_are_refused(shared_broker: Any, topic: str) -> N
     stream.load_state_dict({"shards": {}})
     with pytest.raises(StateFormatError):
         iter(stream)
+    both = KafkaStream([topic, f"{topic}-b"], servers=shared_broker.address)
+    both.load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="of 1 partitions, but there are 2 now"):
+        iter(both)
 
 
 def test_an_offset_that_is_gone_is_an_error_once(shared_broker: Any, topic: str) -> None:
     shared_broker.fill(topic, [4, 2])
     stream = KafkaStream(topic, servers=shared_broker.address, until=None)
-    stream.load_state_dict({"shards": {f"{topic}:0": {"at": 100, "end": None}, f"{topic}:1": {"at": 0, "end": None}}})
+    entry = {"end": None, "of": 2}
+    stream.load_state_dict({"shards": {f"{topic}:0": {"at": 100, **entry}, f"{topic}:1": {"at": 0, **entry}}})
     records = iter(stream)
     found, errors = [], []
     while len(found) < 2 or not errors:

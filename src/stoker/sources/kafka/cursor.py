@@ -24,6 +24,7 @@ class SavedPlace(NamedTuple):
         end: the offset behind its last one; None without an end.
         read: records at or behind `at` that other shares of the partition had given when this one began.
         is_next: whether it was this share's turn.
+        partitions: the number of all partitions of the stream.
     """
 
     share: PartitionShare
@@ -31,6 +32,7 @@ class SavedPlace(NamedTuple):
     end: int | None
     read: list[ReadUpTo]
     is_next: bool
+    partitions: int
 
     @classmethod
     def of(cls, name: str, entry: Any) -> SavedPlace:
@@ -43,7 +45,8 @@ class SavedPlace(NamedTuple):
         try:
             at, end = operator.index(entry["at"]), entry["end"]
             read = [ReadUpTo(*map(operator.index, each)) for each in entry.get("read", [])]
-            return cls(share, at, None if end is None else operator.index(end), read, bool(entry.get("next")))
+            end = None if end is None else operator.index(end)
+            return cls(share, at, end, read, bool(entry.get("next")), operator.index(entry["of"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateFormatError(f"the place in {name} was expected in a state, found {str(entry)[:200]}") from error
 
@@ -128,10 +131,15 @@ class Cursor:
         self._bytes -= _size(message)
         return message
 
-    def state(self, is_next: bool) -> State:
-        """Returns the entry of a state."""
+    def state(self, is_next: bool, partitions: int) -> State:
+        """Returns the entry of a state.
+
+        Args:
+            is_next: whether it is this share's turn.
+            partitions: the number of all partitions of the stream.
+        """
         at = self.at
-        entry: State = {"at": at, "end": self.end}
+        entry: State = {"at": at, "end": self.end, "of": partitions}
         if read := [list(each) for each in self._read if each.at > at]:
             entry["read"] = read
         if is_next:

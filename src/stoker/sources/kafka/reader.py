@@ -32,13 +32,17 @@ class KafkaRecords(StreamIterator[Record]):
         config: how to reach the brokers.
         cursors: the shares.
         turn: the number of the share whose turn it is.
+        partitions: the number of all partitions of the stream.
         timeout: seconds to wait for brokers.
     """
 
-    def __init__(self, config: KafkaConfig, cursors: Sequence[Cursor], turn: int, timeout: float) -> None:
+    def __init__(
+        self, config: KafkaConfig, cursors: Sequence[Cursor], turn: int, partitions: int, timeout: float
+    ) -> None:
         self._config = config
         self._cursors = cursors
         self._turn = turn
+        self._partitions = partitions
         self._timeout = timeout
         self._by_place = {(cursor.share.topic, cursor.share.partition): cursor for cursor in cursors}
         self._heard: deque[Any] = deque(maxlen=1)  # the client's last error of a connection
@@ -67,7 +71,8 @@ class KafkaRecords(StreamIterator[Record]):
 
     def state_dict(self) -> State:
         places = enumerate(self._cursors)
-        return {"shards": {cursor.share.name: cursor.state(number == self._turn) for number, cursor in places}}
+        entries = {cursor.share.name: cursor.state(place == self._turn, self._partitions) for place, cursor in places}
+        return {"shards": entries}
 
     def _ready(self) -> int | None:
         """Returns the number of the share that gives the next record; None to wait for one."""
@@ -208,8 +213,8 @@ class KafkaRecords(StreamIterator[Record]):
             said = "; ".join(dict.fromkeys(each.str() for each in (error.args[0], *self._heard)))
             raise KafkaError(
                 f"the Kafka brokers {servers} did not answer for {self._timeout:g} s, at {where}: "
-                f"{self._config.scrubbed(said)}. Records behind it are lost to no one: the stream continues there, "
-                "resumed from its state or at the next request."
+                f"{self._config.scrubbed(said)}. No record is lost: the stream continues there at the next "
+                "request, or resumed from its state."
             ) from None
         if waited.end is not None:
             raise KafkaError(

@@ -173,7 +173,7 @@ class RecordStream(Stream[Record]):
             for number, share in enumerate(shares)
             if any(place.is_next and place.share == share for place in saved.get((share.topic, share.partition), []))
         ]
-        return KafkaRecords(self.config, cursors, turns[0] if turns else 0, self.timeout)
+        return KafkaRecords(self.config, cursors, turns[0] if turns else 0, len(self.ranges), self.timeout)
 
     def _saved(self, state: State | None) -> dict[tuple[str, int], list[SavedPlace]]:
         """Returns the places in a state by partition; raises StateError if they are not of these."""
@@ -189,6 +189,11 @@ class RecordStream(Stream[Record]):
                 raise StateMismatchError(
                     f"the state has a place in {place.share.place}, which is no partition of this stream, whose topics "
                     f"are {sorted({each.topic for each in self.ranges.values()})}"
+                )
+            if place.partitions != len(self.ranges):
+                raise StateMismatchError(
+                    f"the state is of {place.partitions} partitions, but there are {len(self.ranges)} now. Name those "
+                    "of the state, topics={topic: numbers}, and read new ones by a stream of their own."
                 )
             if self.ends and place.at > known.high:
                 raise StateMismatchError(
