@@ -128,6 +128,20 @@ def test_an_endless_stream_gives_records_as_they_come(shared_broker: Any, topic:
     assert next(iter(stream))["value"] == b"third"
 
 
+def test_a_silent_partition_does_not_hold_up_others(shared_broker: Any, topic: str) -> None:
+    shared_broker.fill(topic, [2, 40])
+    stream = KafkaStream(topic, servers=shared_broker.address, until=None, decode=value)
+    with DataLoader(stream, batch_size=2, num_workers=2, in_order=False) as loader:
+        batches = iter(loader)
+        given = [text for _ in range(10) for text in next(batches)]
+        state = loader.state_dict()
+        del batches
+    with DataLoader(KafkaStream(topic, servers=shared_broker.address, decode=value), batch_size=2) as loader:
+        loader.load_state_dict(state)
+        given += [text for batch in loader for text in batch]
+    assert sorted(given) == sorted(expected([2, 40]))
+
+
 def test_it_starts_at_given_offsets(shared_broker: Any, topic: str) -> None:
     shared_broker.fill(topic, [3, 3])
     stream = KafkaStream(topic, servers=shared_broker.address, start={(topic, 1): 2})

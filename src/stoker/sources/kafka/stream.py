@@ -33,7 +33,8 @@ class KafkaStream(Stream[Any]):
 
     With `until="end"` the stream ends behind the last records that the topics had when it was made, or when a loaded
     state was. Each worker gives a record of each of its partitions in turn, so the order is always the same. With
-    `until=None` it never ends: each worker gives records as they arrive, in their order in each partition.
+    `until=None` it never ends: each worker gives records as they arrive, in their order in each partition. A loader
+    takes batches from its workers in turn, so a silent partition holds it up; with `in_order=False` it does not.
 
     Workers and ranks read partitions of their own: every n-th. If there are fewer partitions than workers, those of one
     partition share its offsets out, and each of them fetches all of it. Pass each rank its part:
