@@ -22,11 +22,8 @@ class Message:
     def offset(self) -> int:
         return self._offset
 
-    def value(self) -> bytes:
-        return b"value"
-
-    def key(self) -> None:
-        return None
+    def __len__(self) -> int:
+        return 1000
 
 
 def given_by(cursor: Cursor, count: int) -> list[int]:
@@ -114,12 +111,12 @@ def test_damaged_places_are_refused(name: str, entry: Any) -> None:
 def test_a_full_cursor_says_so() -> None:
     cursor = Cursor(PartitionShare("t", 0), 0, None)
     assert cursor.has_room and not cursor.is_full
-    for offset in range(1000):
+    for offset in range(9000):  # MB of values
         cursor.arrives(Message(offset))
-    assert cursor.is_full and not cursor.has_room and cursor.fetched == 1000
-    for _ in range(800):
+    assert cursor.is_full and not cursor.has_room and cursor.fetched == 9000
+    for _ in range(7000):
         cursor.give()
-    assert cursor.has_room and cursor.at == 800
+    assert cursor.has_room and cursor.at == 7000
 
 
 def test_records_that_were_removed_are_passed_over() -> None:

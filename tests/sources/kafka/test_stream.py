@@ -13,6 +13,7 @@ import pytest
 import stoker
 from stoker.errors import KafkaError, MissingExtraError, RecordDecodeError, StateFormatError, StateMismatchError
 from stoker.loader.dataloader import DataLoader
+from stoker.sources.kafka import cursor as cursor_module
 from stoker.sources.kafka import stream as stream_module
 from stoker.sources.kafka.client_config import KafkaConfig
 from stoker.sources.kafka.stream import KafkaStream
@@ -229,7 +230,10 @@ def test_decoders_draw_the_random_numbers_of_samples(shared_broker: Any, topic: 
     assert numbers(0) == numbers(1)
 
 
-def test_more_records_than_a_cursor_holds_come_once(shared_broker: Any, topic: str) -> None:
+def test_more_records_than_a_cursor_holds_come_once(
+    shared_broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor_module, "_MOST_RECORDS", 100)
     counts = [4000, 10, 2500]
     shared_broker.fill(topic, counts)
     stream = KafkaStream(topic, servers=shared_broker.address)
@@ -276,6 +280,19 @@ def test_an_offset_that_is_gone_is_an_error_once(shared_broker: Any, topic: str)
             errors.append(str(error))
     assert found == [b"1.0", b"1.1"]
     assert len(errors) == 1 and f"stands at offset 100 of {topic}:0, which ends at 4" in errors[0]
+
+
+def test_records_removed_by_retention_are_an_error_once(shared_broker: Any, topic: str) -> None:
+    shared_broker.call("create", topic, 1)
+    shared_broker.call("produce", topic, 0, ["x" * 200_000] * 40)  # the mock cluster keeps 5 MB
+    stream = KafkaStream(topic, servers=shared_broker.address)
+    kept = [record["offset"] for record in stream]
+    assert 0 < kept[0] < 39 and kept == list(range(kept[0], 40))
+    stream.load_state_dict({"shards": {f"{topic}:0": {"at": 3, "end": 40, "of": 1}}})
+    records = iter(stream)
+    with pytest.raises(KafkaError, match=rf"from offset 3 to {kept[0] - 1} are no longer at .* begins at {kept[0]}"):
+        next(records)
+    assert [record["offset"] for record in records] == kept
 
 
 def test_trainers_make_no_client(shared_broker: Any, topic: str) -> None:

@@ -11,7 +11,7 @@ from stoker.datasets.stream import State
 from stoker.errors import StateFormatError
 from stoker.sources.kafka.shares import PartitionShare, ReadUpTo
 
-_MOST_RECORDS = 1000
+_MOST_RECORDS = 20_000
 _MOST_BYTES = 8 << 20
 
 
@@ -75,6 +75,7 @@ class Cursor:
         self.is_assigned = False
         self.is_lost = False
         self._read = [each for each in read if each.at > at]
+        self._has_all = not self._read and share.modulus == 1
         self._arrived: deque[Any] = deque()
         self._bytes = 0
 
@@ -111,15 +112,16 @@ class Cursor:
     def arrives(self, message: Any) -> None:
         """Takes a message of the partition; drops one of another share, or behind the end."""
         offset = message.offset()
-        if offset < self.fetched or self.is_fetched:
+        end = self.end
+        if offset < self.fetched or self.is_lost:
             return
-        if self.end is not None and offset >= self.end:  # records before the end were removed, by compaction for one
-            self.fetched = self.end
+        if end is not None and offset >= end:  # records before the end were removed, by compaction for one
+            self.fetched = max(self.fetched, end)
             return
         self.fetched = offset + 1
-        if self.share.has(offset) and not any(each.holds(offset) for each in self._read):
+        if self._has_all or (self.share.has(offset) and not any(each.holds(offset) for each in self._read)):
             self._arrived.append(message)
-            self._bytes += _size(message)
+            self._bytes += len(message)  # of its value
 
     def arrives_at(self, offset: int) -> None:
         """Learns that there is no record before `offset` any more: the log ends there, or begins there."""
@@ -128,7 +130,7 @@ class Cursor:
     def give(self) -> Any:
         """Returns the next message. There is one."""
         message = self._arrived.popleft()
-        self._bytes -= _size(message)
+        self._bytes -= len(message)
         return message
 
     def state(self, is_next: bool, partitions: int) -> State:
@@ -145,7 +147,3 @@ class Cursor:
         if is_next:
             entry["next"] = True
         return entry
-
-
-def _size(message: Any) -> int:
-    return len(message.value() or b"") + len(message.key() or b"")

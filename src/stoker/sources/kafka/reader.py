@@ -52,13 +52,14 @@ class KafkaRecords(StreamIterator[Record]):
         self._assigned: Any = None  # the consumer that fetches the shares
 
     def __next__(self) -> Record:
-        since = time.monotonic()
+        since = 0.0
         while True:
             if self._errors:
                 raise self._errors.popleft()
-            number = self._ready()
+            number = self._turn if self._cursors[self._turn].has_arrived else self._ready()
             if number is not None:
                 return self._given(number)
+            since = since or time.monotonic()
             if all(cursor.is_over for cursor in self._cursors):
                 self._client.close()
                 self._assigned = None

@@ -44,9 +44,9 @@ class KafkaStream(Stream[Any]):
     ranks: no record is given twice, and none is left out. No consumer group is joined and no offset is committed.
 
     The topics are listed in a clean interpreter of its own, because a client runs native threads; with workers in other
-    processes, the trainer makes no client. Each iteration makes a consumer, which is not pickled, and which holds up to
-    1,000 records or 8 MB of each partition, and 16 MB in librdkafka. An error of one record is raised at its place, and
-    the iterator continues with the next.
+    processes, the trainer makes no client. Each iteration makes a consumer, which is not pickled. Up to 20,000 records
+    or 8 MB of each partition wait in Python, and 16 MB in librdkafka. An error of one record is raised at its place,
+    and the iterator continues with the next.
 
     Args:
         topics: a topic, several, or a mapping from each topic to the numbers of the partitions to read.
