@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,11 @@ def test_a_fork_after_tokenizing_warns_of_nothing() -> None:
     pytest.importorskip("tokenizers")
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")

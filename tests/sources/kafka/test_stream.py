@@ -155,7 +155,14 @@ def test_it_starts_at_given_offsets(shared_broker: Any, topic: str) -> None:
         KafkaStream(topic, servers=shared_broker.address, start={(topic, 2): 0})
 
 
-@pytest.mark.parametrize(("counts", "birth"), [([30, 20, 25], "fork"), ([50], "spawn"), ([50], "fork")])
+@pytest.mark.parametrize(
+    ("counts", "birth"),
+    [
+        ([30, 20, 25], "fork"),
+        ([50], "fork"),
+        pytest.param([50], "spawn", marks=pytest.mark.long),
+    ],
+)
 def test_workers_give_each_record_once(shared_broker: Any, topic: str, counts: list[int], birth: str) -> None:
     shared_broker.fill(topic, counts)
     stream = KafkaStream(topic, servers=shared_broker.address, decode=value)
@@ -234,7 +241,7 @@ def test_more_records_than_a_cursor_holds_come_once(
     shared_broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cursor_module, "_MOST_RECORDS", 100)
-    counts = [4000, 10, 2500]
+    counts = [900, 10, 500]
     shared_broker.fill(topic, counts)
     stream = KafkaStream(topic, servers=shared_broker.address)
     found = values_of(stream)
