@@ -15,6 +15,9 @@ from stoker._worker_info import WorkerInfo as WorkerInfo
 from stoker._worker_info import get_worker_info as get_worker_info
 from stoker.collate.convert import default_convert as default_convert
 from stoker.collate.default import default_collate as default_collate
+from stoker.collate.detection import DetectionCollator as DetectionCollator
+from stoker.collate.graph import GraphCollator as GraphCollator
+from stoker.collate.multimodal import MultimodalCollator as MultimodalCollator
 from stoker.collate.padded import PadCollator as PadCollator
 from stoker.datasets.base import Dataset as Dataset
 from stoker.datasets.base import IterableDataset as IterableDataset
@@ -68,6 +71,7 @@ from stoker.errors import InstallError as InstallError
 from stoker.errors import IntegerSizeError as IntegerSizeError
 from stoker.errors import IteratorBusyError as IteratorBusyError
 from stoker.errors import IteratorClosedError as IteratorClosedError
+from stoker.errors import KafkaError as KafkaError
 from stoker.errors import LabelCountError as LabelCountError
 from stoker.errors import LeafTypeError as LeafTypeError
 from stoker.errors import LMDBError as LMDBError
@@ -86,6 +90,7 @@ from stoker.errors import PreviewError as PreviewError
 from stoker.errors import QuarantineError as QuarantineError
 from stoker.errors import QueryError as QueryError
 from stoker.errors import RecordError as RecordError
+from stoker.errors import RecordDecodeError as RecordDecodeError
 from stoker.errors import SamplerError as SamplerError
 from stoker.errors import SchemaMismatchError as SchemaMismatchError
 from stoker.errors import ShardError as ShardError
@@ -138,6 +143,7 @@ from stoker.sources.lines.json_lines import JSONLinesDataset as JSONLinesDataset
 from stoker.sources.lines.json_lines import JSONLinesStream as JSONLinesStream
 from stoker.sources.lines.text_lines import TextLineDataset as TextLineDataset
 from stoker.sources.lines.text_lines import TextLineStream as TextLineStream
+from stoker.sources.kafka.stream import KafkaStream as KafkaStream
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
 from stoker.sources.mds.dataset import MDSDataset as MDSDataset
 from stoker.sources.megatron import MegatronTokens as MegatronTokens

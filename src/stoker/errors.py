@@ -32,6 +32,7 @@
     ├── InstallError (RuntimeError)            an `install()` in a worker, or beside code that it would disturb
     ├── IteratorBusyError (RuntimeError)       `next()` during another `next()` of the same iterator
     ├── IteratorClosedError (RuntimeError)     `next()` of a closed iterator
+    ├── KafkaError (OSError)                   a Kafka broker that does not answer, or records that it no longer has
     ├── LMDBError (OSError)                    a file that is no LMDB, or is damaged
     ├── LabelCountError (ValueError)           fewer or more labels than images
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
@@ -46,6 +47,7 @@
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
     ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
+    ├── RecordDecodeError (ValueError)         a Kafka record that `decode=` refuses
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
     ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
     ├── ShardError (OSError)                   a shard that is truncated or damaged
@@ -216,6 +218,11 @@ class IteratorClosedError(StokerError, RuntimeError):
     """`next()` was called on a closed iterator."""
 
 
+class KafkaError(StokerError, OSError):
+    """A Kafka broker does not answer or refuses, or has no such topic, or no longer has the next records: the message
+    names the brokers, the partition and the offset."""
+
+
 class LMDBError(StokerError, OSError):
     """A file is no LMDB, is damaged, or has no database of the given name: the message names file and database."""
 
@@ -277,6 +284,8 @@ class QueryError(StokerError, ValueError):
 class RecordError(StokerError, ValueError):
     """A line is no JSON value, or a row of a CSV file has other fields than it should: the message names file, line and
     byte."""
+class RecordDecodeError(StokerError, ValueError):
+    """A Kafka record cannot be decoded: the message names topic, partition and offset."""
 
 
 class SamplerError(StokerError, ValueError, RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -582,6 +583,38 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("birth", ["fork", "spawn"])
+@pytest.mark.parametrize("name", ["padding", "language modelling", "multimodal"])
+def test_data_collators_of_transformers_work_as_they_are(name: str, birth: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "a": 3, "dog": 4}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]"
+    )
+    texts = ["a dog " * (1 + number % 3) for number in range(8)]
+    samples: list[Any] = [dict(tokenizer(text)) for text in texts]
+    if name == "padding":
+        collate_fn: Any = transformers.DataCollatorWithPadding(tokenizer)
+    elif name == "language modelling":
+        collate_fn = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=True)
+    else:
+        samples = [{"text": text} for text in texts]
+        collate_fn = stoker.MultimodalCollator(
+            {"text": functools.partial(tokenizer, padding=True, return_tensors="pt")}
+        )
+    with stoker.DataLoader(
+        samples, batch_size=3, num_workers=2, multiprocessing_context=birth, collate_fn=collate_fn
+    ) as loader:
+        batches = [batch["text"] if name == "multimodal" else batch for batch in loader]
+    lengths = [length for batch in batches for length in batch["attention_mask"].sum(1).tolist()]
+    assert lengths == [2 * (1 + number % 3) for number in range(8)]
+    assert all(isinstance(batch["input_ids"], torch.Tensor) for batch in batches)
+    assert [tuple(batch["input_ids"].shape) for batch in batches] == [(3, 6), (3, 6), (2, 4)]
 
 
 @pytest.mark.filterwarnings("ignore")

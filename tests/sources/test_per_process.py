@@ -90,6 +90,24 @@ def test_forked_child_opens_its_own_handle(keeps: bool) -> None:
     assert held.get() is handle
 
 
+def test_inherited_handle_is_not_finalised_in_a_child() -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            ended.append(os.getpid())
+
+    ended: list[int] = []
+    held = [PerProcess(Finalised, keeps_inherited=True)]
+    held[0].get()
+
+    def drop() -> bytes:
+        held.clear()
+        return b"%d" % len(ended)
+
+    assert in_child(drop) == b"0"
+    held.clear()
+    assert ended == [os.getpid()]
+
+
 def test_threads_share_one_handle() -> None:
     barrier = threading.Barrier(4)
     opened: list[Handle] = []

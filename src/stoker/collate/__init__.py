@@ -18,15 +18,30 @@ from stoker.collate.registry import default_collate_fn_map
 from stoker.collate.worker_patch import write_in_place
 
 if TYPE_CHECKING:
+    from stoker.collate.detection import DetectionCollator
+    from stoker.collate.graph import GraphCollator
+    from stoker.collate.multimodal import MultimodalCollator
     from stoker.collate.padded import PadCollator, Padded
 else:
-    __getattr__ = loading(__name__, {"PadCollator": "padded", "Padded": "padded"})
+    __getattr__ = loading(
+        __name__,
+        {
+            "DetectionCollator": "detection",
+            "GraphCollator": "graph",
+            "MultimodalCollator": "multimodal",
+            "PadCollator": "padded",
+            "Padded": "padded",
+        },
+    )
 
 
 __all__ = [
     "NOT_GATHERED",
     "Compiled",
+    "DetectionCollator",
     "Gathered",
+    "GraphCollator",
+    "MultimodalCollator",
     "PadCollator",
     "Padded",
     "TensorLeaf",

@@ -28,20 +28,21 @@ def default_convert(data: Any) -> Any:
     Raises:
         LeafTypeError: an array has a dtype that the output does not support. The message names its field.
     """
-    return _convert(data, registry.leaves_for(None))
+    return converted(data, registry.leaves_for(None))
 
 
 def numpy_convert(data: Any) -> Any:
     """Returns the sample as `default_convert` does, but with its tensors as NumPy arrays."""
-    return _convert(data, registry.leaves_for("numpy"))
+    return converted(data, registry.leaves_for("numpy"))
 
 
 def deferred_convert(data: Any) -> Any:
     """Returns `default_convert` of a sample in a worker without torch: future tensors are `TensorLeaf` arrays."""
-    return _convert(data, registry.leaves_for("deferred"))
+    return converted(data, registry.leaves_for("deferred"))
 
 
-def _convert(data: Any, leaves: NumpyLeaves) -> Any:
+def converted(data: Any, leaves: NumpyLeaves) -> Any:
+    """Returns the sample with its arrays and tensors as leaves of this kind, as the module describes."""
     try:
         return _quickly(data, leaves)
     except BatchError:

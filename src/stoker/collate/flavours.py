@@ -21,6 +21,11 @@ _CONVERT: dict[Output, CollateFn] = {"torch": default_convert, "numpy": numpy_co
 class Flavoured(ABC):
     """A collation object of Stoker that makes its own variants."""
 
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether it calls functions of the user, which may draw random numbers."""
+        return False
+
     @abstractmethod
     def for_output(self, output: Output) -> CollateFn:
         """Returns the same collation with leaves of another kind."""
@@ -47,7 +52,9 @@ def for_output(collate_fn: CollateFn, output: Output) -> CollateFn:
 
 def is_ours(collate_fn: CollateFn) -> bool:
     """Returns whether it is one of Stoker's collations, which draw no random numbers and write into lent memory."""
-    return collate_fn in (*_COLLATE.values(), *_CONVERT.values()) or isinstance(collate_fn, (Compiled, Flavoured))
+    if isinstance(collate_fn, Flavoured):
+        return not collate_fn.runs_user_code
+    return isinstance(collate_fn, Compiled) or collate_fn in (*_COLLATE.values(), *_CONVERT.values())
 
 
 def compiling(collate_fn: CollateFn) -> CollateFn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -97,6 +97,26 @@ class PadCollator(Flavoured):
         return collated
 
 
+def masks_beside(fields: dict[Any, Any], suffix: Callable[[Any], str | None]) -> dict[Any, Any]:
+    """Returns the collated fields of a mapping with each `Padded` as two: its values, and its mask.
+
+    Args:
+        fields: the fields by their keys.
+        suffix: returns what is added to a field's key to name its mask.
+
+    Raises:
+        BatchError: there is a field of this name.
+    """
+    beside = dict(fields)
+    for key, value in fields.items():
+        if isinstance(value, Padded):
+            name = f"{key}{suffix(key)}"
+            if name in fields:
+                raise BatchError(f'the mask of "{key}" would replace the field "{name}": choose another mask=')
+            beside[key], beside[name] = value
+    return beside
+
+
 class _Padding:
     """The collation of one batch."""
 
@@ -119,18 +139,9 @@ class _Padding:
             return self.collated(values, (*path, key))
 
         if isinstance(batch[0], Mapping) and registry.function_for(batch[0], self.functions) is None:
-            return structure.rebuilt_mapping(batch[0], self._with_masks(structure.mapping_fields(batch, field)))
+            fields = structure.mapping_fields(batch, field)
+            return structure.rebuilt_mapping(batch[0], masks_beside(fields, lambda _: self.options.mask))
         return one_level(batch, self.functions, field)
-
-    def _with_masks(self, fields: dict[Any, Any]) -> dict[Any, Any]:
-        beside = dict(fields)
-        for key, value in fields.items():
-            if isinstance(value, Padded):
-                name = f"{key}{self.options.mask}"
-                if name in fields:
-                    raise BatchError(f'the mask of "{key}" would replace the field "{name}": choose another mask=')
-                beside[key], beside[name] = value
-        return beside
 
     def _is_padded(self, batch: Sequence[Any], path: tuple[Hashable, ...]) -> bool:
         if self.named is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from typing import Any
 
 from stoker.collate._leaves import mismatch
@@ -38,8 +38,13 @@ def collated(batch: Sequence[Any], field: Field) -> Any:
 
 def mapping_fields(batch: Sequence[Any], field: Field) -> dict[Any, Any]:
     """Returns the fields of samples that are mappings, by the keys of the first."""
+    return fields_named(batch, batch[0], field)
+
+
+def fields_named(batch: Sequence[Any], keys: Iterable[Any], field: Field) -> dict[Any, Any]:
+    """Returns these fields of samples that are mappings."""
     fields = {}
-    for key in batch[0]:
+    for key in keys:
         try:
             values = [sample[key] for sample in batch]
         except (KeyError, TypeError) as cause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -67,6 +68,9 @@ class PerProcess(Generic[T]):
     def __del__(self) -> None:
         if "_by_process" in self.__dict__:
             self.close()
+            if self._keeps_inherited:  # it is not closed by its own finaliser either, at the end of the process
+                for inherited in self._by_process.values():
+                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_process": {}}

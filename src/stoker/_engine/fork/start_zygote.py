@@ -51,7 +51,7 @@ def fork(
     quiet = quiet_about_threads()
     pid = 0
     try:
-        with signals_blocked() as before, forking(hold), quiet:
+        with signals_blocked() as before, forking(hold), quiet, without_tokenizer_threads():
             pid = os.fork()
             if pid == 0:
                 try:
@@ -86,6 +86,26 @@ def quiet_about_threads() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
         yield
+
+
+TOKENIZERS = "TOKENIZERS_PARALLELISM"
+
+
+@contextlib.contextmanager
+def without_tokenizer_threads() -> Iterator[None]:
+    """Tells Hugging Face's tokenizers that a child has no threads, unless the user has said something.
+
+    Older versions write a warning in each forked child of a program that has used a tokenizer, unless the variable is
+    set before the fork. The trainer's own variable is as it was afterwards.
+    """
+    if "tokenizers" not in sys.modules or TOKENIZERS in os.environ:
+        yield
+        return
+    os.environ[TOKENIZERS] = "false"
+    try:
+        yield
+    finally:
+        os.environ.pop(TOKENIZERS, None)
 
 
 def clean(ends: zygote.Ends, workers: int, rules: Rules, parts: Parts, assemble: Assemble, how: StartMethod) -> int:

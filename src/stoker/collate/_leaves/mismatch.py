@@ -17,14 +17,19 @@ FOUND = "default_collate: batch must contain tensors, numpy arrays, numbers, dic
 _SHOWN = 8
 
 
-def unequal_shapes(batch: Sequence[Any]) -> BatchError:
-    """Returns the error for arrays or tensors of different shapes; it names a padding collator that accepts them."""
+def unequal_shapes(batch: Sequence[Any], advice: str | None = None) -> BatchError:
+    """Returns the error for arrays or tensors of different shapes.
+
+    Args:
+        batch: the arrays or tensors.
+        advice: what to change; None to name a padding collator that accepts them.
+    """
     shapes = [tuple(leaf.shape) for leaf in batch]
-    if len({len(shape) for shape in shapes}) == 1:
+    if advice is None and len({len(shape) for shape in shapes}) == 1:
         dims = tuple(dim for dim, sizes in enumerate(zip(*shapes, strict=True)) if len(set(sizes)) > 1)
         padding = "stoker.PadCollator()" if dims == (0,) else f"stoker.PadCollator(dims={dims})"
         advice = f"Make them one size in the dataset, or pad them: collate_fn={padding}."
-    else:
+    elif advice is None:
         advice = "They differ in their number of dimensions, so padding cannot help: check the dataset."
     return BatchError(
         f"stack expects each tensor to be equal size, but got {_by(shapes)} of the batch. {advice}", places=_odd(shapes)

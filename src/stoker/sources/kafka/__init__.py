@@ -1,0 +1,1 @@
+"""The records of Kafka topics as a stream."""

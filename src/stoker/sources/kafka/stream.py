@@ -1,0 +1,255 @@
+"""The records of Kafka topics as a stream, whose state is their offsets."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from stoker._exceptions import safe_str
+from stoker.datasets._stream.shards import torchs_part
+from stoker.datasets.map import MapDataset
+from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.errors import RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
+from stoker.sources.kafka.client_config import KafkaConfig
+from stoker.sources.kafka.cursor import Cursor, SavedPlace
+from stoker.sources.kafka.listing import PartitionRange, partitions_of
+from stoker.sources.kafka.reader import KafkaRecords, Record
+from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
+
+PIECES = 32
+"""Parts into which a stream can be shared out at least: if there are fewer partitions, each is cut by its offsets."""
+
+Start = Literal["earliest", "latest"] | Mapping[tuple[str, int], int]
+
+
+class KafkaStream(Stream[Any]):
+    """Records of Kafka topics, each with its offset as the stream's position. Needs `stoker[kafka]` (confluent-kafka).
+
+    A sample is a dict: `topic` (str), `partition`, `offset` (int), `key`, `value` (bytes or None), `timestamp`
+    (milliseconds since 1970, or None) and `headers` (a list of pairs of str and bytes). `decode=` makes what the
+    model needs of it; `default_collate` refuses None.
+
+    With `until="end"` the stream ends behind the last records that the topics had when it was made, or when a loaded
+    state was. Each worker gives a record of each of its partitions in turn, so the order is always the same. With
+    `until=None` it never ends: each worker gives records as they arrive, in their order in each partition. A loader
+    takes batches from its workers in turn, so a silent partition holds it up; with `in_order=False` it does not.
+
+    Workers and ranks read partitions of their own: every n-th. If there are fewer partitions than workers, those of one
+    partition share its offsets out, and each of them fetches all of it. Pass each rank its part:
+    `stream.shard(num_shards=ranks, index=rank)`. Under torch's loader, workers share the partitions out too.
+
+    The state holds the offset of the next record of each partition. It can be loaded with any number of workers or
+    ranks: no record is given twice, and none is left out. No consumer group is joined and no offset is committed.
+
+    The topics are listed in a clean interpreter of its own, because a client runs native threads; with workers in other
+    processes, the trainer makes no client. Each iteration makes a consumer, which is not pickled. Up to 20,000 records
+    or 8 MB of each partition wait in Python, and 16 MB in librdkafka. An error of one record is raised at its place,
+    and the iterator continues with the next.
+
+    Args:
+        topics: a topic, several, or a mapping from each topic to the numbers of the partitions to read.
+        servers: brokers as `host:port`, with commas or as a sequence; or `config["bootstrap.servers"]`.
+        config: settings of librdkafka, for security and others. They are pickled with the stream, and appear in no
+            repr, error or state. `isolation.level` and the like may be set, offsets and commits may not.
+        start: where an iteration without a state begins: "earliest", "latest" (behind the last record when the stream
+            was made), or a mapping from (topic, partition) to an offset, for others the earliest.
+        until: "end", or None for never.
+        decode: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's own.
+        timeout: seconds after which brokers that do not answer are an error; before, the client connects again and
+            again.
+
+    Raises:
+        TypeError: `decode` cannot be called.
+        ValueError: there are no topics, no partitions or no brokers, or an argument is none of these.
+        MissingExtraError: confluent-kafka is not installed.
+        KafkaError: the brokers do not answer, or have no such topic.
+
+    Attributes:
+        topics: from each topic to the numbers of its partitions.
+
+    While iterating:
+        KafkaError: the brokers do not answer for `timeout` seconds, or no longer have the next records.
+        RecordDecodeError: `decode` raised.
+        StateMismatchError: a loaded state is of other partitions, or behind the end of one.
+    """
+
+    def __init__(
+        self,
+        topics: str | Sequence[str] | Mapping[str, Sequence[int]],
+        *,
+        servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        start: Start = "earliest",
+        until: Literal["end"] | None = "end",
+        decode: Callable[[Record], Any] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        if decode is not None and not callable(decode):
+            raise TypeError(f"decode is a {type(decode).__name__}, expected a function of a record")
+        if until not in ("end", None):
+            raise ValueError(f"until should be 'end' or None, but got {until!r}")
+        if not isinstance(start, Mapping) and start not in ("earliest", "latest"):
+            raise ValueError(f"start should be 'earliest', 'latest' or a mapping to offsets, but got {start!r}")
+        if not timeout > 0:
+            raise ValueError(f"timeout should be positive, but got {timeout!r}")
+        self._config = KafkaConfig(servers, config)
+        ranges = partitions_of(self._config, _wanted(topics), timeout)
+        if not ranges:
+            raise ValueError("there are no topics, or no partitions of them, to read")
+        self.topics: dict[str, list[int]] = {}
+        for each in ranges:
+            self.topics.setdefault(each.topic, []).append(each.partition)
+        self._begins = {(each.topic, each.partition): _begin_of(each, start) for each in ranges}
+        self._records = RecordStream(self._config, ranges, self._begins, until == "end", timeout)
+        if isinstance(start, Mapping) and (others := [place for place in start if place not in self._begins]):
+            raise ValueError(f"start= names {others}, which are no partitions of the stream: {self.topics}")
+        self._decode = decode
+
+    @property
+    def num_shards(self) -> int:
+        """The number of parts into which the stream can be cut."""
+        return self._records.num_shards
+
+    def shard(self, num_shards: int, index: int) -> KafkaStream:
+        """Returns every `num_shards`-th partition from number `index` on, or a part of one if there are fewer.
+
+        Raises:
+            ValueError: `num_shards` is larger than that of the stream, or `index` is not a shard.
+        """
+        part = copy.copy(self)
+        part._records = self._records.shard(num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[Any]:
+        records = self._records
+        return resume(records if self._decode is None else MapDataset(records, RecordDecoder(self._decode)), state)
+
+
+class RecordStream(Stream[Record]):
+    """The records of partitions, undecoded.
+
+    Args:
+        config: how to reach the brokers.
+        ranges: the partitions.
+        begins: the offset at which each is read without a state.
+        ends: whether the stream ends where the partitions end now.
+        timeout: seconds to wait for brokers.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        ranges: Sequence[PartitionRange],
+        begins: Mapping[tuple[str, int], int],
+        ends: bool,
+        timeout: float,
+    ) -> None:
+        self.config = config
+        self.ranges = {(each.topic, each.partition): each for each in ranges}
+        self.begins = begins
+        self.ends = ends
+        self.timeout = timeout
+        self.shares = [PartitionShare(each.topic, each.partition) for each in ranges]
+
+    @property
+    def num_shards(self) -> int:
+        return max(PIECES, len(self.shares))
+
+    def shard(self, num_shards: int, index: int) -> RecordStream:
+        if not 0 <= index < num_shards <= self.num_shards:
+            raise ValueError(f"there is no share {index} of {num_shards} shares of {self.num_shards}")
+        part = copy.copy(self)
+        part.shares = cut(self.shares, num_shards, index)
+        return part
+
+    def _begin(self, state: State | None) -> StreamIterator[Record]:
+        saved = self._saved(state)
+        theirs = torchs_part(range(1 << 30))
+        shares = self.shares if theirs.step == 1 else cut(self.shares, theirs.step, theirs.start)
+        cursors = [self._cursor(share, saved.get((share.topic, share.partition), [])) for share in shares]
+        turns = [
+            number
+            for number, share in enumerate(shares)
+            if any(place.is_next and place.share == share for place in saved.get((share.topic, share.partition), []))
+        ]
+        return KafkaRecords(self.config, cursors, turns[0] if turns else 0, len(self.ranges), self.timeout)
+
+    def _saved(self, state: State | None) -> dict[tuple[str, int], list[SavedPlace]]:
+        """Returns the places in a state by partition; raises StateError if they are not of these."""
+        by_partition: dict[tuple[str, int], list[SavedPlace]] = defaultdict(list)
+        if state is None:
+            return by_partition
+        entries = state.get("shards")
+        if not isinstance(entries, dict) or not entries:
+            raise StateFormatError(f"a state of partitions was expected, found {str(state)[:200]}")
+        for place in (SavedPlace.of(name, entry) for name, entry in entries.items()):
+            known = self.ranges.get((place.share.topic, place.share.partition))
+            if known is None:
+                raise StateMismatchError(
+                    f"the state has a place in {place.share.place}, which is no partition of this stream, whose topics "
+                    f"are {sorted({each.topic for each in self.ranges.values()})}"
+                )
+            if place.partitions != len(self.ranges):
+                raise StateMismatchError(
+                    f"the state is of {place.partitions} partitions, but there are {len(self.ranges)} now. Name those "
+                    "of the state, topics={topic: numbers}, and read new ones by a stream of their own."
+                )
+            if self.ends and place.at > known.high:
+                raise StateMismatchError(
+                    f"the state stands at offset {place.at} of {place.share.place}, which ends at {known.high}: the "
+                    "topic was made anew, or its brokers have lost records"
+                )
+            by_partition[place.share.topic, place.share.partition].append(place)
+        return by_partition
+
+    def _cursor(self, share: PartitionShare, saved: Sequence[SavedPlace]) -> Cursor:
+        begin = self.begins[share.topic, share.partition]
+        read = [ReadUpTo(place.share.residue, place.share.modulus, place.at) for place in saved]
+        read += [each for place in saved for each in place.read]
+        ends = [place.end for place in saved if place.end is not None]
+        end = max(ends, default=self.ranges[share.topic, share.partition].high) if self.ends else None
+        return Cursor(share, first_unread(share, begin, read), end, read)
+
+
+class RecordDecoder:
+    """Calls a function with a record; an error names the record.
+
+    Args:
+        function: of the record.
+    """
+
+    def __init__(self, function: Callable[[Record], Any]) -> None:
+        self.function = function
+
+    def __call__(self, record: Record) -> Any:
+        """Returns the sample."""
+        try:
+            return self.function(record)
+        except (SkipSample, StopIteration):
+            raise
+        except Exception as error:
+            raise RecordDecodeError(
+                f"the record at offset {record['offset']} of {record['topic']}:{record['partition']} cannot be "
+                f"decoded: {type(error).__name__}: {safe_str(error)}. on_error='skip' leaves such records out."
+            ) from error
+
+
+def _wanted(topics: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, list[int] | None]:
+    if isinstance(topics, str):
+        return {topics: None}
+    if isinstance(topics, Mapping):
+        return {topic: sorted(set(numbers)) for topic, numbers in topics.items()}
+    return dict.fromkeys(topics)
+
+
+def _begin_of(known: PartitionRange, start: Start) -> int:
+    if start == "latest":
+        return known.high
+    offset = start.get((known.topic, known.partition), known.low) if isinstance(start, Mapping) else known.low
+    if not known.low <= offset <= known.high:
+        raise ValueError(
+            f"start= names offset {offset} of {known.topic}:{known.partition}, which has {known.low} to {known.high}"
+        )
+    return offset
