@@ -71,13 +71,13 @@ ARROWS: dict[str, set[str]] = {
 }
 
 THIRD_PARTY = {
+    *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "confluent_kafka"),
+}
     *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "zarr"),
 }
     *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c"),
 }
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c", "zarr"}
-THIRD_PARTY = {"numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "confluent_kafka"}
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "confluent_kafka"}
+LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c", "zarr", "confluent_kafka"}
 """Packages that a program may lack: they are imported in functions alone."""
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
