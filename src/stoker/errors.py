@@ -39,6 +39,7 @@
     ├── MissingKeyError (KeyError)             a key that is not in its file
     ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
+    ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
@@ -242,6 +243,10 @@ class ParquetFileError(StokerError, OSError):
 
 class PreviewError(StokerError, RuntimeError):
     """A batch cannot be shown: it holds no images, or the process that made it died or took too long."""
+
+
+class ProgramFailedError(StokerError, RuntimeError):
+    """A program that a command measures, or a loader that it makes, failed, or no loader was iterated over."""
 
 
 class QuarantineError(StokerError, OSError):

@@ -58,7 +58,7 @@ class ProcessTree:
 
     def sample(self) -> None:
         """Takes a sample now, and halves the number of samples if there are very many."""
-        alive, now = self._alive(), time.perf_counter()
+        alive, now = self.alive(), time.perf_counter()
         if now >= self._memory_due:
             self._memory = sum(memory.proportional(pid) for pid in alive)
             self._memory_due = now + (time.perf_counter() - now) / SHARE
@@ -66,7 +66,7 @@ class ProcessTree:
         if len(self.samples) > 20_000:
             del self.samples[1:-1:2]
 
-    def _alive(self) -> list[int]:
+    def alive(self) -> list[int]:
         """Returns the pids of the root and its descendants, and notes their CPU time."""
         pids, waiting = [], [self._root]
         while waiting:
