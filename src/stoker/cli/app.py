@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.cli import batch, compare, doctor
+from stoker.cli import batch, compare, doctor, tune
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
 from stoker.errors import StokerError
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("run", context_settings={"allow_interspersed_args": False})(run_.run)
 app.command("compare", context_settings={"allow_interspersed_args": False})(compare.compare)
+app.command("tune", context_settings={"allow_interspersed_args": False})(tune.tune)
 app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
 

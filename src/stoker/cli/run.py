@@ -66,7 +66,7 @@ def run(
 WITH_VALUES = {
     "run": ("--engine", "--report", "--trace"),
     "compare": ("--batches", "--seconds", "--rounds", "--loader"),
-    "tune": ("--engine", "--seconds", "--step-ms", "--batch-sizes", "--workers", "--loader"),
+    "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
 }
 """By the command that takes `-m MODULE`: its other options with a value."""
 

@@ -42,6 +42,7 @@ def attach() -> None:
     recorder = _recorder(folder, os.environ.get(LIMIT))
     hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)))
     atexit.register(recorder.flush)
+    _recorders.append(recorder)
     actions: dict[str, Callable[[ModuleType], None]] = {
         name: functools.partial(_measure, hooks, name) for name in MEASURED
     }
@@ -51,6 +52,15 @@ def attach() -> None:
         if name in sys.modules:
             actions.pop(name)(sys.modules[name])
     sys.meta_path.insert(0, AfterImport(actions))
+
+
+_recorders: list[Recorder] = []
+
+
+def flush() -> None:
+    """Writes all records of this process now, if it is measured."""
+    for recorder in _recorders:
+        recorder.flush()
 
 
 def _recorder(folder: str, limit: str | None) -> Recorder:

@@ -16,6 +16,8 @@ from stoker.diagnostics.recorder import EpochRecord, Recorder, described
 class BatchLimit:
     """When a program has been measured for long enough. The first loader that reaches it ends the program.
 
+    With a limit in seconds, a second epoch and those after it are measured to their ends: short epochs count as wholes.
+
     Attributes:
         batches: number of batches of a loader; None for the other limit.
         seconds: measured time of a loader, after `skip` batches, that hold at least `least` more.
@@ -74,6 +76,7 @@ class LimitedRecorder(Recorder):
         self._kinds: dict[int, tuple[str, str]] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._warm: dict[tuple[str, str], float] = {}
+        self._begun: dict[tuple[str, str], int] = {}
         self._enough = False
         super().__init__(folder)
 
@@ -85,7 +88,8 @@ class LimitedRecorder(Recorder):
         """
         self._end_if_enough(begun)
         record = super().begin(loader, site, begun, ready, engine)
-        self._kinds[record.loader] = (site, described(loader)["dataset"])
+        kind = self._kinds[record.loader] = (site, described(loader)["dataset"])
+        self._begun[kind] = self._begun.get(kind, 0) + 1
         return record
 
     def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
@@ -96,16 +100,12 @@ class LimitedRecorder(Recorder):
         """
         self._end_if_enough(got)
         super().batch(record, asked, got, samples)
-        kind = site, dataset = self._kinds[record.loader]
-        if self._limit.site not in (None, site) or self._limit.dataset not in (None, dataset):
-            return
+        kind = self._kinds[record.loader]
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if count <= self._limit.skip:
             self._warm[kind] = got
-        if self._limit.is_reached(count, got - self._warm.get(kind, got)):
-            self._enough = True
-            self._lines.append({"enough": got})
-            self.flush(got)
+        if self._limit.batches is not None or self._begun[kind] == 1:
+            self._heed_limit(kind, got)
 
     def end(self, record: EpochRecord, asked: float, got: float) -> None:
         """Records the end of an epoch.
@@ -114,7 +114,17 @@ class LimitedRecorder(Recorder):
             EnoughBatches: the limit was reached by the last batch of the epoch.
         """
         super().end(record, asked, got)
+        self._heed_limit(self._kinds[record.loader], got)
         self._end_if_enough(got)
+
+    def _heed_limit(self, kind: tuple[str, str], now: float) -> None:
+        site, dataset = kind
+        if self._enough or self._limit.site not in (None, site) or self._limit.dataset not in (None, dataset):
+            return
+        if self._limit.is_reached(self._counts.get(kind, 0), now - self._warm.get(kind, now)):
+            self._enough = True
+            self._lines.append({"enough": now})
+            self.flush(now)
 
     def _end_if_enough(self, now: float) -> None:
         if self._enough:

@@ -142,7 +142,9 @@ def conclusion(figures: Sequence[ComparedFigure], rounds: int) -> str:
         return "Nothing to compare: no sample arrived under torch's engine."
     spread = f"{ratio.least:.2f} to {ratio.most:.2f} in {rounds} rounds"
     if rounds == 1:
-        return f"Stoker's engine gives {ratio.median:.2f} times the samples/s in one round: --rounds 3 shows the spread."
+        return (
+            f"Stoker's engine gives {ratio.median:.2f} times the samples/s in one round: --rounds 3 shows the spread."
+        )
     if ratio.least <= 1 <= ratio.most or abs(ratio.median - 1) <= NO_DIFFERENCE:
         text = f"No difference in samples/s: the ratio is {ratio.median:.2f} ({spread})."
         if waited.torch.median <= NEGLIGIBLE:
@@ -159,6 +161,5 @@ def figures_as_dict(figures: Sequence[ComparedFigure]) -> dict[str, Any]:
         return None if spread is None else {"median": spread.median, "least": spread.least, "most": spread.most}
 
     return {
-        one.name: {"torch": plain(one.torch), "stoker": plain(one.stoker), "ratio": plain(one.ratio)}
-        for one in figures
+        one.name: {"torch": plain(one.torch), "stoker": plain(one.stoker), "ratio": plain(one.ratio)} for one in figures
     }

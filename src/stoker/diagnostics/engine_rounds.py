@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stoker.diagnostics.batch_limit import BatchLimit
-from stoker.diagnostics.engine_comparison import ENGINES, EngineRun, main_loader, run_of, same_loaders
+from stoker.diagnostics.engine_comparison import EngineRun, main_loader, run_of, same_loaders
 from stoker.diagnostics.watched_program import Engine, WatchedProgram, run_to_limit
 from stoker.errors import ProgramFailedError
 
@@ -55,7 +55,7 @@ class EngineRounds:
             ProgramFailedError: the program failed, or none of its loaders was iterated over.
         """
         for number in range(self._rounds):
-            engines: tuple[Engine, ...] = ENGINES if number % 2 == 0 else ENGINES[::-1]
+            engines: tuple[Engine, ...] = ("torch", "stoker") if number % 2 == 0 else ("stoker", "torch")
             for engine in engines:
                 watch(f"round {number + 1} of {self._rounds}, {engine}'s engine")
                 self._once(engine)
@@ -69,7 +69,9 @@ class EngineRounds:
                 raise ProgramFailedError(f"under {engine}'s engine the program failed: {failure}")
             loaders = program.measurements.loaders
             found = self._loader(loaders, engine, known_dataset, program)
-            measured = run_of(engine, same_loaders(loaders, found["site"], found["dataset"]), program.measurements.samples)
+            measured = run_of(
+                engine, same_loaders(loaders, found["site"], found["dataset"]), program.measurements.samples
+            )
             if engine == "stoker" and found["engine"] != "stoker":
                 why = program.said(STAYS)
                 raise ProgramFailedError(

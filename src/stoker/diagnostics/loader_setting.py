@@ -21,27 +21,26 @@ class LoaderSetting:
         prefetch: `prefetch_factor`; None without workers.
         threads: `threads_per_worker`, of Stoker's loaders only.
         batch_size: None leaves that of the loader.
+        persistent: `persistent_workers`.
     """
 
     workers: int
     prefetch: int | None = None
     threads: int = 1
     batch_size: int | None = None
-
-    @property
-    def ahead(self) -> int:
-        """Returns the batches that are made ahead."""
-        return self.workers * (self.prefetch or PREFETCH)
+    persistent: bool = False
 
     @property
     def arguments(self) -> dict[str, int]:
         """Returns the arguments for the constructor of a loader."""
-        found = {} if self.batch_size is None else {"batch_size": self.batch_size}
+        found: dict[str, int] = {} if self.batch_size is None else {"batch_size": self.batch_size}
         found["num_workers"] = self.workers
         if self.workers and self.prefetch is not None:
             found["prefetch_factor"] = self.prefetch
         if self.workers and self.threads > 1:
             found["threads_per_worker"] = self.threads
+        if self.workers and self.persistent:
+            found["persistent_workers"] = True
         return found
 
     def as_text(self) -> str:
@@ -106,6 +105,7 @@ def put_into(loader: Any, setting: LoaderSetting) -> None:
     if wanted.batch_size != before.batch_size:
         _put_batch_size(loader, wanted.batch_size)
     own["num_workers"], own["prefetch_factor"] = wanted.workers, wanted.prefetch
+    own["persistent_workers"] = wanted.persistent
     if not wanted.workers:
         own["timeout"] = 0
 
@@ -121,15 +121,21 @@ def setting_of(loader: Any) -> LoaderSetting:
     workers = int(getattr(loader, "num_workers", 0) or 0)
     record = vars(loader).get("_stoker")
     threads = 1 if record is None else record.own()["threads_per_worker"]
-    return LoaderSetting(workers, loader.prefetch_factor if workers else None, threads, loader.batch_size)
+    persistent = bool(workers and loader.persistent_workers)
+    return LoaderSetting(workers, loader.prefetch_factor if workers else None, threads, loader.batch_size, persistent)
 
 
 def _put_batch_size(loader: Any, size: int | None) -> None:
     sampler = loader.batch_sampler
     kind = type(sampler)
-    if loader.batch_size is None or kind.__name__ != "BatchSampler" or kind.__module__.split(".")[0] not in (
-        "torch",
-        "stoker",
+    if (
+        loader.batch_size is None
+        or kind.__name__ != "BatchSampler"
+        or kind.__module__.split(".")[0]
+        not in (
+            "torch",
+            "stoker",
+        )
     ):
         made = "without batches (batch_size=None)" if sampler is None else f"by a {kind.__name__} of its own"
         raise ValueError(f"the batch size cannot be changed, because the loader's batches are made {made}")

@@ -40,10 +40,12 @@ class ProcessTree:
 
     Args:
         root: pid of the first of them.
+        share: of one CPU that reading the memory may take.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, share: float = SHARE) -> None:
         self._root = root
+        self._share = share
         self._seconds: dict[tuple[int, str], float] = {}
         self._due = self._memory_due = 0.0
         self._memory = 0
@@ -61,7 +63,7 @@ class ProcessTree:
         alive, now = self.alive(), time.perf_counter()
         if now >= self._memory_due:
             self._memory = sum(memory.proportional(pid) for pid in alive)
-            self._memory_due = now + (time.perf_counter() - now) / SHARE
+            self._memory_due = now + (time.perf_counter() - now) / self._share
         self.samples.append(TreeSample(now, sum(self._seconds.values()), self._memory, len(alive)))
         if len(self.samples) > 20_000:
             del self.samples[1:-1:2]

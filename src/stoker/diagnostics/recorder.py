@@ -25,7 +25,10 @@ TOGETHER = 0.001
 SINGLE = 20_000
 """Records of a process; batches that follow are summed up until the next write."""
 
-DESCRIBED = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last")
+DESCRIBED = (
+    *("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last"),
+    "threads_per_worker",  # of Stoker's loaders
+)
 
 
 class EpochRecord:

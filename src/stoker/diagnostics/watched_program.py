@@ -31,6 +31,9 @@ POLL = 0.05
 GRACE = 5.0
 """Seconds that a program may take to end itself, once enough was measured."""
 
+SHARE = 0.03
+"""Share of one CPU that reading the memory may take: runs are short."""
+
 TAIL = 8192
 """Bytes at the end of the output in which an error is looked for."""
 
@@ -94,7 +97,7 @@ class WatchedProgram:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self._records = records
-        self._tree = ProcessTree(self._process.pid)
+        self._tree = ProcessTree(self._process.pid, SHARE)
         self.measurements.samples = self._tree.samples
         return self
 
