@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.cli import batch, compare, doctor, tune
+from stoker.cli import batch, bench, compare, doctor, tune
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
 from stoker.errors import StokerError
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("run", context_settings={"allow_interspersed_args": False})(run_.run)
 app.command("compare", context_settings={"allow_interspersed_args": False})(compare.compare)
 app.command("tune", context_settings={"allow_interspersed_args": False})(tune.tune)
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
 

@@ -21,24 +21,27 @@ def print_trials(console: Console, trials: Sequence[SettingTrial], chosen: Loade
 
     Columns that are the same in all rows are left out.
     """
+    sizes = len({trial.setting.batch_size for trial in trials}) > 1
     good = [trial for trial in trials if trial.failure is None]
     most = max((trial.rate for trial in good), default=0.0)
     if console.width < NARROW:
         width = max(6, console.width - 30)
         for trial in good:
             mark = "*" if trial.setting == chosen else " "
-            console.print(f"{mark} {short(trial.setting):<12}{trial.rate:>9,.0f}/s {bar(trial.rate, most, width)}")
+            console.print(
+                f"{mark} {short(trial.setting, sizes):<12}{trial.rate:>9,.0f}/s {bar(trial.rate, most, width)}"
+            )
     else:
         print_table(console, [_row(trial, good, most, chosen) for trial in good])
     for trial in trials:
         if trial.failure is not None:
-            console.print(textwrap.fill(f"{short(trial.setting)}: {trial.failure}", console.width))
+            console.print(textwrap.fill(f"{short(trial.setting, sizes)}: {trial.failure}", console.width))
 
 
-def short(setting: LoaderSetting) -> str:
+def short(setting: LoaderSetting, batch_size: bool = True) -> str:
     """Returns a setting in few characters: "4w", "4w p4 k", "2w t8 b64".
 
-    Workers, prefetching (p), whether they are kept (k), threads (t), batch size (b).
+    Workers, prefetching (p), whether they are kept (k), threads (t), batch size (b) if it is asked for.
     """
     parts = [f"{setting.workers}w"]
     if setting.workers and setting.prefetch is not None and setting.prefetch != 2:
@@ -47,7 +50,7 @@ def short(setting: LoaderSetting) -> str:
         parts.append("k")
     if setting.threads > 1:
         parts.append(f"t{setting.threads}")
-    return " ".join([*parts, *([] if setting.batch_size is None else [f"b{setting.batch_size}"])])
+    return " ".join([*parts, *([] if setting.batch_size is None or not batch_size else [f"b{setting.batch_size}"])])
 
 
 def bar(value: float, most: float, width: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import typer
@@ -50,6 +51,7 @@ def tune(
     setting takes some seconds. A SCRIPT is run again for each setting, up to enough batches of one of its loaders.
     """
     check_engine(engine)
+    ends = perf_counter() + time
     sizes = numbers(batch_sizes, "--batch-sizes", 1)
     words = target or []
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, interruptible() as interrupted:
@@ -57,7 +59,7 @@ def tune(
         with bench_of(words, module, step_ms, engine, each, loader, sizes) as bench:
             line.show("stoker tune: starting")
             about = bench.open()
-            tuning = Tuning(bench, about, each, time)
+            tuning = Tuning(bench, about, each, ends)
             space = SearchSpace(about.present, cpus.cpus().number, workers, about.threads, sizes)
             search = SettingSearch(space)
             tuning.follow(search, lambda setting, trials: line.show(live(short(setting), trials)))

@@ -18,7 +18,7 @@ from stoker.diagnostics.engine_comparison import main_loader, same_loaders
 from stoker.diagnostics.loader_setting import LoaderSetting, Override
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader
 from stoker.diagnostics.setting_trial import SettingTrial, trial_of
-from stoker.diagnostics.watched_program import Engine, WatchedProgram, run_to_limit
+from stoker.diagnostics.watched_program import TOO_LATE, Engine, WatchedProgram, run_to_limit
 from stoker.errors import ProgramFailedError, TargetError
 
 LEAST = 4
@@ -252,7 +252,7 @@ class TargetBench(SettingBench):
                 return answer
             late = patience is not None and time.perf_counter() - begun > patience
             if not runs or late:
-                words = f"it had not given enough batches after {patience:.0f} s" if late else self._why(program)
+                words = TOO_LATE if late else self._why(program)
                 self.close()
                 return {"failure": words}
 

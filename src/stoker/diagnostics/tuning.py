@@ -12,6 +12,7 @@ from stoker.diagnostics.memory_forecast import forecast
 from stoker.diagnostics.setting_bench import PATIENCE, BenchedLoader, SettingBench
 from stoker.diagnostics.setting_search import SettingSearch
 from stoker.diagnostics.setting_trial import SettingTrial, together
+from stoker.diagnostics.watched_program import TOO_LATE
 from stoker.errors import ProgramFailedError
 
 Watch = Callable[[LoaderSetting, list[SettingTrial]], None]
@@ -24,18 +25,19 @@ class Tuning:
         bench: that measures; open already.
         loader: what `bench.open()` returned.
         seconds: for each setting, after its warm start.
-        budget: seconds for all; None for any.
+        ends: when all should be over, in seconds of `time.perf_counter()`; None for no limit.
 
     Attributes:
         trials: in the order in which they were made.
         out_of_time: whether settings were left out because the time was over.
     """
 
-    def __init__(self, bench: SettingBench, loader: BenchedLoader, seconds: float, budget: float | None = None) -> None:
+    def __init__(self, bench: SettingBench, loader: BenchedLoader, seconds: float, ends: float | None = None) -> None:
         self._bench = bench
         self._loader = loader
         self._seconds = seconds
-        self._ends = None if budget is None else time.perf_counter() + budget
+        self._ends = ends
+        self._took = 0.0
         self.trials: list[SettingTrial] = []
         self.out_of_time = False
 
@@ -55,7 +57,8 @@ class Tuning:
         """Measures all settings."""
 
         def plan() -> Generator[LoaderSetting, SettingTrial, None]:
-            yield from settings
+            for setting in settings:  # noqa: UP028  # a list is sent nothing
+                yield setting
 
         self._follow(plan(), watch)
 
@@ -63,11 +66,17 @@ class Tuning:
         setting = next(plan, None)
         while setting is not None:
             begun = time.perf_counter()
-            if self._ends is not None and self.trials and begun + self._expected() > self._ends:
+            patience = PATIENCE
+            if self._ends is not None and self.trials:
+                patience = min(PATIENCE, self._ends - begun)
+                if patience < self._took:
+                    self.out_of_time = True
+                    return
+            watch(setting, self.trials)
+            trial = self._measured(setting, patience)
+            if trial.failure == TOO_LATE and patience < PATIENCE:
                 self.out_of_time = True
                 return
-            watch(setting, self.trials)
-            trial = self._measured(setting)
             self._took = time.perf_counter() - begun
             self.trials.append(trial)
             if trial.failure is not None and len(self.trials) == 1 and setting == self._loader.present:
@@ -77,14 +86,10 @@ class Tuning:
             except StopIteration:
                 return
 
-    def _expected(self) -> float:
-        return min(self._took, 2 * self._seconds)
-
-    def _measured(self, setting: LoaderSetting) -> SettingTrial:
+    def _measured(self, setting: LoaderSetting, patience: float) -> SettingTrial:
         if (short := self._too_large(setting)) is not None:
             return SettingTrial(setting, failure=short)
-        left = PATIENCE if self._ends is None else max(self._ends - time.perf_counter(), 2 * self._seconds)
-        return self._bench.measure(setting, self._seconds, min(PATIENCE, left) if self.trials else PATIENCE)
+        return self._bench.measure(setting, self._seconds, patience)
 
     def _too_large(self, setting: LoaderSetting) -> str | None:
         """Returns why the memory does not hold a setting; None if it does, or if nothing is known."""

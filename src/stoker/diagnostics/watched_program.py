@@ -37,6 +37,9 @@ SHARE = 0.03
 TAIL = 8192
 """Bytes at the end of the output in which an error is looked for."""
 
+TOO_LATE = "it had not given enough batches in time"
+"""The failure of a program that was ended before it had reached its limit."""
+
 Engine = Literal["torch", "stoker"]
 
 
@@ -194,7 +197,7 @@ def run_to_limit(program: WatchedProgram, seconds: float | None = None) -> str |
         elif seconds is not None and now - begun > seconds:
             program.kill()
             program.look(1.0)
-            return f"it had not given enough batches after {seconds:.0f} s"
+            return TOO_LATE
     if program.shortage is not None:
         return program.shortage
     if program.measurements.enough is None and program.code:
