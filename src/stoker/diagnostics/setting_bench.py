@@ -216,7 +216,8 @@ class TargetBench(SettingBench):
         if "failure" in answer:
             return SettingTrial(setting, failure=answer["failure"])
         epochs = _since(program.measurements.loaders, begun)
-        return trial_of(setting, epochs, program.measurements.samples, setting.workers + 1)
+        trial = trial_of(setting, epochs, program.measurements.samples, setting.workers + 1)
+        return replace(trial, same=answer["same"])
 
     def _start(self) -> dict[str, Any]:
         handle, self._answers = tempfile.mkstemp(prefix="stoker-tune-")

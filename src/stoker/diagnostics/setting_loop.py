@@ -8,7 +8,10 @@ ANSWERS at the start, which describes the loader, and one after each setting. Ba
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import pickle
 import sys
 import time
 from typing import Any
@@ -38,8 +41,9 @@ def main(arguments: list[str]) -> None:
             try:
                 setting = LoaderSetting(**request.pop("setting"))
                 put_into(loader, setting)
-                batches = iterate(loader, skip=setting.workers + 1, **request)
-                answer = {"batches": batches} if batches else {"failure": "the loader gives no batch"}
+                first = FirstBatches()
+                batches = iterate(loader, first, skip=setting.workers + 1, **request)
+                answer = {"same": first.same} if batches else {"failure": "the loader gives no batch"}
             except Exception as error:
                 answer = {"failure": in_words(error)}
             attach.flush()
@@ -78,11 +82,36 @@ def described(loader: Any) -> dict[str, Any]:
     }
 
 
-def iterate(loader: Any, skip: int, seconds: float, least: int, most: float, step: float) -> int:
+class FirstBatches:
+    """Tells whether the first two batches of a stream are equal, because two workers read the same.
+
+    Attributes:
+        same: None as long as it is not known, and for batches that cannot be pickled.
+    """
+
+    def __init__(self) -> None:
+        self._first: bytes | None = None
+        self._count = 0
+        self.same: bool | None = None
+
+    def heed(self, batch: Any) -> None:
+        """Looks at a batch; at all but the first two it returns at once."""
+        self._count += 1
+        if self._count > 2:
+            return
+        with contextlib.suppress(Exception):
+            digest = hashlib.sha256(pickle.dumps(batch)).digest()
+            if self._count == 2 and self._first is not None:
+                self.same = digest == self._first
+            self._first = digest
+
+
+def iterate(loader: Any, first: FirstBatches, skip: int, seconds: float, least: int, most: float, step: float) -> int:
     """Iterates until enough was measured; returns the batches received. Epochs after the first one are whole.
 
     Args:
         loader: with its setting.
+        first: is shown the first batches, if the dataset is a stream.
         skip: batches of the warm start.
         seconds: to measure after it.
         least: batches to measure, at least.
@@ -91,10 +120,14 @@ def iterate(loader: Any, skip: int, seconds: float, least: int, most: float, ste
     """
     begun = warm = time.perf_counter()
     count = epochs = 0
+    is_stream = bool(getattr(loader, "_dataset_kind", 0))
     while True:
         before = count
-        for _ in loader:
+        for batch in loader:
             count += 1
+            if is_stream and count <= 2:
+                first.heed(batch)
+            del batch
             now = time.perf_counter()
             if count <= skip:
                 warm = now

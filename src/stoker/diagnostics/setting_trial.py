@@ -35,6 +35,8 @@ class SettingTrial:
         memory: most proportional memory of all processes, in bytes; 0 if unknown.
         batches: that were measured.
         failure: why there is no rate; else None.
+        epoch: samples of a whole epoch, if there was one; else None.
+        same: whether the first two batches were equal; None if unknown.
     """
 
     setting: LoaderSetting
@@ -47,6 +49,8 @@ class SettingTrial:
     memory: int = 0
     batches: int = 0
     failure: str | None = None
+    epoch: int | None = None
+    same: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the trial as plain JSON values."""
@@ -100,6 +104,7 @@ def trial_of(
         cpu_between(samples, begin, end) / (end - begin),
         peak_between(samples, epochs[0].begun, max(epoch.until for epoch in epochs)),
         whole.batches,
+        epoch=next((_whole(epoch).samples for epoch in epochs if not epoch.spans[-1].batches), None),
     )
 
 
@@ -157,6 +162,27 @@ def _noise(rates: Sequence[float]) -> float:
         return UNSURE
     low, high = rates[len(rates) // 4], rates[-1 - len(rates) // 4]
     return 1.25 * (high - low) / 1.35 / math.sqrt(len(rates)) / median(rates)
+
+
+REPEATS = (
+    "each worker reads the whole stream, so samples repeat: share it out by get_worker_info(), or take "
+    "stoker.DataLoader, which shares it out"
+)
+"""The failure of a setting with which samples repeat."""
+
+
+def repeats(trial: SettingTrial, before: Sequence[SettingTrial]) -> bool:
+    """Returns whether a setting gives samples several times: a stream that all workers read from its start.
+
+    Args:
+        trial: with several workers.
+        before: other trials; those with at most one worker tell what an epoch should be.
+    """
+    single = [one for one in before if one.failure is None and one.setting.workers <= 1]
+    lengths = [one.epoch for one in single if one.epoch]
+    if trial.epoch is not None and lengths and trial.epoch > 1.5 * max(lengths):
+        return True
+    return trial.setting.workers > 1 and trial.same is True and any(one.same is False for one in single)
 
 
 def together(trials: Sequence[SettingTrial]) -> SettingTrial:

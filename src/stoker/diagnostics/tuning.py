@@ -11,7 +11,7 @@ from stoker.diagnostics.loader_setting import PREFETCH, LoaderSetting
 from stoker.diagnostics.memory_forecast import forecast
 from stoker.diagnostics.setting_bench import PATIENCE, BenchedLoader, SettingBench
 from stoker.diagnostics.setting_search import SettingSearch
-from stoker.diagnostics.setting_trial import SettingTrial, together
+from stoker.diagnostics.setting_trial import REPEATS, SettingTrial, repeats, together
 from stoker.diagnostics.watched_program import TOO_LATE
 from stoker.errors import ProgramFailedError
 
@@ -89,7 +89,8 @@ class Tuning:
     def _measured(self, setting: LoaderSetting, patience: float) -> SettingTrial:
         if (short := self._too_large(setting)) is not None:
             return SettingTrial(setting, failure=short)
-        return self._bench.measure(setting, self._seconds, patience)
+        trial = self._bench.measure(setting, self._seconds, patience)
+        return SettingTrial(setting, failure=REPEATS) if repeats(trial, self.trials) else trial
 
     def _too_large(self, setting: LoaderSetting) -> str | None:
         """Returns why the memory does not hold a setting; None if it does, or if nothing is known."""
