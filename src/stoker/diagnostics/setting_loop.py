@@ -14,6 +14,7 @@ import json
 import pickle
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from stoker.diagnostics import attach
@@ -100,10 +101,26 @@ class FirstBatches:
         if self._count > 2:
             return
         with contextlib.suppress(Exception):
-            digest = hashlib.sha256(pickle.dumps(batch)).digest()
+            hashed = hashlib.sha256()
+            for part in content(batch):
+                hashed.update(part)
+            digest = hashed.digest()
             if self._count == 2 and self._first is not None:
                 self.same = digest == self._first
             self._first = digest
+
+
+def content(batch: Any) -> Iterator[bytes]:
+    """Yields the bytes of all values of a batch."""
+    if isinstance(batch, dict):
+        batch = [*batch.keys(), *batch.values()]
+    if isinstance(batch, list | tuple):
+        for part in batch:
+            yield from content(part)
+    elif hasattr(batch, "detach"):  # a tensor, whose pickle names its memory
+        yield batch.detach().cpu().numpy().tobytes()
+    else:
+        yield batch.tobytes() if hasattr(batch, "tobytes") else pickle.dumps(batch)
 
 
 def iterate(loader: Any, first: FirstBatches, skip: int, seconds: float, least: int, most: float, step: float) -> int:
