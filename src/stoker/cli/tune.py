@@ -72,6 +72,9 @@ def tune(
         if best is None:
             sys.stderr.write("stoker: interrupted before a setting was measured\n")
         raise typer.Exit(INTERRUPTED)
+    if best is None and search is not None:
+        failures = "; ".join(f"{short(trial.setting)}: {trial.failure}" for trial in search.trials())
+        raise CommandError(f"no setting can be taken: {failures}")
 
 
 def numbers(text: str | None, option: str, least: int) -> tuple[int, ...]:
@@ -158,7 +161,7 @@ def show(
         console.print("Interrupted; the best so far:")
     elif tuning.out_of_time:
         console.print("The time was over before all settings were tried: --seconds gives it more.")
-    console.print(conclusion(about, tuning.trials, best))
+    console.print(conclusion(about, search.trials(), best))
     if best.setting.persistent and not about.present.persistent:
         console.print("Epochs are short: workers that start anew in each take longer, so they are kept.")
     console.print()

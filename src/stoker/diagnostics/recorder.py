@@ -147,7 +147,8 @@ def described(loader: Any) -> dict[str, Any]:
     settings = {name: getattr(loader, name, None) for name in DESCRIBED}
     settings["context"] = _context(loader)
     plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
-    return {"dataset": type(dataset).__name__, "class": type(loader).__name__, **plain}
+    is_stream = getattr(loader, "_dataset_kind", 0) == 1
+    return {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream, **plain}
 
 
 def _context(loader: Any) -> str | None:

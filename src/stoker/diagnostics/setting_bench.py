@@ -38,6 +38,7 @@ class BenchedLoader:
         dataset: the class.
         engine: "torch" or "stoker": under which it is measured.
         threads: whether `threads_per_worker` is an argument that has an effect.
+        is_stream: whether it is a torch loader of a stream, which each worker may read from its start.
     """
 
     name: str
@@ -45,6 +46,7 @@ class BenchedLoader:
     dataset: str
     engine: str
     threads: bool
+    is_stream: bool = False
 
 
 class SettingBench(ABC):
@@ -130,7 +132,9 @@ class ScriptBench(SettingBench):
                 persistent = bool(about["persistent_workers"])
                 present = replace(present, threads=about["threads_per_worker"] or 1, persistent=persistent)
             is_ours = about["engine"] == "stoker" and self._engine == "torch"
-            self._known = BenchedLoader(about["site"], present, about["dataset"], about["engine"], is_ours)
+            self._known = BenchedLoader(
+                about["site"], present, about["dataset"], about["engine"], is_ours, about["stream"] and not is_ours
+            )
             self._first = self._trial(program, present)
         return self._known
 
@@ -192,7 +196,7 @@ class TargetBench(SettingBench):
             setting = replace(setting, prefetch=None, threads=1)
         self._present_size = setting.batch_size
         engine = self._engine if about["engine"] == "torch" else "stoker"
-        return BenchedLoader(self._name, setting, about["dataset"], engine, about["threads"])
+        return BenchedLoader(self._name, setting, about["dataset"], engine, about["threads"], about["stream"])
 
     @property
     def taken(self) -> int:

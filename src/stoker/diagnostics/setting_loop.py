@@ -78,6 +78,7 @@ def described(loader: Any) -> dict[str, Any]:
     return {
         "setting": vars(setting),
         "threads": has_threads,
+        "stream": record is None and bool(loader._dataset_kind),
         "dataset": type(loader.dataset).__name__,
         "engine": "torch" if record is None else "stoker",
     }

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stoker.diagnostics.loader_setting import PREFETCH, LoaderSetting
-from stoker.diagnostics.setting_trial import SettingTrial, together
+from stoker.diagnostics.setting_trial import REPEATS, SettingTrial, repeats, together
 
 TIE = 0.03
 """Relative difference of rates below which two settings are equal; more if the rates are noisier."""
@@ -105,8 +105,12 @@ class SettingSearch:
         return min(equal, key=lambda trial: _cost(trial.setting))
 
     def trials(self) -> list[SettingTrial]:
-        """Returns one trial for each setting, in the order of the settings: those measured often as one."""
-        return [together(trials) for _, trials in sorted(self.known.items(), key=lambda item: _cost(item[0]))]
+        """Returns one trial for each setting, in the order of the settings: those measured often as one.
+
+        A setting with which samples repeat has failed.
+        """
+        each = [together(trials) for _, trials in sorted(self.known.items(), key=lambda item: _cost(item[0]))]
+        return [replace(trial, failure=REPEATS) if repeats(trial, each) else trial for trial in each]
 
     def _good(self) -> list[SettingTrial]:
         return [trial for trial in self.trials() if trial.failure is None]
@@ -176,7 +180,7 @@ class SettingSearch:
         best = self.best()
         if best is None or not self._space.threads or best.cpus > IDLE * self._space.cpus:
             return
-        fastest = best.rate
+        fastest = 0.0
         workers = min(best.setting.workers, self._space.cpus)
         for threads in THREADS:
             if threads <= best.setting.threads:

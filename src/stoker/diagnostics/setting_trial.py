@@ -204,4 +204,6 @@ def together(trials: Sequence[SettingTrial]) -> SettingTrial:
         median(trial.cpus for trial in good),
         max(trial.memory for trial in good),
         sum(trial.batches for trial in good),
+        epoch=next((trial.epoch for trial in good if trial.epoch is not None), None),
+        same=next((trial.same for trial in good if trial.same is not None), None),
     )

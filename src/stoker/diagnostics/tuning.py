@@ -11,7 +11,7 @@ from stoker.diagnostics.loader_setting import PREFETCH, LoaderSetting
 from stoker.diagnostics.memory_forecast import forecast
 from stoker.diagnostics.setting_bench import PATIENCE, BenchedLoader, SettingBench
 from stoker.diagnostics.setting_search import SettingSearch
-from stoker.diagnostics.setting_trial import REPEATS, SettingTrial, repeats, together
+from stoker.diagnostics.setting_trial import REPEATS, SettingTrial, repeats
 from stoker.diagnostics.watched_program import TOO_LATE
 from stoker.errors import ProgramFailedError
 
@@ -137,17 +137,19 @@ def conclusion(loader: BenchedLoader, trials: Iterable[SettingTrial], best: Sett
 
     Args:
         loader: that was measured.
-        trials: in which its own setting is one.
+        trials: one for each setting; one is that of the loader.
         best: that was chosen.
     """
-    own = [trial for trial in trials if trial.setting == loader.present]
-    if not own:
-        return f"{best.rate:,.0f} samples/s."
-    present = together(own)
+    present = next(trial for trial in trials if trial.setting == loader.present)
+    if present.failure is not None:
+        return f"{best.rate:,.0f} samples/s. With {in_words(present.setting)}, as it is now, {present.failure}."
     if best.setting == loader.present:
         return f"The present setting is as good as any that was tried: {present.rate:,.0f} samples/s."
     ratio = best.rate / present.rate
     if ratio < 1.03:
         return f"The same {best.rate:,.0f} samples/s as with {in_words(present.setting)}, with less."
+    text = ""
+    if loader.is_stream and best.setting.workers > 1:
+        text = " The dataset is a stream: make sure that each worker reads its share only (get_worker_info())."
     before = f"{present.rate:,.0f} with {in_words(present.setting)}"
-    return f"{best.rate:,.0f} samples/s instead of {before}: {ratio:.2g} times."
+    return f"{best.rate:,.0f} samples/s instead of {before}: {ratio:.2g} times.{text}"
