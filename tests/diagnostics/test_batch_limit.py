@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker.diagnostics.batch_limit import BatchLimit, EnoughBatches, LimitedRecorder
 from stoker.diagnostics.measurements import Measurements
-
-LOADER: Any = SimpleNamespace  # has a weak reference and attributes
 
 
 class OneLoader:

@@ -74,7 +74,13 @@ def test_trials_of_one_setting_are_one() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "epoch", "same", "expected"),
-    [(4, 400, None, True), (4, 104, None, False), (4, None, True, True), (4, None, False, False), (1, None, True, False)],
+    [
+        (4, 400, None, True),
+        (4, 104, None, False),
+        (4, None, True, True),
+        (4, None, False, False),
+        (1, None, True, False),
+    ],
 )
 def test_repeated_samples_are_found(workers: int, epoch: int | None, same: bool | None, expected: bool) -> None:
     before = [SettingTrial(LoaderSetting(0), 10, epoch=100, same=False)]

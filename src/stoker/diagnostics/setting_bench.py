@@ -65,7 +65,7 @@ class SettingBench(ABC):
 
     @abstractmethod
     def open(self) -> BenchedLoader:
-        """Returns what is known of the loader.
+        """Returns what is known of the loader. Starts what is needed; call it once.
 
         Raises:
             TargetError: there is no such loader.
