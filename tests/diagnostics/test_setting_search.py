@@ -19,10 +19,7 @@ def loop(cost: float, step: float, cpus: int, on_cpu: float = 1.0) -> Model:
 
     def measured(setting: LoaderSetting) -> SettingTrial:
         hands = setting.workers * setting.threads
-        if not hands:
-            period = cost + step
-        else:
-            period = max(step, cost / hands, cost * on_cpu / cpus)
+        period = cost + step if not hands else max(step, cost / hands, cost * on_cpu / cpus)
         busy = min(cpus, cost * on_cpu / period)
         return SettingTrial(setting, 10 / period, 0.01, 1 - step / period, cpus=busy, memory=1 << 20)
 

@@ -75,7 +75,7 @@ class EngineRounds:
             if engine == "stoker" and found["engine"] != "stoker":
                 why = program.said(STAYS)
                 raise ProgramFailedError(
-                    f"Stoker's engine was not used for {found['site']}: {why or 'its class makes its own iterators'}"
+                    f"Stoker's engine was not used for {found['site']}: {why or 'the program leaves it on torch'}"
                 )
         if not self.about:
             self.about, self.batches = found, measured.batches if self.batches is None else self.batches
