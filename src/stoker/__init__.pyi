@@ -78,6 +78,7 @@ from stoker.errors import MissingKeyError as MissingKeyError
 from stoker.errors import NotAFolderError as NotAFolderError
 from stoker.errors import ParquetFileError as ParquetFileError
 from stoker.errors import PreviewError as PreviewError
+from stoker.errors import ProgramFailedError as ProgramFailedError
 from stoker.errors import QuarantineError as QuarantineError
 from stoker.errors import QueryError as QueryError
 from stoker.errors import SamplerError as SamplerError

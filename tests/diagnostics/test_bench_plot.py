@@ -24,7 +24,7 @@ TRIALS = [
 ]
 
 
-def test_curves_have_a_line_for_each_value_of_the_other_argument() -> None:
+def test_curves_are_over_one_argument() -> None:
     assert curves(TRIALS, over_workers=True) == {
         "values": [0, 2],
         "lines": [{"name": "batch size 8", "rates": [80, 82]}, {"name": "batch size 16", "rates": [160, 162]}],

@@ -16,7 +16,7 @@ def test_nothing_is_known_at_first() -> None:
     assert forecast([trial(0, 0)], LoaderSetting(4, 2)) is None
 
 
-def test_a_worker_is_as_large_as_the_program_until_one_was_measured() -> None:
+def test_first_worker_is_taken_to_be_as_large_as_all() -> None:
     assert forecast([trial(0, 100)], LoaderSetting(4, 2)) == 500
     assert forecast([trial(0, 100), trial(1, 130)], LoaderSetting(4, 2)) == 220
     assert forecast([trial(0, 100), trial(1, 130), trial(2, 180)], LoaderSetting(4, 2)) == 260

@@ -97,7 +97,7 @@ def test_setting_that_fails_is_a_trial_and_the_next_goes_on() -> None:
         assert bench.measure(LoaderSetting(1, 2, 1, 8), 0.1).failure is None
 
 
-def test_setting_that_takes_too_long_is_a_trial_and_the_next_goes_on() -> None:
+def test_setting_that_takes_too_long_is_a_trial() -> None:
     with TargetBench("train_of_a_test:make", step=600.0) as bench:
         bench.open()
         failure = bench.measure(LoaderSetting(0, None, 1, 8), 0.1, patience=0.2).failure

@@ -74,7 +74,7 @@ def test_too_many_workers_are_found_out() -> None:
     assert all(setting.workers <= 16 for setting in search.known)
 
 
-def test_samples_that_wait_get_more_workers_than_cpus_and_no_more_than_allowed() -> None:
+def test_samples_that_wait_get_more_workers_than_cpus() -> None:
     model = loop(1.0, 0.001, 2, on_cpu=0.01)
     assert best(searched(SearchSpace(PRESENT, 2), model)).workers == 8
     assert best(searched(SearchSpace(PRESENT, 2, most=3), model)).workers <= 3

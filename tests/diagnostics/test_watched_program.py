@@ -77,7 +77,7 @@ def test_failure_is_told_with_its_last_line(text: str, said: str, tmp_path: Path
         assert run_to_limit(program) == f"it ended with {said}"
 
 
-def test_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_late_program_is_killed_with_its_children(tmp_path: Path) -> None:
     text = """
         import subprocess, sys, time
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
