@@ -61,7 +61,9 @@ def test_processes_are_those_of_the_time() -> None:
     samples = [TreeSample(99.0 + n, 2.0 * n, (100 + n) << 20, 2) for n in range(12)]
     trial = trial_of(LoaderSetting(0), [epoch], samples, skip=1)
     assert trial.cpus == pytest.approx(2.0)
-    assert trial.memory == 107 << 20  # the sample after the end is the nearest
+    assert trial.memory == 106 << 20
+    late = replace(samples[-1], time=104.0, read=99.5)  # carries what was read with the setting before
+    assert trial_of(LoaderSetting(0), [epoch], [late], skip=1).memory == 0
 
 
 def test_trials_of_one_setting_are_one() -> None:

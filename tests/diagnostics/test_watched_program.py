@@ -10,6 +10,7 @@ from textwrap import dedent
 
 import pytest
 
+from stoker._machine.memory import Available
 from stoker.diagnostics import watched_program
 from stoker.diagnostics.batch_limit import BatchLimit
 from stoker.diagnostics.loader_setting import LoaderSetting, Override
@@ -100,6 +101,18 @@ def test_program_is_killed_before_memory_runs_out(tmp_path: Path, monkeypatch: p
     with WatchedProgram(command(tmp_path, "import time\ntime.sleep(600)"), limit=BatchLimit(5)) as program:
         assert run_to_limit(program) == "12 MiB of memory were left, limited by the machine"
         assert program.code == 128 + 9
+
+
+@pytest.mark.parametrize(
+    ("left", "limit", "is_short"),
+    [(60, 1024, True), (70, 1024, False), (400, 16384, True), (600, 16384, False), (30, 128, False), (10, 128, True)],
+)
+def test_memory_is_short(left: int, limit: int, is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    available = Available(left << 20, limit << 20, "memory cgroup /a (v2)")
+    monkeypatch.setattr(watched_program.memory, "available", lambda: available)
+    said = watched_program.shortage()
+    assert (said is not None) is is_short
+    assert said is None or said == f"{left} MiB of memory were left, limited by memory cgroup /a (v2)"
 
 
 def test_an_exception_ends_the_program_at_once(tmp_path: Path) -> None:

@@ -27,12 +27,14 @@ class TreeSample:
         cpu: CPU-seconds of all processes seen so far, those that have ended included.
         memory: proportional memory in bytes (a shared page is counted once) when it was last read; 0 if unknown.
         processes: how many there are.
+        read: when the memory was read last; 0 for `time`.
     """
 
     time: float
     cpu: float
     memory: int
     processes: int
+    read: float = 0.0
 
 
 class ProcessTree:
@@ -48,7 +50,7 @@ class ProcessTree:
         self._share = share
         self._seconds: dict[tuple[int, str], float] = {}
         self._due = self._memory_due = 0.0
-        self._memory = 0
+        self._memory, self._memory_read = 0, 0.0
         self.samples: list[TreeSample] = []
 
     def sample_if_due(self) -> None:
@@ -62,9 +64,11 @@ class ProcessTree:
         """Takes a sample now, and halves the number of samples if there are very many."""
         alive, now = self.alive(), time.perf_counter()
         if now >= self._memory_due:
-            self._memory = sum(memory.proportional(pid) for pid in alive)
-            self._memory_due = now + (time.perf_counter() - now) / self._share
-        self.samples.append(TreeSample(now, sum(self._seconds.values()), self._memory, len(alive)))
+            begun = time.thread_time()
+            self._memory, self._memory_read = sum(memory.proportional(pid) for pid in alive), now
+            self._memory_due = now + (time.thread_time() - begun) / self._share
+        used = sum(self._seconds.values())
+        self.samples.append(TreeSample(now, used, self._memory, len(alive), self._memory_read))
         if len(self.samples) > 20_000:
             del self.samples[1:-1:2]
 

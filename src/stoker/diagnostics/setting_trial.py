@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from stoker.diagnostics.loader_setting import LoaderSetting
-from stoker.diagnostics.measurements import EpochSpans, cpu_between, peak_between
+from stoker.diagnostics.measurements import EpochSpans, cpu_between
 from stoker.diagnostics.process_tree import TreeSample
 
 WINDOWS = 10
@@ -102,7 +102,7 @@ def trial_of(
         max(epoch.spans[0].got - epoch.begun for epoch in epochs),
         sum(epoch.spans[0].got - epoch.begun for epoch in later) / whole.spent,
         cpu_between(samples, begin, end) / (end - begin),
-        peak_between(samples, epochs[0].begun, max(epoch.until for epoch in epochs)),
+        _memory(samples, epochs[0].begun, max(epoch.until for epoch in epochs)),
         whole.batches,
         epoch=next((_whole(epoch).samples for epoch in epochs if not epoch.spans[-1].batches), None),
     )
@@ -154,6 +154,11 @@ def _windows(epoch: EpochSpans, skip: int, workers: int) -> list[_Window]:
             windows.append(joined)
             open_ = []
     return windows or [_sum(warm)]
+
+
+def _memory(samples: Sequence[TreeSample], begin: float, end: float) -> int:
+    """Returns the most memory that was read in a time; a sample may carry what was read with another setting."""
+    return max((one.memory for one in samples if begin <= (one.read or one.time) <= end), default=0)
 
 
 def _noise(rates: Sequence[float]) -> float:

@@ -31,6 +31,9 @@ POLL = 0.05
 GRACE = 5.0
 """Seconds that a program may take to end itself, once enough was measured."""
 
+LEFT = 64 << 20
+"""Bytes of memory below which a program is killed: between two looks it may take some of them."""
+
 SHARE = 0.03
 """Share of one CPU that reading the memory may take: runs are short."""
 
@@ -170,9 +173,12 @@ class WatchedProgram:
 
 
 def shortage() -> str | None:
-    """Returns what is short, if less memory is left than half of what Stoker keeps free; else None."""
+    """Returns what is short, if less memory is left than half of what Stoker keeps free, or 64 MiB; else None.
+
+    Of a small limit an eighth is enough.
+    """
     left = memory.available()
-    if left.bytes >= reserve.kept_free(left.limit) // 2:
+    if left.bytes >= max(reserve.kept_free(left.limit) // 2, min(LEFT, left.limit // 8)):
         return None
     return f"{left.bytes >> 20} MiB of memory were left, limited by {left.source}"
 
