@@ -81,6 +81,11 @@ def test_samples_that_wait_get_more_workers_than_cpus() -> None:
     assert best(searched(SearchSpace(PRESENT, 4, most=3), model)).workers == 3
 
 
+def test_busy_cpus_get_no_more_workers_than_there_are() -> None:
+    search = searched(SearchSpace(PRESENT, 16), loop(1.0, 0.001, 16))
+    assert max(setting.workers for setting in search.known) == 16
+
+
 def test_threads_take_the_place_of_workers_where_samples_wait() -> None:
     found = best(searched(SearchSpace(PRESENT, 2, threads=True), loop(1.0, 0.001, 2, on_cpu=0.01)))
     assert (found.workers, found.threads, found.prefetch) == (2, 16, None)

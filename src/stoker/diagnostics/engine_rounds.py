@@ -29,8 +29,7 @@ class EngineRounds:
     Attributes:
         runs: so far.
         about: settings of the loader; empty before the first run.
-        batches: that each run takes; None before the first run.
-        notes: sentences about the runs.
+        batches: that each run takes, of each rank; None before the first run, unless given.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class EngineRounds:
         self.batches = batches
         self.runs: list[EngineRun] = []
         self.about: dict[str, Any] = {}
-        self.notes: list[str] = []
 
     def run(self, watch: Callable[[str], None]) -> None:
         """Does all rounds. What was measured stays in the attributes if an exception, as of Ctrl-C, ends it.
@@ -69,16 +67,15 @@ class EngineRounds:
                 raise ProgramFailedError(f"under {engine}'s engine the program failed: {failure}")
             loaders = program.measurements.loaders
             found = self._loader(loaders, engine, known_dataset, program)
-            measured = run_of(
-                engine, same_loaders(loaders, found["site"], found["dataset"]), program.measurements.samples
-            )
+            ranks = same_loaders(loaders, found["site"], found["dataset"])
+            measured = run_of(engine, ranks, program.measurements.samples)
             if engine == "stoker" and found["engine"] != "stoker":
                 why = program.said(STAYS)
                 raise ProgramFailedError(
                     f"Stoker's engine was not used for {found['site']}: {why or 'the program leaves it on torch'}"
                 )
         if not self.about:
-            self.about, self.batches = found, measured.batches if self.batches is None else self.batches
+            self.about, self.batches = found, max(one.summary().batches for one in ranks)
         self.runs.append(measured)
 
     def _loader(self, loaders: Any, engine: str, dataset: str | None, program: WatchedProgram) -> dict[str, Any]:
