@@ -139,6 +139,9 @@ class WatchedProgram:
 
     def kill(self) -> None:
         """Kills the program and all that it has started. Idempotent."""
+        if not hasattr(os, "killpg"):  # Windows
+            self._process.kill()
+            return
         for pid in self._tree.alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
