@@ -80,6 +80,15 @@ def test_bench_shows_each_setting_and_draws(
     assert "samples/s over" in (tmp_path / "b.html").read_text()
 
 
+def test_plot_that_cannot_be_written_keeps_the_table(capfd: pytest.CaptureFixture[str]) -> None:
+    if not Path("/proc/self").exists():
+        pytest.skip("there is no folder in which even root may not write")
+    command = ["bench", "tuned_of_a_test:make", "--each", "0.05", "--workers", "0"]
+    assert main([*command, "--plot", "/proc/b.html"]) == 1
+    out, err = capfd.readouterr()
+    assert "Fastest: " in out and "--plot /proc/b.html: it cannot be written" in err
+
+
 def test_bench_as_json(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "tuned_of_a_test:make", "--each", "0.05", "--workers", "0", "--json"]) == 0
     result = json.loads(capfd.readouterr().out)

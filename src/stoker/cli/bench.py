@@ -67,8 +67,6 @@ def bench(
     trials = [] if tuning is None else tuning.trials
     best = max(trials, key=lambda trial: trial.rate, default=None)
     verdict = "No setting gave a batch." if best is None or best.failure is not None else words(best)
-    if plot is not None and best is not None:
-        write_plot(trials, plot, f"stoker bench {target}", verdict)
     if as_json:
         print_json(as_dict(about, trials, best, bool(interrupted)))
     elif about is not None:
@@ -78,6 +76,11 @@ def bench(
         print_trials(console, trials, None if best is None else best.setting)
         console.print()
         console.print(verdict)
+    if plot is not None and best is not None:
+        try:
+            write_plot(trials, plot, f"stoker bench {target}", verdict)
+        except OSError as error:
+            raise CommandError(f"--plot {plot}: it cannot be written ({error.strerror}): name another file") from error
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if trials and all(trial.failure is not None for trial in trials):
