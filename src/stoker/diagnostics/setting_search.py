@@ -11,7 +11,7 @@ from stoker.diagnostics.setting_trial import REPEATS, SettingTrial, repeats, tog
 TIE = 0.03
 """Relative difference of rates below which two settings are equal; more if the rates are noisier."""
 
-NOISIEST = 0.1
+NOISIEST = 0.06
 """Noise that makes two settings equal, at most."""
 
 NOTHING_TO_GAIN = 0.02
