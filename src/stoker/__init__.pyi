@@ -87,6 +87,7 @@ from stoker.errors import NotAFolderError as NotAFolderError
 from stoker.errors import PackError as PackError
 from stoker.errors import ParquetFileError as ParquetFileError
 from stoker.errors import PreviewError as PreviewError
+from stoker.errors import ProgramFailedError as ProgramFailedError
 from stoker.errors import QuarantineError as QuarantineError
 from stoker.errors import QueryError as QueryError
 from stoker.errors import RecordError as RecordError

@@ -44,6 +44,7 @@
     ├── PackError (ValueError)                 a dataset or folder that cannot be packed
     ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
+    ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
     ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
@@ -271,6 +272,10 @@ class ParquetFileError(StokerError, OSError):
 
 class PreviewError(StokerError, RuntimeError):
     """A batch cannot be shown: it holds no images, or the process that made it died or took too long."""
+
+
+class ProgramFailedError(StokerError, RuntimeError):
+    """A program that a command measures, or a loader that it makes, failed, or no loader was iterated over."""
 
 
 class QuarantineError(StokerError, OSError):

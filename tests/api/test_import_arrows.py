@@ -81,7 +81,7 @@ LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "
 """Packages that a program may lack: they are imported in functions alone."""
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
-OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2"}}
+OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib"}}
 """Packages that a part of Stoker imports where they are installed, and nothing else does."""
 
 FRAMEWORKS = {

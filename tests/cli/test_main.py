@@ -41,3 +41,10 @@ def test_module_runs_the_command_line() -> None:
 def test_importing_the_command_line_loads_no_torch() -> None:
     program = "import sys, stoker.cli\nsys.exit('torch' in sys.modules or 'typer' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_commands_start_without_torch() -> None:
+    pytest.importorskip("typer")
+    pytest.importorskip("rich")
+    program = "import sys, stoker.cli.app\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

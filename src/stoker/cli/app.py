@@ -10,6 +10,7 @@ import typer
 from stoker import __version__
 from stoker.cli import batch, doctor, index, pack, peek
 from stoker.cli import profile as profile_
+from stoker.cli import batch, bench, compare, doctor, tune
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
 from stoker.errors import StokerError
@@ -22,6 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run", context_settings={"allow_interspersed_args": False})(run_.run)
+app.command("compare", context_settings={"allow_interspersed_args": False})(compare.compare)
+app.command("tune", context_settings={"allow_interspersed_args": False})(tune.tune)
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
 app.command("pack")(pack.pack)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from stoker.cli.output import console_of, print_json
-from stoker.diagnostics import checks
-from stoker.diagnostics.checks.finding import Finding
 from stoker.diagnostics.target import find
+
+if TYPE_CHECKING:
+    from stoker.diagnostics.checks.finding import Finding
 
 MARKS = {"fine": "ok", "advice": "advice", "problem": "PROBLEM"}
 INDENT = 8
@@ -29,6 +30,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Checks what makes loading slow, fail or repeat random numbers, and says what mends it."""
+    from stoker.diagnostics import checks  # imports torch: other commands start without it
+
     target = None if dataset is None else find(dataset)
     found = []
     console = console_of(sys.stdout)

@@ -63,21 +63,34 @@ def run(
     raise typer.Exit(code)
 
 
+WITH_VALUES = {
+    "run": ("--engine", "--report", "--trace"),
+    "compare": ("--batches", "--seconds", "--rounds", "--loader"),
+    "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
+}
+"""By the command that takes `-m MODULE`: its other options with a value."""
+
+
 def ended_after_module(arguments: list[str]) -> list[str]:
     """Returns the arguments with `--` after `run -m MODULE`: what follows belongs to the module, as with Python."""
-    if arguments[:1] != ["run"]:
+    if arguments[:1] == [] or arguments[0] not in WITH_VALUES:
         return arguments
     place = 1
     while place < len(arguments) and arguments[place].startswith("-") and arguments[place] != "--":
         option = arguments[place]
         if option in ("-m", "--module") and place + 1 < len(arguments):
             return [*arguments[: place + 2], "--", *arguments[place + 2 :]]
-        place += 2 if option in ("--engine", "--report", "--trace") else 1
+        place += 2 if option in WITH_VALUES[arguments[0]] else 1
     return arguments
 
 
-def checked_command(arguments: list[str], module: str | None) -> list[str]:
+def checked_command(arguments: list[str], module: str | None, name: str = "run") -> list[str]:
     """Returns the command to run.
+
+    Args:
+        arguments: the script and its arguments, or those of the module.
+        module: in place of a script, or None.
+        name: of Stoker's command, for the error.
 
     Raises:
         CommandError: there is no such script.
@@ -85,7 +98,7 @@ def checked_command(arguments: list[str], module: str | None) -> list[str]:
     if module is not None:
         return command_of(None, module, arguments)
     if not arguments:
-        raise CommandError("name the script to run: stoker run train.py, or stoker run -m package.train")
+        raise CommandError(f"name the script to run: stoker {name} train.py, or stoker {name} -m package.train")
     script, *rest = arguments
     if script.endswith(".ipynb"):
         raise CommandError(
@@ -97,7 +110,7 @@ def checked_command(arguments: list[str], module: str | None) -> list[str]:
         near = get_close_matches(os.path.basename(script), names, 1)
         hint = f"did you mean {os.path.join(os.path.dirname(script), near[0])}?" if near else "check the path"
         if not near and not script.endswith(".py"):
-            hint = f"check the path, or run a module: stoker run -m {script}"
+            hint = f"check the path, or run a module: stoker {name} -m {script}"
         raise CommandError(f"there is no script {script}: {hint}")
     return command_of(script, None, rest)
 

@@ -27,14 +27,22 @@ ENGINE = "STOKER_RUN_ENGINE"
 """The variable with the engine: "torch" leaves the loaders as they are, "stoker" calls `stoker.install()`."""
 
 
+LIMIT = "STOKER_RUN_LIMIT"
+"""The variable with a `BatchLimit` as text, after which the program ends. Without it the program runs to its end."""
+
+OVERRIDE = "STOKER_RUN_OVERRIDE"
+"""The variable with an `Override` as text, for the loaders of the program."""
+
+
 def attach() -> None:
     """Measures the loaders of this process from their import on, if the environment says so. Imports no torch."""
     folder = os.environ.get(FOLDER)
     if not folder or not os.path.isdir(folder):
         return
-    recorder = Recorder(folder)
-    hooks = LoaderHooks(recorder)
+    recorder = _recorder(folder, os.environ.get(LIMIT))
+    hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)))
     atexit.register(recorder.flush)
+    _recorders.append(recorder)
     actions: dict[str, Callable[[ModuleType], None]] = {
         name: functools.partial(_measure, hooks, name) for name in MEASURED
     }
@@ -44,6 +52,31 @@ def attach() -> None:
         if name in sys.modules:
             actions.pop(name)(sys.modules[name])
     sys.meta_path.insert(0, AfterImport(actions))
+
+
+_recorders: list[Recorder] = []
+
+
+def flush() -> None:
+    """Writes all records of this process now, if it is measured."""
+    for recorder in _recorders:
+        recorder.flush()
+
+
+def _recorder(folder: str, limit: str | None) -> Recorder:
+    if not limit:
+        return Recorder(folder)
+    from stoker.diagnostics.batch_limit import BatchLimit, LimitedRecorder
+
+    return LimitedRecorder(folder, BatchLimit.of_text(limit))
+
+
+def _override(text: str | None) -> Callable[[Any, str], None] | None:
+    if not text:
+        return None
+    from stoker.diagnostics.loader_setting import Override
+
+    return Override.of_text(text)
 
 
 def _measure(hooks: LoaderHooks, name: str, module: ModuleType) -> None:

@@ -34,10 +34,12 @@ class LoaderHooks:
 
     Args:
         recorder: is given what the loaders do.
+        prepare: called with a loader, and with the line that iterates, before an epoch begins.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, prepare: Callable[[Any, str], None] | None = None) -> None:
         self._recorder = recorder
+        self._prepare = prepare
         self._depth = 0  # of `iter()` calls that are measured: a loader may be made of another one
         self._replaced: list[tuple[type, str, Any]] = []
 
@@ -66,6 +68,8 @@ class LoaderHooks:
         def measured_iter(self_: Any) -> Any:
             if self._depth:
                 return original(self_)
+            if self._prepare is not None:
+                self._prepare(self_, _site())
             begun = time.perf_counter()
             self._depth += 1
             try:

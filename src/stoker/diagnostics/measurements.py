@@ -148,9 +148,11 @@ class Measurements:
         samples: of its processes.
         cpu: CPU-seconds of the whole program, known at its end.
         interrupted: whether Ctrl-C ended it.
+        enough: when a limit of batches was reached; None without one.
     """
 
     def __init__(self) -> None:
+        self.enough: float | None = None
         self.begun = self.until = 0.0
         self.samples: list[TreeSample] = []
         self.cpu = 0.0
@@ -194,6 +196,8 @@ class Measurements:
             self._epochs[file, loader, epoch].spans.append(Span(*span))
         elif "pid" in record:
             self._processes[file] = record
+        elif "enough" in record:
+            self.enough = record["enough"] if self.enough is None else self.enough
         elif "epoch" in record:
             spans = EpochSpans(record["begun"], record["ready"])
             self._epochs[file, record["loader"], record["epoch"]] = spans

@@ -27,12 +27,14 @@ class TreeSample:
         cpu: CPU-seconds of all processes seen so far, those that have ended included.
         memory: proportional memory in bytes (a shared page is counted once) when it was last read; 0 if unknown.
         processes: how many there are.
+        read: when the memory was read last; 0 for `time`.
     """
 
     time: float
     cpu: float
     memory: int
     processes: int
+    read: float = 0.0
 
 
 class ProcessTree:
@@ -40,13 +42,15 @@ class ProcessTree:
 
     Args:
         root: pid of the first of them.
+        share: of one CPU that reading the memory may take.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, share: float = SHARE) -> None:
         self._root = root
+        self._share = share
         self._seconds: dict[tuple[int, str], float] = {}
         self._due = self._memory_due = 0.0
-        self._memory = 0
+        self._memory, self._memory_read = 0, 0.0
         self.samples: list[TreeSample] = []
 
     def sample_if_due(self) -> None:
@@ -58,15 +62,17 @@ class ProcessTree:
 
     def sample(self) -> None:
         """Takes a sample now, and halves the number of samples if there are very many."""
-        alive, now = self._alive(), time.perf_counter()
+        alive, now = self.alive(), time.perf_counter()
         if now >= self._memory_due:
-            self._memory = sum(memory.proportional(pid) for pid in alive)
-            self._memory_due = now + (time.perf_counter() - now) / SHARE
-        self.samples.append(TreeSample(now, sum(self._seconds.values()), self._memory, len(alive)))
+            begun = time.thread_time()
+            self._memory, self._memory_read = sum(memory.proportional(pid) for pid in alive), now
+            self._memory_due = now + (time.thread_time() - begun) / self._share
+        used = sum(self._seconds.values())
+        self.samples.append(TreeSample(now, used, self._memory, len(alive), self._memory_read))
         if len(self.samples) > 20_000:
             del self.samples[1:-1:2]
 
-    def _alive(self) -> list[int]:
+    def alive(self) -> list[int]:
         """Returns the pids of the root and its descendants, and notes their CPU time."""
         pids, waiting = [], [self._root]
         while waiting:

@@ -25,7 +25,10 @@ TOGETHER = 0.001
 SINGLE = 20_000
 """Records of a process; batches that follow are summed up until the next write."""
 
-DESCRIBED = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last")
+DESCRIBED = (
+    *("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last"),
+    "threads_per_worker",  # of Stoker's loaders
+)
 
 
 class EpochRecord:
@@ -144,7 +147,8 @@ def described(loader: Any) -> dict[str, Any]:
     settings = {name: getattr(loader, name, None) for name in DESCRIBED}
     settings["context"] = _context(loader)
     plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
-    return {"dataset": type(dataset).__name__, "class": type(loader).__name__, **plain}
+    is_stream = getattr(loader, "_dataset_kind", 0) == 1
+    return {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream, **plain}
 
 
 def _context(loader: Any) -> str | None:

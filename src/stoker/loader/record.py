@@ -113,6 +113,13 @@ class LoaderRecord:
         self._made_with = dataclasses.replace(self._made_with, shard="torch", prepare=prepare)
         self.epochs, self.hint = SilentEpochs(), None
 
+    def try_with(self, threads: int) -> None:
+        """Gives the loader another number of threads for each worker, and no automatic number of workers.
+
+        A measurement of several settings calls it, between two epochs.
+        """
+        self._made_with, self.auto = dataclasses.replace(self._made_with, threads_per_worker=threads), None
+
     @property
     def own_sampler(self) -> Any:
         """Returns the sampler that the loader made because none was given, else None."""

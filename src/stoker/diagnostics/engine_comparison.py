@@ -1,0 +1,165 @@
+"""Compares what a loader did under torch's engine with what it did under Stoker's. Pure: runs in, figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader
+from stoker.diagnostics.process_tree import TreeSample
+from stoker.diagnostics.verdict import NEGLIGIBLE
+
+ENGINES = ("torch", "stoker")
+
+NO_DIFFERENCE = 0.02
+"""Distance from 1 up to which a ratio of rates counts as none."""
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """What a loader did in one run.
+
+    Attributes:
+        engine: "torch" or "stoker".
+        batches, samples: received.
+        rate: samples per second, from each `iter(loader)` to the last batch of that epoch.
+        steady_rate: samples per second after the first batches of the epochs; None if there were no others.
+        share: of the time, spent waiting for batches.
+        first: seconds from `iter(loader)` to the first batch, the longest.
+        cpu: CPU-seconds of all processes of the program meanwhile.
+        memory: most proportional memory of all processes meanwhile, in bytes; 0 if unknown.
+    """
+
+    engine: str
+    batches: int
+    samples: int
+    rate: float
+    steady_rate: float | None
+    share: float
+    first: float
+    cpu: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values of several runs: the median, the least and the most."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Returns the spread of at least one value."""
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class ComparedFigure:
+    """A figure under both engines.
+
+    Attributes:
+        name: "samples/s", "steady samples/s", "waited", "first batch", "CPU-s" or "memory".
+        torch, stoker: of all rounds.
+        ratio: Stoker's by torch's, of each round; None where torch's is zero.
+    """
+
+    name: str
+    torch: Spread
+    stoker: Spread
+    ratio: Spread | None
+
+
+FIGURES: dict[str, Callable[[EngineRun], float | None]] = {
+    "samples/s": lambda run: run.rate,
+    "steady samples/s": lambda run: run.steady_rate,
+    "waited": lambda run: run.share,
+    "first batch": lambda run: run.first,
+    "CPU-s": lambda run: run.cpu,
+    "memory": lambda run: float(run.memory) or None,
+}
+
+
+def main_loader(loaders: Sequence[MeasuredLoader], site: str | None = None) -> MeasuredLoader | None:
+    """Returns the loader in which most time was spent; of a line, if one is named. None if there is none."""
+    found = [one for one in loaders if site in (None, one.about["site"])]
+    return max(found, key=lambda one: one.summary().spent, default=None)
+
+
+def same_loaders(loaders: Sequence[MeasuredLoader], site: str, dataset: str) -> list[MeasuredLoader]:
+    """Returns the loaders of a line and a class of datasets: one for each rank."""
+    return [one for one in loaders if (one.about["site"], one.about["dataset"]) == (site, dataset)]
+
+
+def run_of(engine: str, loaders: Sequence[MeasuredLoader], samples: Sequence[TreeSample]) -> EngineRun:
+    """Returns what a loader did, over all its ranks: rates are added, shares are means, times are the longest."""
+    sums = [one.summary(samples) for one in loaders]
+    steady = [steady_rate(one.epochs) for one in loaders]
+    return EngineRun(
+        engine,
+        sum(one.batches for one in sums),
+        sum(one.samples for one in sums),
+        sum(one.rate for one in sums),
+        None if None in steady else sum(rate for rate in steady if rate is not None),
+        sum(one.share for one in sums) / len(sums),
+        max(one.first for one in sums),
+        max(one.cpu for one in sums),
+        max(one.peak for one in sums),
+    )
+
+
+def steady_rate(epochs: Sequence[EpochSpans]) -> float | None:
+    """Returns samples per second without the first batch of each epoch; None if there is no other."""
+    later = [epoch for epoch in epochs if len(epoch.spans) > 1]
+    spent = sum(epoch.until - epoch.spans[0].got for epoch in later)
+    return sum(span.samples for epoch in later for span in epoch.spans[1:]) / spent if spent > 0 else None
+
+
+def compared(runs: Sequence[EngineRun]) -> list[ComparedFigure]:
+    """Returns the figures of all rounds in which both engines were run; none if there was no such round."""
+    torch, stoker = ([run for run in runs if run.engine == engine] for engine in ENGINES)
+    pairs = list(zip(torch, stoker, strict=False))
+    figures = []
+    for name, value in FIGURES.items():
+        each = [(value(one), value(other)) for one, other in pairs]
+        known = [(one, other) for one, other in each if one is not None and other is not None]
+        if known:
+            ratios = [other / one for one, other in known if one]
+            spreads = Spread.of([one for one, _ in known]), Spread.of([other for _, other in known])
+            figures.append(ComparedFigure(name, *spreads, Spread.of(ratios) if len(ratios) == len(known) else None))
+    return figures
+
+
+def conclusion(figures: Sequence[ComparedFigure], rounds: int) -> str:
+    """Returns the comparison of the rates as a sentence."""
+    rate = next(figure for figure in figures if figure.name == "samples/s")
+    waited = next(figure for figure in figures if figure.name == "waited")
+    ratio = rate.ratio
+    if ratio is None:
+        return "Nothing to compare: no sample arrived under torch's engine."
+    spread = f"{ratio.least:.2f} to {ratio.most:.2f} in {rounds} rounds"
+    if rounds == 1:
+        return (
+            f"Stoker's engine gives {ratio.median:.2f} times the samples/s in one round: --rounds 3 shows the spread."
+        )
+    if ratio.least <= 1 <= ratio.most or abs(ratio.median - 1) <= NO_DIFFERENCE:
+        text = f"No difference in samples/s: the ratio is {ratio.median:.2f} ({spread})."
+        if waited.torch.median <= NEGLIGIBLE:
+            text += f" The loop waits {waited.torch.median:.1%} of its time for batches: no loader makes it faster."
+        return text
+    speed = "more" if ratio.median > 1 else "fewer"
+    return f"Stoker's engine gives {speed} samples/s: {ratio.median:.2f} times as many ({spread})."
+
+
+def figures_as_dict(figures: Sequence[ComparedFigure]) -> dict[str, Any]:
+    """Returns the figures as plain JSON values. Times are seconds, memory is in bytes, shares are from 0 to 1."""
+
+    def plain(spread: Spread | None) -> dict[str, float] | None:
+        return None if spread is None else {"median": spread.median, "least": spread.least, "most": spread.most}
+
+    return {
+        one.name: {"torch": plain(one.torch), "stoker": plain(one.stoker), "ratio": plain(one.ratio)} for one in figures
+    }

@@ -1,0 +1,214 @@
+"""`WatchedProgram`: a program with our hooks in a process of its own, which we end, with all that it has started.
+
+`stoker run` lets a program go on until it ends, on the user's terminal. `stoker compare` and `stoker tune` start
+programs many times: output goes to a file, and Ctrl-C ends them at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import IO, Literal, Self
+
+from stoker._machine import memory, reserve
+from stoker.diagnostics import attach
+from stoker.diagnostics.batch_limit import BatchLimit
+from stoker.diagnostics.loader_setting import Override
+from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.process_tree import ProcessTree
+from stoker.diagnostics.script_run import STARTUP
+
+POLL = 0.05
+"""Seconds between two looks at the program."""
+
+GRACE = 5.0
+"""Seconds that a program may take to end itself, once enough was measured."""
+
+LEFT = 64 << 20
+"""Bytes of memory below which a program is killed: between two looks it may take some of them."""
+
+SHARE = 0.03
+"""Share of one CPU that reading the memory may take: runs are short."""
+
+TAIL = 8192
+"""Bytes at the end of the output in which an error is looked for."""
+
+TOO_LATE = "it had not given enough batches in time"
+"""The failure of a program that was ended before it had reached its limit."""
+
+Engine = Literal["torch", "stoker"]
+
+
+class WatchedProgram:
+    """A program while it runs, as a context manager; the end of the block kills what is left of it.
+
+    It has no standard input, and a process group of its own: a terminal's Ctrl-C reaches this process only.
+
+    Args:
+        command: the program and its arguments.
+        engine: "torch" leaves the loaders as they are, "stoker" puts Stoker's engine in their place.
+        limit: ends the program after some batches.
+        override: for its loaders.
+        asked: whether the program is sent lines on its standard input.
+
+    Attributes:
+        measurements: of its loaders and processes, up to the last `look()`.
+        shortage: why it was killed, if it took too much memory; else None.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        engine: Engine = "torch",
+        limit: BatchLimit | None = None,
+        override: Override | None = None,
+        asked: bool = False,
+    ) -> None:
+        self._command = list(command)
+        self._variables = {
+            attach.ENGINE: engine,
+            attach.LIMIT: "" if limit is None else limit.as_text(),
+            attach.OVERRIDE: "" if override is None else override.as_text(),
+        }
+        self._stdin = subprocess.PIPE if asked else subprocess.DEVNULL
+        self.measurements = Measurements()
+        self.shortage: str | None = None
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.mkdtemp(prefix="stoker-run-")
+        self.log = os.path.join(self._folder, "output")
+        records = os.path.join(self._folder, "records")
+        os.mkdir(records)
+        path = [STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {"PYTHONPATH": os.pathsep.join(path), attach.FOLDER: records, **self._variables}
+        self.measurements.begun = time.perf_counter()
+        try:
+            with open(self.log, "wb") as log:
+                self._process = subprocess.Popen(
+                    self._command,
+                    env={**os.environ, **variables},
+                    stdin=self._stdin,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._records = records
+        self._tree = ProcessTree(self._process.pid, SHARE)
+        self.measurements.samples = self._tree.samples
+        return self
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        """Returns the end of the pipe to its standard input."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def code(self) -> int | None:
+        """Returns its exit code, 128 + n if signal n ended it; None while it runs."""
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def look(self, wait: float = POLL) -> bool:
+        """Reads what is new, and kills the program if memory runs out; returns whether the program runs.
+
+        Args:
+            wait: seconds until it ends, at most.
+        """
+        self._tree.sample_if_due()
+        self.measurements.read(self._records)
+        if self.shortage is None and (short := shortage()) is not None:
+            self.shortage = short
+            self.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait)
+        self.measurements.until = time.perf_counter()
+        if self._process.returncode is not None:
+            self.measurements.read(self._records)
+        return self._process.returncode is None
+
+    def kill(self) -> None:
+        """Kills the program and all that it has started. Idempotent."""
+        if not hasattr(os, "killpg"):  # Windows
+            self._process.kill()
+            return
+        for pid in self._tree.alive():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def last_words(self) -> str:
+        """Returns the last line of its output: of a traceback, the error."""
+        with open(self.log, "rb") as file:
+            file.seek(max(0, os.path.getsize(self.log) - TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+        said = [line.strip() for line in lines if line.strip()]
+        return said[-1][:300] if said else "it printed nothing"
+
+    def said(self, text: str) -> str | None:
+        """Returns the first line of its output with this text; None if there is none."""
+        with open(self.log, "rb") as file:
+            for line in file:
+                if text.encode() in line:
+                    return line.decode(errors="replace").strip()
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def shortage() -> str | None:
+    """Returns what is short, if less memory is left than half of what Stoker keeps free, or 64 MiB; else None.
+
+    Of a small limit an eighth is enough.
+    """
+    left = memory.available()
+    if left.bytes >= max(reserve.kept_free(left.limit) // 2, min(LEFT, left.limit // 8)):
+        return None
+    return f"{left.bytes >> 20} MiB of memory were left, limited by {left.source}"
+
+
+def run_to_limit(program: WatchedProgram, seconds: float | None = None) -> str | None:
+    """Waits until a program has reached its limit, and has ended; returns why it failed, or None.
+
+    A program that has reached its limit has not failed, whatever its exit code is: other processes of it may have lost
+    their partner.
+
+    Args:
+        program: that was started.
+        seconds: that it may take; None for any.
+    """
+    begun, patience = time.perf_counter(), None
+    while program.look():
+        now = time.perf_counter()
+        if program.measurements.enough is not None:
+            patience = now + GRACE if patience is None else patience
+            if now > patience:
+                program.kill()
+        elif seconds is not None and now - begun > seconds:
+            program.kill()
+            program.look(1.0)
+            return TOO_LATE
+    if program.shortage is not None:
+        return program.shortage
+    if program.measurements.enough is None and program.code:
+        return f"it ended with exit code {program.code}: {program.last_words()}"
+    return None
