@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.cli import batch, doctor, index, pack, peek
+from stoker.cli import batch, bench, compare, doctor, index, pack, peek, tune
 from stoker.cli import profile as profile_
-from stoker.cli import batch, bench, compare, doctor, tune
 from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
 from stoker.errors import StokerError
