@@ -70,15 +70,22 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-THIRD_PARTY = {
-    *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "confluent_kafka"),
+LAZY = {
+    *(
+        "PIL",
+        "backports",
+        "compression",
+        "confluent_kafka",
+        "google_crc32c",
+        "h5py",
+        "lmdb",
+        "pyarrow",
+        "torch",
+        "zarr",
+    ),
 }
-    *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "zarr"),
-}
-    *("numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c"),
-}
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "backports", "compression", "google_crc32c", "zarr", "confluent_kafka"}
 """Packages that a program may lack: they are imported in functions alone."""
+THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
 OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib"}}
