@@ -37,6 +37,7 @@
     ├── MissingColumnError (ValueError, KeyError)   a column that a file does not have
     ├── MissingExtraError (ImportError)        an optional package that is not installed
     ├── MissingKeyError (KeyError)             a key that is not in its file
+    ├── ObjectStoreError (OSError)             an object store that cannot be reached, or answers with errors
     ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
@@ -233,6 +234,10 @@ class MissingKeyError(StokerError, KeyError):
     """A file has no record of this key: the message names key and file."""
 
     __str__ = Exception.__str__  # KeyError's would quote the message
+
+
+class ObjectStoreError(StokerError, OSError):
+    """An object store cannot be reached, or answers with errors: the message names the URL, and what was tried."""
 
 
 class ParquetFileError(StokerError, OSError):

@@ -1,7 +1,7 @@
 """Files and the stores that hold them: the interface through which sources read, and local files.
 
 A `Storage` is a small picklable value; it opens a `File`, which belongs to one process. Sources read by position only,
-so threads can share a file. Another store (an object store) is another class with the same methods.
+so threads can share a file. Object stores are `ObjectStorage`, in `object_store.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ class Version(NamedTuple):
 
     Attributes:
         size: in bytes.
-        mtime_ns: of the last modification, in nanoseconds since 1970.
+        mtime_ns: of the last modification, in nanoseconds since 1970; 0 if there is a tag.
+        tag: an object store's name for the contents (ETag); empty for local files.
     """
 
     size: int
     mtime_ns: int
+    tag: str = ""
 
 
 class File(Protocol):

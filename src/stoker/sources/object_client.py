@@ -1,0 +1,362 @@
+"""Requests to object stores through obstore, whose threads start with the first request of a process.
+
+Functions of this file run in workers, or in a clean interpreter: never in a process that forks workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from random import uniform
+from typing import Any, NoReturn, TypeVar
+
+from stoker.errors import FileChangedError, MissingExtraError, ObjectStoreError
+from stoker.sources.per_process import PerProcess
+from stoker.sources.storage import Version
+from stoker.sources.urls import ObjectURL, parsed, shown, without_secrets
+
+T = TypeVar("T")
+Range = tuple[int, int]
+"""The first byte, and the byte behind the last."""
+
+WHOLE = 1 << 62
+"""As the end of a range: that of the object."""
+AT_ONCE = 16
+"""Requests of one call that are under way together."""
+
+_CLIENT = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "300s"}
+_RETRY = {"max_retries": 8, "retry_timeout": 120}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_OTHER_NAMES = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+    "anon": "skip_signature",
+}
+"""What fsspec calls options of S3."""
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    "http": (),
+}
+_STATUS = re.compile(r"status code: (\d{3})")
+_RETRIES = re.compile(r"after (\d+) retries")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+
+
+class Options:
+    """Options of a store. Picklable; its text shows names alone, since values may be secrets.
+
+    Args:
+        given: obstore's names, or fsspec's of S3; `client_options` and `retry_config` are dicts of obstore's.
+    """
+
+    def __init__(self, given: Mapping[str, Any] | None) -> None:
+        values = {_OTHER_NAMES.get(name, name): value for name, value in (given or {}).items()}
+        self.client: dict[str, Any] = {**_CLIENT, **values.pop("client_options", {})}
+        self.retry: dict[str, Any] = {**_RETRY, **values.pop("retry_config", {})}
+        self.store: dict[str, Any] = values
+
+    def __repr__(self) -> str:
+        return f"<options of a store: {', '.join(sorted(self.store)) or 'none'}>"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in which a failed request is tried again."""
+        given = self.retry["retry_timeout"]
+        return given.total_seconds() if isinstance(given, timedelta) else float(given)
+
+    @property
+    def key(self) -> str:
+        """Identifies the options in a process."""
+        return repr((sorted(self.store.items()), sorted(self.client.items()), sorted(self.retry.items())))
+
+
+def version(options: Options, url: str) -> Version:
+    """Returns the version of an object.
+
+    Raises:
+        OSError: it is not there or cannot be read, see `_raise`.
+    """
+    import obstore
+
+    place = parsed(url)
+    store = _store(options, place)
+
+    def ask() -> Version:
+        try:
+            return _version(obstore.head(store, place.key))
+        except Exception:
+            if place.kind != "http":
+                raise
+        # a signed URL allows one method, GET, and some servers no other
+        return _version(obstore.get(store, place.key, options={"range": (0, 1)}).meta)
+
+    return _tried(options, url, ask)
+
+
+def read(options: Options, url: str, ranges: Sequence[Range], expected: Version | None = None) -> list[bytes]:
+    """Returns ranges of an object, read at once. The last byte of a range may lie behind the object's end.
+
+    Args:
+        options: of the store.
+        url: of the object.
+        ranges: none of them empty or behind the end.
+        expected: the version that the object has to have.
+
+    Raises:
+        FileChangedError: it has another version.
+        OSError: it is not there or cannot be read, see `_raise`.
+    """
+    place = parsed(url)
+    store = _store(options, place)
+    if len(ranges) == 1 or _in_a_loop():
+        return [_tried(options, url, lambda one=one: _one(store, url, place.key, one, expected)) for one in ranges]
+    found: list[bytes | None] = [None] * len(ranges)
+
+    def ask() -> list[bytes]:
+        missing = [number for number, data in enumerate(found) if data is None]
+        loop = asyncio.new_event_loop()  # asyncio.run would take away the thread's own
+        try:
+            loop.run_until_complete(_all(store, url, place.key, ranges, missing, found, expected))
+        finally:
+            loop.close()
+        return [data for data in found if data is not None]
+
+    return _tried(options, url, ask)
+
+
+def names(options: Options, url: str) -> list[str]:
+    """Returns the keys that begin with the key in a URL, up to a slash, sorted.
+
+    Raises:
+        OSError: the store cannot be listed, see `_raise`.
+    """
+    import obstore
+
+    place = parsed(url)
+    store = _store(options, place)
+    prefix = place.key.rpartition("/")[0]
+
+    def ask() -> list[str]:
+        return sorted(entry["path"] for chunk in obstore.list(store, prefix or None) for entry in chunk)
+
+    return _tried(options, url, ask)
+
+
+def write(options: Options, url: str, data: bytes) -> None:
+    """Writes an object, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written, see `_raise`.
+    """
+    import obstore
+
+    place = parsed(url)
+    store = _store(options, place)
+    _tried(options, url, lambda: obstore.put(store, place.key, data))
+
+
+def _one(store: Any, url: str, key: str, wanted: Range, expected: Version | None) -> bytes:
+    import obstore
+
+    try:
+        result = obstore.get(store, key, options=_get_options(wanted))
+    except Exception as error:
+        if expected is None and "status code: 416" in str(error):  # behind the end
+            return b""
+        raise
+    return _checked(url, result.meta, result.range, bytes(result.bytes()), wanted, expected)
+
+
+async def _all(
+    store: Any,
+    url: str,
+    key: str,
+    ranges: Sequence[Range],
+    missing: Sequence[int],
+    found: list[bytes | None],
+    expected: Version | None,
+) -> None:
+    import obstore
+
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int) -> None:
+        async with free:
+            result = await obstore.get_async(store, key, options=_get_options(ranges[number]))
+            data = bytes(await result.bytes_async())
+            found[number] = _checked(url, result.meta, result.range, data, ranges[number], expected)
+
+    outcomes = await asyncio.gather(*map(one, missing), return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
+
+
+def _get_options(wanted: Range) -> dict[str, Any]:
+    return {} if wanted == (0, WHOLE) else {"range": wanted}
+
+
+def _checked(url: str, meta: Any, got: Range, data: bytes, wanted: Range, expected: Version | None) -> bytes:
+    """Returns the data of an answer that is whole.
+
+    Raises:
+        _WrongLengthError: it is not.
+        FileChangedError: it is of another version.
+    """
+    now = _version(meta)
+    if expected is not None and now != expected:
+        raise FileChangedError(
+            f"{shown(url)} was changed since it was opened: it has {now.size:,} bytes, and had {expected.size:,}. Make "
+            "the dataset anew, and give new data another name."
+        )
+    if len(data) != min(wanted[1], now.size) - wanted[0] or got[0] != wanted[0]:
+        raise _WrongLengthError(
+            f"bytes {wanted[0]} to {min(wanted[1], now.size)} were asked for, and the answer has {len(data)} bytes"
+        )
+    return data
+
+
+class _WrongLengthError(Exception):
+    """An answer holds more or fewer bytes than were asked for."""
+
+
+def _version(meta: Any) -> Version:
+    tag = meta["e_tag"] or meta["version"] or ""
+    return Version(meta["size"], 0 if tag else round(meta["last_modified"].timestamp() * 1e9), tag)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_STORES: PerProcess[dict[tuple[str, str, str, str], Any]] = PerProcess(dict, keeps_inherited=True)
+
+
+def _store(options: Options, place: ObjectURL) -> Any:
+    """Returns the client of this process for a bucket."""
+    stores = _STORES.get()
+    key = (place.kind, place.root, place.account, options.key)
+    if key not in stores:
+        stores[key] = _made(options, place)
+    return stores[key]
+
+
+def _made(options: Options, place: ObjectURL) -> Any:
+    try:
+        from obstore import exceptions, store
+    except ImportError as error:
+        raise MissingExtraError(
+            "object stores are read by obstore, which is not installed: pip install 'stoker[objects]'"
+        ) from error
+    endpoint = options.store.get("endpoint") or next(filter(None, map(os.environ.get, _ENDPOINTS[place.kind])), "")
+    client = dict(options.client)
+    if str(endpoint).startswith("http://") or place.root.startswith("http://"):
+        client.setdefault("allow_http", True)
+    retry = {**options.retry, "retry_timeout": timedelta(seconds=options.seconds)}
+    common = {"client_options": client, "retry_config": retry}
+    config = dict(options.store)
+    if place.account:
+        config.setdefault("account_name", place.account)
+    try:
+        if place.kind == "http":
+            return store.HTTPStore(place.root, **common)
+        if place.kind == "az":
+            return store.AzureStore(place.root, config=config, **common)
+        return (store.S3Store if place.kind == "s3" else store.GCSStore)(place.root, config=config, **common)
+    except exceptions.UnknownConfigurationKeyError as error:
+        raise ValueError(
+            f"storage_options has a name that {place.kind} does not know: {', '.join(sorted(config))}. See "
+            "docs/guides/object-storage.md for the names."
+        ) from error
+
+
+def _tried(options: Options, url: str, ask: Callable[[], T]) -> T:
+    """Returns what `ask` returns, which is called again after a passing failure that obstore does not handle itself.
+
+    obstore repeats requests that were not answered, or with a server's error (5xx). It gives up where an answer breaks
+    off, is too short, or says 429: these are repeated here, after pauses that double, with jitter.
+    """
+    begun = time.monotonic()
+    pause, tries = _FIRST_PAUSE, 0
+    while True:
+        tries += 1
+        try:
+            return ask()
+        except (FileChangedError, MissingExtraError):
+            raise
+        except Exception as error:
+            left = options.seconds - (time.monotonic() - begun) - pause
+            if not _may_pass(error) or tries > options.retry["max_retries"] or left < 0:
+                _raise(error, url, tries, time.monotonic() - begun)
+        time.sleep(uniform(pause / 2, pause))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, _WrongLengthError):
+        return True
+    text = _first_line(error)
+    if type(error).__name__ not in ("GenericError", "JoinError") or _RETRIES.search(text) or "builder error" in text:
+        return False
+    status = _STATUS.search(text)
+    return "NotPartial" not in str(error) if status is None else status[1] in ("408", "429")
+
+
+def _raise(error: Exception, url: str, tries: int, seconds: float) -> NoReturn:
+    """Raises the error of Python or Stoker for one of obstore.
+
+    Raises:
+        FileNotFoundError: there is no such object or bucket.
+        PermissionError: credentials are missing, wrong or expired, or do not allow it.
+        ObjectStoreError: the store cannot be reached, or answers with errors.
+    """
+    if isinstance(error, ValueError) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
+        raise error
+    name, text, place = type(error).__name__, _first_line(error), shown(url)
+    found = _STATUS.search(text)
+    status = found[1] if found else ""
+    code = (_CODE.search(str(error)) or [None, ""])[1]
+    if isinstance(error, FileNotFoundError) or code == "NoSuchBucket" or status == "404":
+        raise FileNotFoundError(f"{place}: there is no such bucket or object (it says {code or status})") from None
+    if "169.254.169.254" in text or "metadata.google" in text:
+        raise PermissionError(
+            f"{place}: no credentials were found, neither in the environment nor in storage_options, and this machine "
+            "has no service that gives them. For a public bucket pass storage_options={'skip_signature': True}."
+        ) from None
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403") or code in _EXPIRED:
+        why = "the credentials have expired" if code in _EXPIRED else f"access was refused ({code or status or name})"
+        raise PermissionError(
+            f"{place}: {why}. Credentials come from the environment (AWS_ACCESS_KEY_ID, "
+            "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...) or storage_options; a signed URL is "
+            "valid for a time."
+        ) from None
+    repeated = _RETRIES.search(text)
+    tries += int(repeated[1]) if repeated else 0
+    hint = (
+        "The server does not answer ranges of bytes, by which sources read: copy the files to another one."
+        if "NotPartial" in str(error)
+        else "Is the endpoint right, and can this machine reach it? More time and tries: storage_options="
+        "{'retry_config': {'max_retries': 20, 'retry_timeout': 600}}."
+    )
+    raise ObjectStoreError(
+        f"{place} cannot be read: {without_secrets(text)} (tried {tries} times in {seconds:.1f} s"
+        f"{', it says ' + code if code else ''}). {hint}"
+    ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """Returns what obstore says, without the answer's body and its own state, which may hold keys."""
+    return str(error).partition("\n")[0].partition("<")[0].strip(" :")
