@@ -49,9 +49,11 @@ class CleanInterpreters:
         with contextlib.suppress(IndexError):
             interpreter = idle.pop()
             with contextlib.suppress(_InterpreterDiedError):  # most likely it was idle for too long
-                return self._called(idle, interpreter, function, args, kwargs)
+                result: T = self._called(idle, interpreter, function, args, kwargs)
+                return result
         try:
-            return self._called(idle, _Interpreter(), function, args, kwargs)
+            result = self._called(idle, _Interpreter(), function, args, kwargs)
+            return result
         except _InterpreterDiedError as error:
             raise ChildProcessError(
                 f"an interpreter that was started to call {function.__qualname__} died ({error}). Its messages are on "

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from random import uniform
 from typing import Any, NoReturn, TypeVar
 
@@ -118,7 +119,7 @@ def read(options: Options, url: str, ranges: Sequence[Range], expected: Version 
     place = parsed(url)
     store = _store(options, place)
     if len(ranges) == 1 or _in_a_loop():
-        return [_tried(options, url, lambda one=one: _one(store, url, place.key, one, expected)) for one in ranges]
+        return [_tried(options, url, partial(_one, store, url, place.key, one, expected)) for one in ranges]
     found: list[bytes | None] = [None] * len(ranges)
 
     def ask() -> list[bytes]:

@@ -36,6 +36,9 @@ class ReadAhead:
 
     Args:
         file: may have `read_ranges`; large pieces are then read as four ranges at once.
+
+    Attributes:
+        stop: the byte behind which little will be read.
     """
 
     def __init__(self, file: File) -> None:
@@ -43,7 +46,7 @@ class ReadAhead:
         self._held = b""
         self._begin = 0
         self._next = FIRST
-        self._size = file.version.size
+        self._size = self.stop = file.version.size
 
     @property
     def version(self) -> Version:
@@ -59,7 +62,8 @@ class ReadAhead:
         kept = self._held[place:] if is_near and begin < behind else b""
         self._next = min(2 * self._next, LARGEST) if is_near else FIRST
         start = begin + len(kept)
-        self._held = kept + self._read(start, min(max(end, start + self._next), self._size))
+        wanted = min(start + self._next, max(self.stop, start + FIRST), self._size)
+        self._held = kept + self._read(start, max(end, wanted))
         self._begin = begin
         return self._held[:length]
 

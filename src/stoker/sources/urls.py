@@ -61,15 +61,22 @@ def parsed(url: str) -> ObjectURL:
     return ObjectURL(kind, container, key, host.partition(".")[0])
 
 
+def with_suffix(url: str, suffix: str) -> str:
+    """Returns the URL of the object whose name is that of another one and a suffix."""
+    if STORES[scheme_of(url)] != "http":
+        return url + suffix
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, parts.path + suffix, parts.query, ""))
+
+
 def shown(place: str) -> str:
     """Returns a place for messages: of a URL, without user, password, query and fragment, which may be secrets."""
-    scheme = scheme_of(place)
-    if not scheme:
-        return place
-    if STORES.get(scheme, "http") != "http":  # keys may hold any character
+    if not scheme_of(place):
         return place
     url = urlsplit(place)
-    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
+    user, _, host = url.netloc.rpartition("@")
+    is_container = url.scheme in ("abfs", "abfss") and ":" not in user
+    return urlunsplit((url.scheme, url.netloc if is_container else host, url.path, "", ""))
 
 
 def without_secrets(text: str) -> str:
