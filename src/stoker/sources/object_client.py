@@ -75,6 +75,12 @@ class Options:
         return given.total_seconds() if isinstance(given, timedelta) else float(given)
 
     @property
+    def first_pause(self) -> float:
+        """Seconds before the second attempt."""
+        given = self.retry.get("backoff", {}).get("init_backoff", _FIRST_PAUSE)
+        return given.total_seconds() if isinstance(given, timedelta) else float(given)
+
+    @property
     def key(self) -> str:
         """Identifies the options in a process."""
         return repr((sorted(self.store.items()), sorted(self.client.items()), sorted(self.retry.items())))
@@ -291,7 +297,7 @@ def _tried(options: Options, url: str, ask: Callable[[], T]) -> T:
     off, is too short, or says 429: these are repeated here, after pauses that double, with jitter.
     """
     begun = time.monotonic()
-    pause, tries = _FIRST_PAUSE, 0
+    pause, tries = options.first_pause, 0
     while True:
         tries += 1
         try:

@@ -129,9 +129,7 @@ class ObjectStorage:
 def _may_run_here() -> bool:
     """Returns whether this process forks no others that read, and has no obstore that was used before it was forked."""
     global _first_import_in
-    info = current.info
-    is_worker = info is not None and object.__getattribute__(info, "worker_method") != "thread"
-    if not is_worker and getattr(sys.modules.get(TORCHS), "_worker_info", None) is None:
+    if not current.is_worker_process and getattr(sys.modules.get(TORCHS), "_worker_info", None) is None:
         return False
     if "obstore" not in sys.modules:
         _first_import_in = os.getpid()
