@@ -25,6 +25,7 @@ STATUSES = {
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Proxy
 
     def do_PUT(self) -> None:

@@ -214,7 +214,7 @@ def test_rows_are_read_in_few_requests(kind: Any, bucket: Bucket, faults: Faults
     rows = dataset if kind is ParquetStream else (dataset[index] for index in range(len(dataset)))
     assert tables.numbers_of(rows) == list(range(11))
     requests = faults.requests()
-    assert len(requests) == 9, f"two for each of 2 files, and one for each of 5 row groups: {requests}"
+    assert len(requests) == 7, f"one for each of 2 files, and of 5 row groups: {requests}"
 
 
 def test_images_are_read_by_url(bucket: Bucket, save_grey: Callable[[int], bytes]) -> None:

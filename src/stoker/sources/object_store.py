@@ -30,10 +30,10 @@ class ObjectFile:
         version: the size and the ETag; the time of modification where the server gives no ETag.
     """
 
-    def __init__(self, storage: ObjectStorage, url: str) -> None:
+    def __init__(self, storage: ObjectStorage, url: str, version: Version) -> None:
         self._storage = storage
         self._url = url
-        self.version = storage.version(url)
+        self.version = version
 
     def read(self, begin: int, length: int) -> bytes:
         """Returns `length` bytes from byte `begin` on; fewer only at the end.
@@ -90,7 +90,11 @@ class ObjectStorage:
 
     def open(self, path: str) -> ObjectFile:
         """Returns an object, whose size and version are asked for."""
-        return ObjectFile(self, path)
+        return ObjectFile(self, path, self.version(path))
+
+    def open_known(self, path: str, version: Version) -> ObjectFile:
+        """Returns an object of a known version, without a request."""
+        return ObjectFile(self, path, version)
 
     def read(self, path: str, begin: int, length: int) -> bytes:
         """Returns `length` bytes of an object from byte `begin` on, in one request; fewer only at its end."""

@@ -37,12 +37,18 @@ def places_of(given: Place | Iterable[Place], what: str, storage_options: Mappin
     """
     given = [given] if isinstance(given, (str, os.PathLike)) else given
     texts = [os.fspath(place) for place in given]
+    storage: ObjectStorage | None = None
     found: list[str] = []
     missing: list[str] = []
     for text in texts:
         for place in [text] if os.path.exists(text) else expand_braces(text):
             if is_remote(place):
-                path, matches = shown(place), _remote(place, storage_options)
+                path, pattern = shown(place), _pattern(place)
+                if pattern is None:
+                    matches = [place]
+                else:
+                    storage = storage or ObjectStorage(storage_options)
+                    matches = _listed(storage, *pattern)
             else:
                 path = _local(place)
                 matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
@@ -62,27 +68,25 @@ def places_of(given: Place | Iterable[Place], what: str, storage_options: Mappin
     return found
 
 
-def _remote(place: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """Returns the URLs that a URL with a pattern stands for; one without a pattern as it is."""
+def _pattern(place: str) -> tuple[str, str] | None:
+    """Returns the bucket and the glob pattern in it, of a URL; None if it has no pattern."""
     if STORES[scheme_of(place)] == "http":
-        if "*" in urlsplit(place).path:
-            raise ValueError(
-                f"{shown(place)} is a pattern, and web servers cannot be listed: name the files, or give a brace "
-                "pattern ({000..127})"
-            )
-        return [place]
-    begin = place.index("/", len(scheme_of(place)) + 3) + 1 if place.count("/") > 2 else len(place)
-    bucket, pattern = place[:begin], place[begin:]
-    special = next((at for at, character in enumerate(pattern) if character in GLOB), None)
-    if special is None:
-        return [place]
-    storage = ObjectStorage(storage_options)
-    try:
-        names = storage.names(bucket + pattern[:special])
-    finally:
-        storage.close()
+        if "*" not in urlsplit(place).path:
+            return None
+        raise ValueError(
+            f"{shown(place)} is a pattern, and web servers cannot be listed: name the files, or give a brace pattern "
+            "({000..127})"
+        )
+    slash = place.find("/", len(scheme_of(place)) + 3) + 1
+    bucket, pattern = (place[:slash], place[slash:]) if slash else (place + "/", "")
+    return None if GLOB.isdisjoint(pattern) else (bucket, pattern)
+
+
+def _listed(storage: ObjectStorage, bucket: str, pattern: str) -> list[str]:
+    """Returns the URLs of the objects in a bucket that a glob pattern stands for."""
+    special = next(at for at, character in enumerate(pattern) if character in GLOB)
     matches = _regex(pattern).fullmatch
-    return [bucket + name for name in names if matches(name)]
+    return [bucket + name for name in storage.names(bucket + pattern[:special]) if matches(name)]
 
 
 def _regex(pattern: str) -> re.Pattern[str]:

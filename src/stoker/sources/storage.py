@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Version(NamedTuple):
@@ -56,6 +56,25 @@ class Storage(Protocol):
         Raises:
             OSError: there is no such file, or it cannot be read.
         """
+
+
+@runtime_checkable
+class OpensKnown(Storage, Protocol):
+    """A store that need not be asked when a file is opened whose version is known."""
+
+    def open_known(self, path: str, version: Version) -> File:
+        """Returns a file of this version, without a request. Reads raise `FileChangedError` if it has another one."""
+
+
+def opened(storage: Storage, path: str, version: Version | None) -> File:
+    """Opens a file of a store, whose version is known if it is given: it may have changed since.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    if version is not None and isinstance(storage, OpensKnown):
+        return storage.open_known(path, version)
+    return storage.open(path)
 
 
 class LocalFile:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stoker.sources.object_store import ObjectStorage
-from stoker.sources.storage import File, LocalStorage, Storage
+from stoker.sources.storage import File, LocalStorage, Storage, Version, opened
 from stoker.sources.urls import is_remote
 
 
@@ -23,6 +23,9 @@ class LocalAndRemote:
 
     def open(self, path: str) -> File:
         return self._of(path).open(path)
+
+    def open_known(self, path: str, version: Version) -> File:
+        return opened(self._of(path), path, version)
 
     def read(self, path: str, begin: int, length: int) -> bytes:
         return self._of(path).read(path, begin, length)

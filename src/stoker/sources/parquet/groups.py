@@ -21,6 +21,7 @@ from stoker.sources.per_process import MOST_OPEN, PerProcess
 from stoker.sources.places import Place, places_of
 from stoker.sources.read_ahead import Held, RangedFile
 from stoker.sources.storage import File
+from stoker.sources.storage import opened as opened_file
 from stoker.sources.storage_of import storage_of
 from stoker.sources.urls import shown
 
@@ -124,7 +125,7 @@ class RowGroups:
         process = self._process.get()
         opened = process.files.get(self._places[place])
         if opened is None:
-            file = self._storage.open(self._places[place])
+            file = opened_file(self._storage, self._places[place], self._versions[place])
             if file.version != self._versions[place]:
                 raise FileChangedError(
                     f"{path} was changed since the dataset was made: it has {file.version.size:,} bytes, and had "

@@ -140,7 +140,7 @@ class TarDataset(Dataset[Any]):
         """
         shard, begin, end = self._place(number)
         path = self.shards[shard]
-        file = self._files.get(self._places[shard])
+        file = self._files.get(self._places[shard], self._versions[shard])
         if file.version != self._versions[shard]:
             self._files.close()
             raise self._changed(shard, begin, "the shard was changed since it was indexed")
