@@ -43,7 +43,7 @@ class ImageFiles(Dataset[Any]):
             RGB, and closes the file.
         root: a folder, or a URL of one, that relative paths start from.
         classes: names of the classes in the order of their indices. None takes the sorted names that occur.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Attributes:
         classes: names of the classes; empty if labels are no names.

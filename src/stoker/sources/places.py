@@ -27,7 +27,7 @@ def places_of(given: Place | Iterable[Place], what: str, storage_options: Mappin
             `s3`, `gs`, `az`, `http`, `https`), or an iterable of these. A local name that exists is taken as it is,
             whatever characters it has. Stores are listed for glob patterns; web servers cannot be.
         what: the word for the files in messages, in the plural.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a local path, or a pattern, leads to no file. All are checked at once. A URL without a

@@ -33,7 +33,7 @@ class ParquetDataset(Dataset[Any]):
             store or a web server, or a list of these.
         columns: names of the columns to read, in the order of the sample; None for all, in the order of the first file.
         transform: a function of the dict, whose result is the sample.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.

@@ -39,7 +39,7 @@ class RowGroups:
     Args:
         files: places of files, as `places_of` takes them.
         columns: names of the columns to read; None for all.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.

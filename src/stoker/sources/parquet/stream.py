@@ -39,7 +39,7 @@ class ParquetStream(Stream[Any]):
         columns: as in `ParquetDataset`.
         transform: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's
             own.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.

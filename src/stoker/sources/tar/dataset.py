@@ -49,7 +49,7 @@ class TarDataset(Dataset[Any]):
         transform: a function of the decoded sample, whose result is the sample.
         index_folder: a folder of this machine for the indexes. None for beside the shards, or for remote ones the
             user's cache folder (`~/.cache/stoker/indexes`); an index beside a remote shard is used, too.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.

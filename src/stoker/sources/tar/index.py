@@ -285,7 +285,7 @@ def index_shards(
         overwrite: make indexes anew that exist; without it they are checked and kept.
         index_folder: a folder of this machine to write the indexes to. None for beside the shard: that of a shard in a
             bucket is uploaded, that of one on a web server is written to the user's cache folder.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.

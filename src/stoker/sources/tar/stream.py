@@ -60,7 +60,7 @@ class TarStream(Stream[Any]):
         transform: a function of the decoded sample, whose result is the sample. Random numbers that it draws are the
             sample's own.
         index_folder: where indexes of shards may lie, as in `TarDataset`.
-        storage_options: of object stores, see `ObjectStorage`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
