@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -140,10 +141,19 @@ def serve(descriptor: int, parent: int) -> None:
                     return
                 continue
             quiet = 0
-            function, args, kwargs = connection.recv()
-            answer: tuple[bool, Any]
+            request = connection.recv_bytes()
             try:
-                answer = (True, function(*args, **kwargs))
+                function, args, kwargs = pickle.loads(request)
+                answer = pickle.dumps((True, function(*args, **kwargs)))
             except Exception as error:
-                answer = (False, error)
-            connection.send(answer)
+                answer = _failure(error)
+            connection.send_bytes(answer)
+
+
+def _failure(error: Exception) -> bytes:
+    try:
+        answer = pickle.dumps((False, error))
+        pickle.loads(answer)
+        return answer
+    except Exception:
+        return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
