@@ -47,6 +47,7 @@ class _Remote(DatasetSuite):
         return self.bucket.url()
 
 
+@pytest.mark.long
 class TestRemoteTarDataset(_Remote):
     @pytest.fixture
     def make(self, shards: list[str]) -> Any:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import signal
 import socket
-import subprocess
+import struct
 import sys
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
 from stoker.sources.per_process import PerProcess
@@ -79,48 +79,59 @@ class _InterpreterDiedError(Exception):
 
 
 class _Interpreter:
-    """A fresh interpreter, connected by a socket. Belongs to the process that made it."""
+    """A fresh interpreter, connected by a socket. Belongs to the process that made it.
+
+    It holds numbers alone, no objects with finalisers of their own: those may run before this one's.
+    """
 
     def __init__(self) -> None:
         self._maker = os.getpid()
+        self._socket = -1
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({self._maker})"
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            code = (
-                f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; "
-                f"serve({theirs.fileno()}, {self._maker})"
-            )
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-            self._connection = Connection(ours.detach())
+            files = [
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), _THEIR_SOCKET),
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            ]
+            self._process = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ, file_actions=files)
+            self._socket = ours.detach()
 
     def call(self, function: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
         """Returns whether the function returned, and what it returned or raised."""
+        request = pickle.dumps((function, args, kwargs))
         try:
-            self._connection.send((function, args, kwargs))
-            answer: tuple[bool, Any] = self._connection.recv()
+            _send(self._socket, request)
+            answer: tuple[bool, Any] = pickle.loads(_receive(self._socket))
             return answer
-        except (EOFError, ConnectionError, BrokenPipeError):
-            self.close()
-            raise _InterpreterDiedError(f"exit code {self._process.returncode}") from None
-        except BaseException:  # an interrupt, or what cannot be pickled: the answer would be taken for the next one
+        except (EOFError, ConnectionError):
+            status = self.close()
+            raise _InterpreterDiedError("exit code unknown" if status is None else f"exit code {status}") from None
+        except BaseException:  # an interrupt: the answer would be taken for the next one
             self.close()
             raise
 
-    def close(self) -> None:
-        self._connection.close()
+    def close(self) -> int | None:
+        """Ends the interpreter, and returns its exit code, if that is known."""
+        if self._socket < 0:
+            return None
+        os.close(self._socket)
+        self._socket = -1
         if os.getpid() != self._maker:  # a fork's copy: the process is another's child
-            self._process.returncode = 0
-        else:
-            self._process.kill()
-            self._process.wait()
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # somebody else has waited for it
+            return os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
+        return None
 
     def __del__(self) -> None:
-        if "_connection" in self.__dict__ and not self._connection.closed:
+        if "_socket" in self.__dict__:
             self.close()
+
+
+_THEIR_SOCKET = 3
 
 
 def _close_all(interpreters: list[_Interpreter]) -> None:
@@ -128,26 +139,24 @@ def _close_all(interpreters: list[_Interpreter]) -> None:
         interpreters.pop().close()
 
 
-def serve(descriptor: int, parent: int) -> None:
+def serve(parent: int) -> None:
     """Answers calls until the connection ends, the parent has ended, or none has come for `IDLE` seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    connection = Connection(descriptor)
+    os.closerange(_THEIR_SOCKET + 1, 1024)  # what native code of the parent has left open
     quiet = 0
     with contextlib.suppress(EOFError, ConnectionError):
-        while quiet < IDLE:
-            if not connection.poll(1.0):
+        while quiet < IDLE and os.getppid() == parent:
+            if not select.select([_THEIR_SOCKET], [], [], 1.0)[0]:
                 quiet += 1
-                if os.getppid() != parent:
-                    return
                 continue
             quiet = 0
-            request = connection.recv_bytes()
+            request = _receive(_THEIR_SOCKET)
             try:
                 function, args, kwargs = pickle.loads(request)
                 answer = pickle.dumps((True, function(*args, **kwargs)))
             except Exception as error:
                 answer = _failure(error)
-            connection.send_bytes(answer)
+            _send(_THEIR_SOCKET, answer)
 
 
 def _failure(error: Exception) -> bytes:
@@ -157,3 +166,29 @@ def _failure(error: Exception) -> bytes:
         return answer
     except Exception:
         return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+
+
+_LENGTH = struct.Struct("<Q")
+
+
+def _send(descriptor: int, data: bytes) -> None:
+    for part in (_LENGTH.pack(len(data)), data):
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+
+def _receive(descriptor: int) -> bytearray:
+    (length,) = _LENGTH.unpack(_exactly(descriptor, _LENGTH.size))
+    return _exactly(descriptor, length)
+
+
+def _exactly(descriptor: int, length: int) -> bytearray:
+    found = bytearray(length)
+    rest = memoryview(found)
+    while rest:
+        count = os.readv(descriptor, [rest])
+        if not count:
+            raise EOFError
+        rest = rest[count:]
+    return found

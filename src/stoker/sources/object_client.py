@@ -268,9 +268,11 @@ def _made(options: Options, place: ObjectURL) -> Any:
         raise MissingExtraError(
             "object stores are read by obstore, which is not installed: pip install 'stoker[objects]'"
         ) from error
-    endpoint = options.store.get("endpoint") or next(filter(None, map(os.environ.get, _ENDPOINTS[place.kind])), "")
     client = dict(options.client)
-    if str(endpoint).startswith("http://") or place.root.startswith("http://"):
+    endpoints = [value for name, value in options.store.items() if "endpoint" in name or "url" in name]
+    if not endpoints:
+        endpoints = list(filter(None, map(os.environ.get, _ENDPOINTS[place.kind])))
+    if any(str(one).startswith("http://") for one in (place.root, *endpoints[:1])):
         client.setdefault("allow_http", True)
     retry = {**options.retry, "retry_timeout": timedelta(seconds=options.seconds)}
     common = {"client_options": client, "retry_config": retry}
@@ -283,11 +285,16 @@ def _made(options: Options, place: ObjectURL) -> Any:
         if place.kind == "az":
             return store.AzureStore(place.root, config=config, **common)
         return (store.S3Store if place.kind == "s3" else store.GCSStore)(place.root, config=config, **common)
-    except exceptions.UnknownConfigurationKeyError as error:
+    except exceptions.UnknownConfigurationKeyError:
         raise ValueError(
             f"storage_options has a name that {place.kind} does not know: {', '.join(sorted(config))}. See "
             "docs/guides/object-storage.md for the names."
-        ) from error
+        ) from None
+    except exceptions.BaseError as error:
+        raise ValueError(
+            f"storage_options and environment do not suffice for {place.kind}: {_first_line(error)}. See "
+            "docs/guides/object-storage.md for the names."
+        ) from None
 
 
 def _tried(options: Options, url: str, ask: Callable[[], T]) -> T:
@@ -330,8 +337,10 @@ def _raise(error: Exception, url: str, tries: int, seconds: float) -> NoReturn:
         PermissionError: credentials are missing, wrong or expired, or do not allow it.
         ObjectStoreError: the store cannot be reached, or answers with errors.
     """
-    if isinstance(error, ValueError) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
         raise error
+    if isinstance(error, ValueError):
+        raise ValueError(f"{shown(url)}: {_first_line(error)}") from None
     name, text, place = type(error).__name__, _first_line(error), shown(url)
     found = _STATUS.search(text)
     status = found[1] if found else ""

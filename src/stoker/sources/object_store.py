@@ -133,6 +133,8 @@ class ObjectStorage:
 def _may_run_here() -> bool:
     """Returns whether this process forks no others that read, and has no obstore that was used before it was forked."""
     global _first_import_in
+    if not hasattr(os, "fork"):
+        return True
     if not current.is_worker_process and getattr(sys.modules.get(TORCHS), "_worker_info", None) is None:
         return False
     if "obstore" not in sys.modules:
