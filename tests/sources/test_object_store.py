@@ -156,7 +156,7 @@ def test_passing_fault_gives_right_data(fault: str, bucket: Bucket, faults: Faul
 def test_lasting_fault_is_a_clear_error(fault: str, says: str, bucket: Bucket, faults: Faults) -> None:
     file = ObjectStorage(faults.options).open(bucket.put("a", DATA))
     faults.plan(*[fault] * 40)
-    with pytest.raises(ObjectStoreError, match=rf"^s3://bucket-\d+/a cannot be read: (?s:.*){says}") as caught:
+    with pytest.raises(ObjectStoreError, match=rf"^s3://bucket-\d+/a cannot be reached: (?s:.*){says}") as caught:
         file.read(0, 500_000)
     assert "SECRET" not in str(caught.value)
     faults.plan()
@@ -181,7 +181,7 @@ def test_answer_of_another_version_is_refused(bucket: Bucket, faults: Faults) ->
 
 def test_endpoint_that_is_not_there(bucket: Bucket, faults: Faults) -> None:
     options = {**faults.options, "endpoint": "http://127.0.0.1:9"}
-    with pytest.raises(ObjectStoreError, match=r"s3://b/a cannot be read: .*127\.0\.0\.1:9.*tried 4 times"):
+    with pytest.raises(ObjectStoreError, match=r"s3://b/a cannot be reached: .*127\.0\.0\.1:9.*tried 4 times"):
         ObjectStorage(options).open("s3://b/a")
 
 

@@ -48,6 +48,7 @@ _ENDPOINTS = {
 }
 _STATUS = re.compile(r"status code: (\d{3})")
 _RETRIES = re.compile(r"after (\d+) retries")
+_ANSWER = re.compile(r"status code: \d{3}[ \w]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 
@@ -368,11 +369,13 @@ def _raise(error: Exception, url: str, tries: int, seconds: float) -> NoReturn:
         "{'retry_config': {'max_retries': 20, 'retry_timeout': 600}}."
     )
     raise ObjectStoreError(
-        f"{place} cannot be read: {without_secrets(text)} (tried {tries} times in {seconds:.1f} s"
+        f"{place} cannot be reached: {without_secrets(text)} (tried {tries} times in {seconds:.1f} s"
         f"{', it says ' + code if code else ''}). {hint}"
     ) from None
 
 
 def _first_line(error: Exception) -> str:
     """Returns what obstore says, without the answer's body and its own state, which may hold keys."""
-    return str(error).partition("\n")[0].partition("<")[0].strip(" :")
+    text = str(error).partition("\n")[0]
+    answer = _ANSWER.search(text)
+    return (text if answer is None else text[: answer.end()]).strip()
