@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import sys
@@ -210,3 +211,34 @@ def test_storage_of_chooses_by_scheme(bucket: Bucket, tmp_path: Path) -> None:
     assert isinstance(both, LocalAndRemote)
     assert [both.read(place, 0, 10) for place in (local, remote)] == [b"local", b"remote"]
     assert both.open(remote).version.size == 6
+
+
+def test_objects_are_opened_together(bucket: Bucket, faults: Faults) -> None:
+    contents = [DATA[:size] for size in (0, 10, 5000, 5001, 70_000)]
+    urls = [bucket.put(f"{number}", data) for number, data in enumerate(contents)]
+    storage = ObjectStorage(faults.options)
+    faults.plan("500", "429", "", "503", "", "cut", "short")
+    files = list(storage.open_all(urls, 5000))
+    assert [file.version.size for file in files] == [len(data) for data in contents]
+    before = len(faults.requests())
+    for file, data in zip(files, contents, strict=True):
+        assert file.read(max(0, len(data) - 5000), 5000) == data[-5000:]
+    assert len(faults.requests()) == before
+    assert files[-1].read(10, 60_000) == DATA[10:60_010]
+    with pytest.raises(FileNotFoundError, match="/missing: there is no such"):
+        list(storage.open_all([*urls, bucket.url("missing")]))
+
+
+def test_reads_within_a_running_loop(bucket: Bucket) -> None:
+    """As in a worker whose samples run coroutines."""
+    url = bucket.put("a", DATA)
+
+    def read(_: int) -> list[bytes]:
+        async def inside() -> list[bytes]:
+            return storage.open(url).read_ranges([(0, 5), (9, 12)])
+
+        return asyncio.run(inside())
+
+    storage = ObjectStorage()
+    with DataLoader(_Calls(read, 2), batch_size=None, num_workers=1) as loader:
+        assert list(loader) == [[DATA[:5], DATA[9:12]]] * 2

@@ -8,7 +8,7 @@ import pytest
 from stoker._worker_info import current
 from stoker.errors import FileChangedError
 from stoker.sources import read_ahead
-from stoker.sources.read_ahead import FIRST, GAP, LARGEST, Held, ReadAhead, ahead, coalesced
+from stoker.sources.read_ahead import FIRST, GAP, LARGEST, ReadAhead, ahead, coalesced, held
 from stoker.sources.storage import LocalFile, Version
 
 SIZE = 3 * LARGEST + 12345
@@ -96,9 +96,9 @@ def test_local_files_are_read_as_they_are(tmp_path: object) -> None:
 def test_ranges_are_joined() -> None:
     assert coalesced([(50, 60), (0, 10), (10, 20), (5, 5), (25, 30)], gap=5) == [(0, 30), (50, 60)]
     inner = Ranged()
-    held = Held(inner, [(3 * GAP, 3 * GAP + 10), (100, 200), (300, 400)])
+    file = held(inner, [(3 * GAP, 3 * GAP + 10), (100, 200), (300, 400)])
     assert inner.ranges == [(100, 400), (3 * GAP, 3 * GAP + 10)]
-    assert held.read(150, 60) == CONTENT[150:210] and held.read(3 * GAP, 10) == CONTENT[3 * GAP : 3 * GAP + 10]
+    assert file.read(150, 60) == CONTENT[150:210] and file.read(3 * GAP, 10) == CONTENT[3 * GAP : 3 * GAP + 10]
     assert len(inner.ranges) == 2
-    assert held.read(50, 60) == CONTENT[50:110], "not held"
+    assert file.read(50, 60) == CONTENT[50:110], "not held"
     assert read_ahead.GAP == 1 << 20

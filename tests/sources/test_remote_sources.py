@@ -163,17 +163,23 @@ def test_index_is_uploaded_and_used(bucket: Bucket, shards: list[str], own_cache
     index_shards(shards, overwrite=True)
     shutil.rmtree(own_cache / "stoker")
     assert len(TarDataset(shards)) == 14
-    assert not list(own_cache.rglob("*.index"))
+    assert len(list(own_cache.rglob("*.index"))) == 3, "copies, so that they are not asked for each time"
+    for shard in shards:
+        bucket.delete(shard.rpartition("/")[2] + ".index")
+    assert len(TarDataset(shards)) == 14
+    assert index_shards(shards) == [f"{url}.index" for url in shards]
 
 
-def test_index_of_the_local_copy_is_used(bucket: Bucket, tmp_path: Path, own_cache: Path) -> None:
+def test_index_of_the_local_copy_is_used(bucket: Bucket, tmp_path: Path, faults: Faults) -> None:
     (path,) = write_numbered(tmp_path, [5])
     index_shards(path)
     bucket.upload(Path(f"{path}.index"))
     url = bucket.upload(Path(path))
-    assert numbers_of(TarDataset(url)[index] for index in range(5)) == list(range(5))
     assert numbers_of(TarStream(url)) == list(range(5))
-    assert not list(own_cache.rglob("*.index"))
+    dataset = TarDataset(url, storage_options=faults.options)
+    assert numbers_of(dataset[index] for index in range(5)) == list(range(5))
+    ranges = [wanted for method, _, wanted in faults.requests() if method == "GET"]
+    assert ranges == [None, *(f"bytes={begin}-{begin + 2047}" for begin in range(0, 10240, 2048))], "the index, samples"
 
 
 def test_index_folder_is_used(shards: list[str], tmp_path: Path, own_cache: Path) -> None:

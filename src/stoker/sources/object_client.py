@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from random import uniform
@@ -23,6 +23,8 @@ from stoker.sources.urls import ObjectURL, parsed, shown, without_secrets
 T = TypeVar("T")
 Range = tuple[int, int]
 """The first byte, and the byte behind the last."""
+Request = tuple[str, Range, Version | None]
+"""The URL of an object, a range, and the version that the object has to have."""
 
 WHOLE = 1 << 62
 """As the end of a range: that of the object."""
@@ -110,6 +112,22 @@ def version(options: Options, url: str) -> Version:
     return _tried(options, url, ask)
 
 
+def versions(options: Options, urls: Sequence[str]) -> list[Version]:
+    """Returns the versions of objects, asked for together.
+
+    Raises:
+        OSError: one is not there or cannot be read, see `_raise`.
+    """
+    import obstore
+
+    async def ask(url: str) -> Version:
+        place = parsed(url)
+        return _version(await obstore.head_async(_store(options, place), place.key))
+
+    outcomes = _together([partial(ask, url) for url in urls])
+    return [_settled(url, found, partial(version, options, url)) for url, found in zip(urls, outcomes, strict=True)]
+
+
 def read(options: Options, url: str, ranges: Sequence[Range], expected: Version | None = None) -> list[bytes]:
     """Returns ranges of an object, read at once. The last byte of a range may lie behind the object's end.
 
@@ -123,22 +141,18 @@ def read(options: Options, url: str, ranges: Sequence[Range], expected: Version 
         FileChangedError: it has another version.
         OSError: it is not there or cannot be read, see `_raise`.
     """
-    place = parsed(url)
-    store = _store(options, place)
-    if len(ranges) == 1 or _in_a_loop():
-        return [_tried(options, url, partial(_one, store, url, place.key, one, expected)) for one in ranges]
-    found: list[bytes | None] = [None] * len(ranges)
+    return read_many(options, [(url, one, expected) for one in ranges])
 
-    def ask() -> list[bytes]:
-        missing = [number for number, data in enumerate(found) if data is None]
-        loop = asyncio.new_event_loop()  # asyncio.run would take away the thread's own
-        try:
-            loop.run_until_complete(_all(store, url, place.key, ranges, missing, found, expected))
-        finally:
-            loop.close()
-        return [data for data in found if data is not None]
 
-    return _tried(options, url, ask)
+def read_many(options: Options, wanted: Sequence[Request]) -> list[bytes]:
+    """Returns ranges of several objects, read together.
+
+    Raises: as `read`.
+    """
+    outcomes = _together([partial(_one_of_several, options, *each) for each in wanted]) if len(wanted) > 1 else [_NONE]
+    return [
+        _settled(each[0], found, partial(_one, options, *each)) for each, found in zip(wanted, outcomes, strict=True)
+    ]
 
 
 def names(options: Options, url: str) -> list[str]:
@@ -172,41 +186,72 @@ def write(options: Options, url: str, data: bytes) -> None:
     _tried(options, url, lambda: obstore.put(store, place.key, data))
 
 
-def _one(store: Any, url: str, key: str, wanted: Range, expected: Version | None) -> bytes:
+def _one(options: Options, url: str, wanted: Range, expected: Version | None) -> bytes:
     import obstore
 
+    place = parsed(url)
+    store = _store(options, place)
+
+    def ask() -> bytes:
+        try:
+            result = obstore.get(store, place.key, options=_get_options(wanted))
+        except Exception as error:
+            if expected is None and "status code: 416" in str(error):  # behind the end
+                return b""
+            raise
+        return _checked(url, result.meta, result.range, bytes(result.bytes()), wanted, expected)
+
+    return _tried(options, url, ask)
+
+
+async def _one_of_several(options: Options, url: str, wanted: Range, expected: Version | None) -> bytes:
+    import obstore
+
+    place = parsed(url)
+    result = await obstore.get_async(_store(options, place), place.key, options=_get_options(wanted))
+    data = bytes(await result.bytes_async())
+    return _checked(url, result.meta, result.range, data, wanted, expected)
+
+
+class _NotAskedError(Exception):
+    """A request was not made."""
+
+
+_NONE = _NotAskedError()
+
+
+def _together(asks: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
+    """Returns what requests return or raise, `AT_ONCE` of which are under way together."""
     try:
-        result = obstore.get(store, key, options=_get_options(wanted))
-    except Exception as error:
-        if expected is None and "status code: 416" in str(error):  # behind the end
-            return b""
-        raise
-    return _checked(url, result.meta, result.range, bytes(result.bytes()), wanted, expected)
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        return [_NONE] * len(asks)  # the caller's own loop is at work in this thread
+
+    async def all_of() -> list[T | BaseException]:
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def one(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+            async with free:
+                return await ask()
+
+        return await asyncio.gather(*map(one, asks), return_exceptions=True)
+
+    loop = asyncio.new_event_loop()  # asyncio.run would take away the thread's own
+    try:
+        return loop.run_until_complete(all_of())
+    finally:
+        loop.close()
 
 
-async def _all(
-    store: Any,
-    url: str,
-    key: str,
-    ranges: Sequence[Range],
-    missing: Sequence[int],
-    found: list[bytes | None],
-    expected: Version | None,
-) -> None:
-    import obstore
-
-    free = asyncio.Semaphore(AT_ONCE)
-
-    async def one(number: int) -> None:
-        async with free:
-            result = await obstore.get_async(store, key, options=_get_options(ranges[number]))
-            data = bytes(await result.bytes_async())
-            found[number] = _checked(url, result.meta, result.range, data, ranges[number], expected)
-
-    outcomes = await asyncio.gather(*map(one, missing), return_exceptions=True)
-    for outcome in outcomes:
-        if outcome is not None:
-            raise outcome
+def _settled(url: str, outcome: T | BaseException, ask_again: Callable[[], T]) -> T:
+    """Returns the outcome of a request; asks again, alone, if it failed in a way that may pass."""
+    if not isinstance(outcome, BaseException):
+        return outcome
+    if isinstance(outcome, (_NotAskedError, FileChangedError)) or _may_pass(outcome) or parsed(url).kind == "http":
+        return ask_again()
+    _raise(outcome, url, 1, 0.0)
 
 
 def _get_options(wanted: Range) -> dict[str, Any]:
@@ -240,14 +285,6 @@ class _WrongLengthError(Exception):
 def _version(meta: Any) -> Version:
     tag = meta["e_tag"] or meta["version"] or ""
     return Version(meta["size"], 0 if tag else round(meta["last_modified"].timestamp() * 1e9), tag)
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 _STORES: PerProcess[dict[tuple[str, str, str, str], Any]] = PerProcess(dict, keeps_inherited=True)
@@ -320,7 +357,7 @@ def _tried(options: Options, url: str, ask: Callable[[], T]) -> T:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _may_pass(error: Exception) -> bool:
+def _may_pass(error: BaseException) -> bool:
     if isinstance(error, _WrongLengthError):
         return True
     text = _first_line(error)
@@ -330,7 +367,7 @@ def _may_pass(error: Exception) -> bool:
     return "NotPartial" not in str(error) if status is None else status[1] in ("408", "429")
 
 
-def _raise(error: Exception, url: str, tries: int, seconds: float) -> NoReturn:
+def _raise(error: BaseException, url: str, tries: int, seconds: float) -> NoReturn:
     """Raises the error of Python or Stoker for one of obstore.
 
     Raises:
@@ -374,7 +411,7 @@ def _raise(error: Exception, url: str, tries: int, seconds: float) -> NoReturn:
     ) from None
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """Returns what obstore says, without the answer's body and its own state, which may hold keys."""
     text = str(error).partition("\n")[0]
     answer = _ANSWER.search(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from stoker._worker_info import TORCHS, current
@@ -12,10 +12,14 @@ from stoker.errors import MissingExtraError
 from stoker.sources import object_client
 from stoker.sources.clean_interpreter import CleanInterpreters
 from stoker.sources.object_client import WHOLE, Options, Range
-from stoker.sources.storage import Version
+from stoker.sources.read_ahead import Held
+from stoker.sources.storage import File, Version
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+OPENED_AT_ONCE = 64
+"""Objects that are opened together: their tails are in memory."""
 
 _first_import_in: int | None = None
 """The process in which this file has imported obstore."""
@@ -91,6 +95,20 @@ class ObjectStorage:
     def open(self, path: str) -> ObjectFile:
         """Returns an object, whose size and version are asked for."""
         return ObjectFile(self, path, self.version(path))
+
+    def open_all(self, paths: Sequence[str], tail: int = 0) -> Iterator[File]:
+        """Yields objects in order, asked for together; their last `tail` bytes are read already."""
+        for begin in range(0, len(paths), OPENED_AT_ONCE):
+            some = paths[begin : begin + OPENED_AT_ONCE]
+            versions = self.run(object_client.versions, some)
+            ends = [(max(0, version.size - tail), version.size) for version in versions]
+            wanted = [
+                (path, end, version) for path, end, version in zip(some, ends, versions, strict=True) if end[1] > end[0]
+            ]
+            tails = iter(self.run(object_client.read_many, wanted) if tail and wanted else [])
+            for path, end, version in zip(some, ends, versions, strict=True):
+                file = ObjectFile(self, path, version)
+                yield Held(file, [(end, next(tails))]) if tail and end[1] > end[0] else file
 
     def open_known(self, path: str, version: Version) -> ObjectFile:
         """Returns an object of a known version, without a request."""

@@ -146,17 +146,16 @@ class _Fetch(threading.Thread):
 
 
 class Held:
-    """A file some ranges of which are in memory. Neighbouring ranges were read together, all at once.
+    """A file some ranges of which are in memory.
 
     Args:
         file: the file.
-        ranges: the first byte, and the byte behind the last, of each range that will be read.
+        parts: the first byte, and the byte behind the last, of each range, and its bytes.
     """
 
-    def __init__(self, file: RangedFile, ranges: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, file: RangedFile, parts: Sequence[tuple[tuple[int, int], bytes]]) -> None:
         self._file = file
-        joined = coalesced(ranges)
-        self._parts = list(zip(joined, file.read_ranges(joined), strict=True))
+        self._parts = parts
 
     @property
     def version(self) -> Version:
@@ -167,6 +166,15 @@ class Held:
             if first <= begin and begin + length <= last:
                 return data[begin - first : begin - first + length]
         return self._file.read(begin, length)
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return self._file.read_ranges(ranges)
+
+
+def held(file: RangedFile, ranges: Sequence[tuple[int, int]]) -> Held:
+    """Returns a file with ranges in memory, which are read at once; neighbouring ones together."""
+    joined = coalesced(ranges)
+    return Held(file, list(zip(joined, file.read_ranges(joined), strict=True)))
 
 
 def coalesced(ranges: Sequence[tuple[int, int]], gap: int = GAP) -> list[tuple[int, int]]:

@@ -19,8 +19,8 @@ from stoker.errors import (
 from stoker.sources.parquet.values import DecodedGroup
 from stoker.sources.per_process import MOST_OPEN, PerProcess
 from stoker.sources.places import Place, places_of
-from stoker.sources.read_ahead import Held, RangedFile
-from stoker.sources.storage import File
+from stoker.sources.read_ahead import RangedFile, held
+from stoker.sources.storage import File, opened_all
 from stoker.sources.storage import opened as opened_file
 from stoker.sources.storage_of import storage_of
 from stoker.sources.urls import shown
@@ -28,6 +28,10 @@ from stoker.sources.urls import shown
 CACHED_BYTES = 256 << 20
 """Decoded row groups that a process keeps, in bytes: four groups of 64 MiB, so that a shuffle within some groups
 decodes each once; eight workers then hold 2 GiB. The latest group is kept whatever its size."""
+
+
+_FOOTER = 64 << 10
+"""Bytes at the end of a file that pyarrow reads first."""
 
 
 class RowGroups:
@@ -76,8 +80,8 @@ class RowGroups:
         self.first_groups: list[int] = []
         self._versions = []
         first: dict[str, Any] = {}
-        for place, path in zip(self._places, self.files, strict=True):
-            opened = _OpenFile(path, self._storage.open(place))
+        for path, file in zip(self.files, opened_all(self._storage, self._places, _FOOTER), strict=True):
+            opened = _OpenFile(path, file)
             schema = opened.schema()
             if not first:
                 self.columns: list[str] = _chosen(columns, schema.names, path)
@@ -194,7 +198,7 @@ class _OpenFile:
             if chunk.path_in_schema.partition(".")[0] in chosen or chunk.path_in_schema in chosen:
                 begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
                 ranges.append((begin, min(begin + chunk.total_compressed_size, self.file.version.size)))
-        return Held(self.file, ranges)
+        return held(self.file, ranges)
 
     def _opened(self, problem: str, file: File | None = None) -> Any:
         arrow, parquet = _pyarrow()

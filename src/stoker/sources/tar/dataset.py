@@ -16,7 +16,7 @@ from stoker.datasets.combining import absolute
 from stoker.errors import ShardError, ShardIndexError
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.places import Place, places_of
-from stoker.sources.storage import Version
+from stoker.sources.storage import Version, opened_all
 from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.decode import Decoder, SampleDecoder
 from stoker.sources.tar.foreign_index import foreign_index, wids_shards
@@ -84,10 +84,10 @@ class TarDataset(Dataset[Any]):
         storage = storage_of(self._places, storage_options)
         self._files = OpenFiles(storage)
         indexes = []
-        for path in self._places:
+        for path, file in zip(self._places, opened_all(storage, self._places), strict=True):
             has_own = is_remote(path) or os.path.exists(local_place(path, index_folder))
-            others = None if has_own else foreign_index(path, storage.open(path))
-            indexes.append(index_of(path, storage, index_folder) if others is None else others)
+            others = None if has_own else foreign_index(path, file)
+            indexes.append(index_of(path, file, storage, index_folder) if others is None else others)
         self._keep(indexes)
 
     def _keep(self, indexes: list[ShardIndex]) -> None:

@@ -29,7 +29,7 @@ from stoker.sources.object_client import WHOLE
 from stoker.sources.object_store import ObjectStorage
 from stoker.sources.places import Place, places_of
 from stoker.sources.read_ahead import ahead
-from stoker.sources.storage import File, Storage, Version
+from stoker.sources.storage import File, Storage, Version, opened_all
 from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, repeated
 from stoker.sources.urls import STORES, is_remote, scheme_of, shown, with_suffix
@@ -224,8 +224,11 @@ def existing_index(path: str, storage: Storage, folder: Folder | None = None) ->
     place = local_place(path, folder)
     if os.path.exists(place):
         return loaded(place), place
-    if not is_remote(path):
-        return None
+    return _beside(path, storage) if is_remote(path) else None
+
+
+def _beside(path: str, storage: Storage) -> tuple[ShardIndex, str] | None:
+    """Returns the index beside a remote shard, and its URL; None if there is none."""
     beside = with_suffix(path, SUFFIX)
     try:
         data = storage.read(beside, 0, WHOLE)
@@ -234,11 +237,12 @@ def existing_index(path: str, storage: Storage, folder: Folder | None = None) ->
     return (_parsed(data, shown(beside)), shown(beside)) if _FORMAT.encode() in data[:_ALIGNED] else None
 
 
-def index_of(path: str, storage: Storage, folder: Folder | None = None) -> ShardIndex:
+def index_of(path: str, file: File, storage: Storage, folder: Folder | None = None) -> ShardIndex:
     """Returns the index of a shard: the one that exists, or a new one, which is written if its folder allows it.
 
     Args:
         path: of the shard.
+        file: the shard.
         storage: of the shard.
         folder: as in `local_place`.
 
@@ -248,13 +252,16 @@ def index_of(path: str, storage: Storage, folder: Folder | None = None) -> Shard
         DuplicateKeyError: two samples have the same key.
         OSError: the shard cannot be read.
     """
-    file, name = storage.open(path), shown(path)
+    name, place = shown(path), local_place(path, folder)
     found = existing_index(path, storage, folder)
     if found is not None and (not is_remote(path) or belongs(found[0], file.version)):
-        return checked(*found, file, name)
-    index = scanned(file, name)
+        index = checked(*found, file, name)
+        if found[1] == place or not is_remote(path):
+            return index
+    else:
+        index = scanned(file, name)
     try:
-        _written_locally(index, local_place(path, folder), folder is not None or is_remote(path))
+        _written_locally(index, place, folder is not None or is_remote(path))
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:  # else the index lives in memory: it is made anew the next time
             raise
@@ -297,10 +304,11 @@ def index_shards(
     places = places_of(shards, "shards", storage_options)
     storage = storage_of(places, storage_options)
     made = []
-    for path in places:
-        file = storage.open(path)
+    for path, file in zip(places, opened_all(storage, places), strict=True):
         uploads = index_folder is None and is_remote(path) and STORES[scheme_of(path)] != "http"
-        found = None if overwrite else existing_index(path, storage, index_folder)
+        found = None
+        if not overwrite:
+            found = _beside(path, storage) if uploads else existing_index(path, storage, index_folder)
         if found is not None:
             checked(*found, file, shown(path))
             made.append(found[1])
