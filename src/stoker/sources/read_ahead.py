@@ -162,9 +162,10 @@ class Held:
         return self._file.version
 
     def read(self, begin: int, length: int) -> bytes:
+        end = min(begin + length, self.version.size)
         for (first, last), data in self._parts:
-            if first <= begin and begin + length <= last:
-                return data[begin - first : begin - first + length]
+            if first <= begin <= end <= last:
+                return data[begin - first : end - first]
         return self._file.read(begin, length)
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
