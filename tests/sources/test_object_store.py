@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import pickle
 import sys
@@ -10,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from stoker.errors import FileChangedError, ObjectStoreError
+from stoker.errors import FileChangedError, MissingExtraError, ObjectStoreError
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.object_store import ObjectStorage
 from stoker.sources.storage import LocalStorage
@@ -195,6 +196,13 @@ def test_secrets_are_in_no_text(bucket: Bucket, faults: Faults) -> None:
         with pytest.raises(OSError) as caught:
             storage.read_whole(place)
         assert "secret" not in f"{caught.value!r} {caught.value}".lower()
+
+
+def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "obstore", raising=False)
+    with pytest.raises(MissingExtraError, match=r"stoker\[objects\]"):
+        storage_of("s3://bucket/a")
 
 
 def test_unknown_option_is_named(bucket: Bucket) -> None:

@@ -30,7 +30,7 @@ IDLE = 10
 class CleanInterpreters:
     """Calls functions in fresh interpreters, as many as there are calls at once. Thread safe.
 
-    Each process has its own, started at the first call (about 0.1 s). They end when they are idle, with `close()`, with
+    Each process has its own, started at the first call. They end when they are idle, with `close()`, with
     the last reference to this object, and with the process. A pickle, and a forked child, carry none.
     """
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from random import uniform
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from stoker.errors import FileChangedError, MissingExtraError, ObjectStoreError
+from stoker.errors import FileChangedError, MissingExtraError
+from stoker.sources.object_errors import WrongLengthError, first_line, may_pass, raise_as_ours
 from stoker.sources.per_process import PerProcess
 from stoker.sources.storage import Version
-from stoker.sources.urls import ObjectURL, parsed, shown, without_secrets
+from stoker.sources.urls import ObjectURL, parsed, shown
 
 T = TypeVar("T")
 Range = tuple[int, int]
@@ -48,11 +48,6 @@ _ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
     "http": (),
 }
-_STATUS = re.compile(r"status code: (\d{3})")
-_RETRIES = re.compile(r"after (\d+) retries")
-_ANSWER = re.compile(r"status code: \d{3}[ \w]*")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 
 
 class Options:
@@ -93,7 +88,7 @@ def version(options: Options, url: str) -> Version:
     """Returns the version of an object.
 
     Raises:
-        OSError: it is not there or cannot be read, see `_raise`.
+        OSError: it is not there or cannot be read, see `raise_as_ours`.
     """
     import obstore
 
@@ -116,7 +111,7 @@ def versions(options: Options, urls: Sequence[str]) -> list[Version]:
     """Returns the versions of objects, asked for together.
 
     Raises:
-        OSError: one is not there or cannot be read, see `_raise`.
+        OSError: one is not there or cannot be read, see `raise_as_ours`.
     """
     import obstore
 
@@ -139,7 +134,7 @@ def read(options: Options, url: str, ranges: Sequence[Range], expected: Version 
 
     Raises:
         FileChangedError: it has another version.
-        OSError: it is not there or cannot be read, see `_raise`.
+        OSError: it is not there or cannot be read, see `raise_as_ours`.
     """
     return read_many(options, [(url, one, expected) for one in ranges])
 
@@ -149,7 +144,8 @@ def read_many(options: Options, wanted: Sequence[Request]) -> list[bytes]:
 
     Raises: as `read`.
     """
-    outcomes = _together([partial(_one_of_several, options, *each) for each in wanted]) if len(wanted) > 1 else [_NONE]
+    is_one = len(wanted) == 1  # which needs no event loop
+    outcomes = [_NONE] if is_one else _together([partial(_one_of_several, options, *each) for each in wanted])
     return [
         _settled(each[0], found, partial(_one, options, *each)) for each, found in zip(wanted, outcomes, strict=True)
     ]
@@ -159,7 +155,7 @@ def names(options: Options, url: str) -> list[str]:
     """Returns the keys that begin with the key in a URL, up to a slash, sorted.
 
     Raises:
-        OSError: the store cannot be listed, see `_raise`.
+        OSError: the store cannot be listed, see `raise_as_ours`.
     """
     import obstore
 
@@ -177,7 +173,7 @@ def write(options: Options, url: str, data: bytes) -> None:
     """Writes an object, whole or not at all.
 
     Raises:
-        OSError: it cannot be written, see `_raise`.
+        OSError: it cannot be written, see `raise_as_ours`.
     """
     import obstore
 
@@ -249,9 +245,9 @@ def _settled(url: str, outcome: T | BaseException, ask_again: Callable[[], T]) -
     """Returns the outcome of a request; asks again, alone, if it failed in a way that may pass."""
     if not isinstance(outcome, BaseException):
         return outcome
-    if isinstance(outcome, (_NotAskedError, FileChangedError)) or _may_pass(outcome) or parsed(url).kind == "http":
+    if isinstance(outcome, (_NotAskedError, FileChangedError)) or may_pass(outcome) or parsed(url).kind == "http":
         return ask_again()
-    _raise(outcome, url, 1, 0.0)
+    raise_as_ours(outcome, url, 1, 0.0)
 
 
 def _get_options(wanted: Range) -> dict[str, Any]:
@@ -262,7 +258,7 @@ def _checked(url: str, meta: Any, got: Range, data: bytes, wanted: Range, expect
     """Returns the data of an answer that is whole.
 
     Raises:
-        _WrongLengthError: it is not.
+        WrongLengthError: it is not.
         FileChangedError: it is of another version.
     """
     now = _version(meta)
@@ -272,14 +268,10 @@ def _checked(url: str, meta: Any, got: Range, data: bytes, wanted: Range, expect
             "the dataset anew, and give new data another name."
         )
     if len(data) != min(wanted[1], now.size) - wanted[0] or got[0] != wanted[0]:
-        raise _WrongLengthError(
+        raise WrongLengthError(
             f"bytes {wanted[0]} to {min(wanted[1], now.size)} were asked for, and the answer has {len(data)} bytes"
         )
     return data
-
-
-class _WrongLengthError(Exception):
-    """An answer holds more or fewer bytes than were asked for."""
 
 
 def _version(meta: Any) -> Version:
@@ -330,7 +322,7 @@ def _made(options: Options, place: ObjectURL) -> Any:
         ) from None
     except exceptions.BaseError as error:
         raise ValueError(
-            f"storage_options and environment do not suffice for {place.kind}: {_first_line(error)}. See "
+            f"storage_options and environment do not suffice for {place.kind}: {first_line(error)}. See "
             "docs/guides/object-storage.md for the names."
         ) from None
 
@@ -351,68 +343,7 @@ def _tried(options: Options, url: str, ask: Callable[[], T]) -> T:
             raise
         except Exception as error:
             left = options.seconds - (time.monotonic() - begun) - pause
-            if not _may_pass(error) or tries > options.retry["max_retries"] or left < 0:
-                _raise(error, url, tries, time.monotonic() - begun)
+            if not may_pass(error) or tries > options.retry["max_retries"] or left < 0:
+                raise_as_ours(error, url, tries, time.monotonic() - begun)
         time.sleep(uniform(pause / 2, pause))
         pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def _may_pass(error: BaseException) -> bool:
-    if isinstance(error, _WrongLengthError):
-        return True
-    text = _first_line(error)
-    if type(error).__name__ not in ("GenericError", "JoinError") or _RETRIES.search(text) or "builder error" in text:
-        return False
-    status = _STATUS.search(text)
-    return "NotPartial" not in str(error) if status is None else status[1] in ("408", "429")
-
-
-def _raise(error: BaseException, url: str, tries: int, seconds: float) -> NoReturn:
-    """Raises the error of Python or Stoker for one of obstore.
-
-    Raises:
-        FileNotFoundError: there is no such object or bucket.
-        PermissionError: credentials are missing, wrong or expired, or do not allow it.
-        ObjectStoreError: the store cannot be reached, or answers with errors.
-    """
-    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        raise error
-    if isinstance(error, ValueError):
-        raise ValueError(f"{shown(url)}: {_first_line(error)}") from None
-    name, text, place = type(error).__name__, _first_line(error), shown(url)
-    found = _STATUS.search(text)
-    status = found[1] if found else ""
-    code = (_CODE.search(str(error)) or [None, ""])[1]
-    if isinstance(error, FileNotFoundError) or code == "NoSuchBucket" or status == "404":
-        raise FileNotFoundError(f"{place}: there is no such bucket or object (it says {code or status})") from None
-    if "169.254.169.254" in text or "metadata.google" in text:
-        raise PermissionError(
-            f"{place}: no credentials were found, neither in the environment nor in storage_options, and this machine "
-            "has no service that gives them. For a public bucket pass storage_options={'skip_signature': True}."
-        ) from None
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403") or code in _EXPIRED:
-        why = "the credentials have expired" if code in _EXPIRED else f"access was refused ({code or status or name})"
-        raise PermissionError(
-            f"{place}: {why}. Credentials come from the environment (AWS_ACCESS_KEY_ID, "
-            "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...) or storage_options; a signed URL is "
-            "valid for a time."
-        ) from None
-    repeated = _RETRIES.search(text)
-    tries += int(repeated[1]) if repeated else 0
-    hint = (
-        "The server does not answer ranges of bytes, by which sources read: copy the files to another one."
-        if "NotPartial" in str(error)
-        else "Is the endpoint right, and can this machine reach it? More time and tries: storage_options="
-        "{'retry_config': {'max_retries': 20, 'retry_timeout': 600}}."
-    )
-    raise ObjectStoreError(
-        f"{place} cannot be reached: {without_secrets(text)} (tried {tries} times in {seconds:.1f} s"
-        f"{', it says ' + code if code else ''}). {hint}"
-    ) from None
-
-
-def _first_line(error: BaseException) -> str:
-    """Returns what obstore says, without the answer's body and its own state, which may hold keys."""
-    text = str(error).partition("\n")[0]
-    answer = _ANSWER.search(text)
-    return (text if answer is None else text[: answer.end()]).strip()
