@@ -245,7 +245,9 @@ def _settled(url: str, outcome: T | BaseException, ask_again: Callable[[], T]) -
     """Returns the outcome of a request; asks again, alone, if it failed in a way that may pass."""
     if not isinstance(outcome, BaseException):
         return outcome
-    if isinstance(outcome, (_NotAskedError, FileChangedError)) or may_pass(outcome) or parsed(url).kind == "http":
+    if isinstance(outcome, FileChangedError):
+        raise outcome
+    if isinstance(outcome, _NotAskedError) or may_pass(outcome) or parsed(url).kind == "http":
         return ask_again()
     raise_as_ours(outcome, url, 1, 0.0)
 
