@@ -139,12 +139,32 @@ class UndecodedTarStream(Stream[dict[str, Any]]):
         self.storage = storage
         self.seed = seed
         self.epoch = 0
-        least = REMOTE_PIECES if any(map(is_remote, shards)) else PIECES
-        self.pieces = -(-least // len(shards))  # of each shard
+        self.are_remote = any(map(is_remote, shards))
+        self.pieces = -(-(REMOTE_PIECES if self.are_remote else PIECES) // len(shards))  # of each shard
         self._numbers = range(self.pieces * len(shards))
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = operator.index(epoch)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Returns the shard of a piece, and the number of the piece in it.
+
+        All first pieces of remote shards are numbered before all second ones: so a share of every n-th piece has few
+        shards with all their pieces, rather than a piece of each.
+        """
+        if not self.are_remote:
+            return divmod(number, self.pieces)
+        piece, shard = divmod(number, len(self.shards))
+        return shard, piece
+
+    def ordered(self, numbers: Iterable[int], epoch: int) -> deque[int]:
+        """Returns pieces in the order in which they are read; those of a remote shard one after the other."""
+        if not self.are_remote:
+            return deque(numbers if self.seed is None else sorted(numbers, key=bits(self.seed, epoch)))
+        if self.seed is None:
+            return deque(sorted(numbers, key=self.place))
+        draw = bits(self.seed, epoch)
+        return deque(sorted(numbers, key=lambda number: (draw(self.place(number)[0]), self.place(number))))
 
     @property
     def num_shards(self) -> int:
@@ -170,8 +190,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
         self._order: State = {"seed": stream.seed}
         self._epoch = stream.epoch if saved is None else count(saved, "epoch")
         same_settings(saved, self._order)
-        if stream.seed is not None:
-            progress.waiting = deque(sorted(progress.waiting, key=bits(stream.seed, self._epoch)))
+        progress.waiting = stream.ordered(progress.waiting, self._epoch)
         self._begun = {number: _place(state) for number, state in progress.begun.items()}
         self._number: int | None = None  # of the current piece
         self._shard: _OpenShard | None = None
@@ -187,7 +206,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
             except DuplicateKeyError:
                 raise
             except (OSError, StateMismatchError):
-                self._damaged.add(self._number // self._stream.pieces)
+                self._damaged.add(self._stream.place(self._number)[0])
                 self._shard = None
                 self._finish()
                 raise
@@ -200,7 +219,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
         here = {}
         if self._number is not None:
             shard = self._shard
-            is_open = shard is not None and (shard.number, shard.piece) == divmod(self._number, self._stream.pieces)
+            is_open = shard is not None and (shard.number, shard.piece) == self._stream.place(self._number)
             if shard is not None and is_open and shard.is_begun:
                 here = {self._number: [shard.position, shard.size]}
             elif self._resumed is not None:
@@ -215,7 +234,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
                 self._resumed = self._begun.pop(number)
             else:
                 number = self._progress.waiting.popleft()
-            if number // self._stream.pieces not in self._damaged:
+            if self._stream.place(number)[0] not in self._damaged:
                 self._number = number
                 return True
             self._progress.finish(number)
@@ -228,7 +247,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
 
     def _sample(self, number: int) -> dict[str, Any] | None:
         """Returns the next sample of a piece; None at its end."""
-        shard, piece = divmod(number, self._stream.pieces)
+        shard, piece = self._stream.place(number)
         if self._shard is None or self._shard.number != shard:
             path, pieces = self._stream.shards[shard], self._stream.pieces
             file = self._stream.storage.open(path)
@@ -236,8 +255,17 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
                 self._starts[shard] = _starts_in_index(self._stream, path, file) if pieces > 1 else [0]
             self._shard = _OpenShard(shard, shown(path), file, pieces, self._starts[shard])
         if self._shard.piece != piece:
-            self._shard.begin(piece, self._resumed)
+            self._shard.begin(piece, self._resumed, self._last(shard, piece))
         return self._shard.sample()
+
+    def _last(self, shard: int, piece: int) -> int:
+        """Returns the last of the pieces that are read on from this one without a jump."""
+        if self._stream.are_remote:
+            for number in self._progress.waiting:
+                if self._stream.place(number) != (shard, piece + 1):
+                    break
+                piece += 1
+        return piece
 
 
 class _OpenShard:
@@ -279,12 +307,13 @@ class _OpenShard:
         """The byte at which the next sample begins."""
         return self._reader.begin if self._reader.key is not None else self._reader.position
 
-    def begin(self, piece: int, resumed: list[int] | None) -> None:
+    def begin(self, piece: int, resumed: list[int] | None, last: int) -> None:
         """Makes `piece` the current one, at its start or where an earlier state stands.
 
         Args:
             piece: its number in the shard.
             resumed: a byte and the shard's size, from the state.
+            last: the last of the pieces that will be read on from this one.
 
         Raises:
             ShardError: the shard is truncated or damaged before the piece.
@@ -295,9 +324,9 @@ class _OpenShard:
                 f"the state stands at byte {resumed[0]} of {self._path}, a shard of {resumed[1]} bytes; now it has "
                 f"{self.size}: the shard is another one, or was changed"
             )
-        start = self._start(piece) if resumed is None else resumed[0]
         if isinstance(self._ahead, ReadAhead):
-            self._ahead.stop = self._limit(piece + 1)
+            self._ahead.stop = self._limit(last + 1)
+        start = self._start(piece) if resumed is None else resumed[0]
         if not self._at_member or self.position != start:
             self._reader.position = start
             self._at_member = True
@@ -341,7 +370,7 @@ class _OpenShard:
         """Returns the byte at which the first sample of a piece begins."""
         if piece < len(self._starts):
             return self._starts[piece]
-        reader = MemberReader(ahead(self._file), self._path, self._starts[-1], window=SMALL_WINDOW)
+        reader = MemberReader(self._ahead, self._path, self._starts[-1], window=SMALL_WINDOW)
         key: str | None = None
         while reader.advance():
             if reader.key == key:
