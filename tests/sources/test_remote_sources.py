@@ -125,6 +125,23 @@ def test_stream_is_read_in_few_requests(bucket: Bucket, faults: Faults, tmp_path
     assert len(requests) < 25 and sum(end - begin + 1 for begin, end in ranges) < size + 1000, requests
 
 
+def test_share_is_of_whole_shards_where_that_can_be(bucket: Bucket, faults: Faults, tmp_path: Path) -> None:
+    urls = [bucket.upload(Path(path)) for path in write_numbered(tmp_path, [6, 6, 6, 6], size=50_000)]
+    stream = TarStream(urls, storage_options=faults.options)
+    faults.plan()
+    assert numbers_of(stream.shard(2, 0)) == [*range(6), *range(12, 18)]
+    assert {path.rpartition("/")[2] for _, path, _ in faults.requests()} >= {"s000.tar", "s002.tar"}
+    assert not {path for _, path, _ in faults.requests() if "s001" in path or "s003" in path}
+    found = [numbers_of(stream.shard(8, index)) for index in range(8)]
+    assert sorted(number for each in found for number in each) == list(range(24)) and all(found)
+    shuffled = TarStream(urls, shuffle=True, seed=3)
+    numbers = numbers_of(shuffled)
+    assert sorted(numbers) == list(range(24)) and numbers != list(range(24))
+    assert all(
+        numbers[begin : begin + 6] == list(range(numbers[begin], numbers[begin] + 6)) for begin in range(0, 24, 6)
+    )
+
+
 def test_faults_lose_no_sample(bucket: Bucket, faults: Faults, shards: list[str]) -> None:
     dataset = TarDataset(shards, storage_options=faults.options)
     faults.plan("500", "cut", "", "short", "503", "", "cut", "500")

@@ -41,8 +41,9 @@ class TarStream(Stream[Any]):
 
     Workers and ranks read pieces of their own: shards or, if there are fewer than 256, equal parts of shards by bytes.
     So one shard keeps many workers busy; their pieces differ by one at most. To find its part, a worker reads the
-    headers of the parts before it, if the shard has no index. Remote shards are cut if there are fewer than 32, and
-    read in ranges of up to 8 MiB. Under torch's loader, workers share the pieces out too.
+    headers of the parts before it, if the shard has no index. Remote shards are cut if there are fewer than 32, so that
+    a worker has whole ones if it can, and read in ranges of up to 4 MiB. Under torch's loader, workers share the pieces
+    out too.
 
     The state holds a byte in a shard and a bit for each piece. It can be loaded with any number of workers; with a
     buffer, with the number that saved it. Pass each rank its part: `stream.shard(num_shards=ranks, index=rank)`.
