@@ -85,6 +85,7 @@ from stoker.errors import MissingFolderError as MissingFolderError
 from stoker.errors import MissingKeyError as MissingKeyError
 from stoker.errors import NotAFolderError as NotAFolderError
 from stoker.errors import PackError as PackError
+from stoker.errors import ObjectStoreError as ObjectStoreError
 from stoker.errors import ParquetFileError as ParquetFileError
 from stoker.errors import PreviewError as PreviewError
 from stoker.errors import ProgramFailedError as ProgramFailedError

@@ -149,6 +149,11 @@ class _Current(threading.local):
         type(self).rng = self.rng
 
     @property
+    def is_worker_process(self) -> bool:
+        """Whether this whole process is a worker, not a thread of the trainer's process."""
+        return type(self).info is not None
+
+    @property
     def asked(self) -> bool:
         """Whether the code in this thread may know its worker."""
         return self._asking.asked

@@ -42,6 +42,7 @@
     ├── MissingExtraError (ImportError)        an optional package that is not installed
     ├── MissingKeyError (KeyError)             a key that is not in its file
     ├── PackError (ValueError)                 a dataset or folder that cannot be packed
+    ├── ObjectStoreError (OSError)             an object store that cannot be reached, or answers with errors
     ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader
@@ -263,6 +264,8 @@ class MissingKeyError(StokerError, KeyError):
 class PackError(StokerError, ValueError):
     """A dataset cannot be packed: its samples do not fit the format, the folder holds something else, or what was read
     back differs."""
+class ObjectStoreError(StokerError, OSError):
+    """An object store cannot be reached, or answers with errors: the message names the URL, and what was tried."""
 
 
 class ParquetFileError(StokerError, OSError):

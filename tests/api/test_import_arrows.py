@@ -84,6 +84,8 @@ LAZY = {
         "zarr",
     ),
 }
+THIRD_PARTY = {"numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "obstore"}
+LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "obstore"}
 """Packages that a program may lack: they are imported in functions alone."""
 THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,8 @@ from stoker.datasets.column import Array, NumberColumn, TextColumn
 from stoker.datasets.columnar import Columns, columns, of_columns, stores_of
 from stoker.errors import LabelCountError
 from stoker.sources import read_image, tables
+from stoker.sources.object_store import ObjectStorage
+from stoker.sources.urls import is_remote, shown
 
 Path = str | os.PathLike[str]
 Self = TypeVar("Self", bound="ImageFiles")
@@ -31,15 +33,17 @@ class ImageFiles(Dataset[Any]):
     no random numbers, unless `transform` does. Immutable, and thus safe in threads, as long as `transform` is.
 
     Args:
-        images: paths of files, or their contents as `bytes`. Contents are held in memory.
+        images: paths or URLs (`s3://bucket/a.jpg`, `https://…`) of files, or their contents as `bytes`. Contents are
+            held in memory. `loader` takes the contents of a file that a URL names.
         labels: one for each image: names of classes, numbers, or arrays of one shape; or any object with `__len__` and
             `__getitem__`, which is kept as it is. None for images alone.
         transform: takes the image that `loader` returns, and returns another; runs in the worker.
         target_transform: takes the label.
         loader: takes a path, or the contents of a file, and returns an image. The default returns Pillow's, of mode
             RGB, and closes the file.
-        root: a folder that relative paths start from.
+        root: a folder, or a URL of one, that relative paths start from.
         classes: names of the classes in the order of their indices. None takes the sorted names that occur.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Attributes:
         classes: names of the classes; empty if labels are no names.
@@ -70,11 +74,14 @@ class ImageFiles(Dataset[Any]):
         *,
         root: Path | None = None,
         classes: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.transform = transform
         self.target_transform = target_transform
         self.loader: Callable[[Any], Any] = read_image.read_rgb if loader is None else loader
         self.root = None if root is None else os.path.expanduser(os.fspath(root))
+        self._storage_options = storage_options
+        self._storage: ObjectStorage | None = None
         images_column = _images(images)
         self.images: Sequence[Any] = of_columns(images_column)
         self.classes: list[str] = []
@@ -164,7 +171,9 @@ class ImageFiles(Dataset[Any]):
         """Returns the image at `index`, which may be negative, and its label if there are labels, transformed."""
         source = self._source(index)
         with read_image.named(index, source):
-            image: Any = source if read_image.takes_path(self.transform, self.loader) else self.loader(source)
+            image: Any = self._contents(source) if isinstance(source, str) and is_remote(source) else source
+            if not read_image.takes_path(self.transform, self.loader):
+                image = self.loader(image)
             if self.transform is not None:
                 image = self.transform(image)
             if self.targets is None:
@@ -177,14 +186,21 @@ class ImageFiles(Dataset[Any]):
     def describe(self, index: int) -> str:
         """Returns the path of a sample, or the size of its contents, for messages about it."""
         source = self._source(index)
-        return source if isinstance(source, str) else f"{len(source):,} bytes"
+        return shown(source) if isinstance(source, str) else f"{len(source):,} bytes"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self):,} images>"
 
+    def _contents(self, url: str) -> bytes:
+        if self._storage is None:
+            self._storage = ObjectStorage(self._storage_options)
+        return self._storage.read_whole(url)
+
     def _source(self, index: int) -> Any:
         source = self.images[index]
-        return os.path.join(self.root, source) if self.root is not None and isinstance(source, str) else source
+        if self.root is None or not isinstance(source, str) or is_remote(source):
+            return source
+        return os.path.join(self.root, source)
 
 
 def _images(images: Iterable[Any] | TextColumn) -> TextColumn:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from stoker.sources.storage import File, Storage
+from stoker.sources.storage import File, Storage, Version, opened
 
 T = TypeVar("T")
 
@@ -90,8 +90,8 @@ class OpenFiles:
         self.storage = storage
         self._files: PerProcess[dict[str, File]] = PerProcess(dict)
 
-    def get(self, path: str) -> File:
-        """Returns the open file at `path`.
+    def get(self, path: str, version: Version | None = None) -> File:
+        """Returns the open file at `path`, whose version is known if it is given.
 
         Raises:
             OSError: it cannot be opened.
@@ -99,7 +99,7 @@ class OpenFiles:
         files = self._files.get()
         file = files.get(path)
         if file is None:
-            file = self.storage.open(path)
+            file = opened(self.storage, path, version)
             for oldest in list(files)[: max(0, len(files) - MOST_OPEN + 1)]:
                 files.pop(oldest, None)  # closed when the last reader drops it
             files[path] = file

@@ -5,38 +5,67 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable
-from urllib.parse import unquote, urlsplit, urlunsplit
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from stoker.sources.object_store import ObjectStorage
+from stoker.sources.urls import GLOB, STORES, is_remote, scheme_of, shown
 
 Place = str | os.PathLike[str]
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
 _MOST = 10_000_000
 """Places of one pattern. A larger number is a mistyped range, which would fill the memory."""
 
 
-def places_of(given: Place | Iterable[Place], what: str, may_be_folders: bool = False) -> list[str]:
+def places_of(
+    given: Place | Iterable[Place],
+    what: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    may_be_folders: bool = False,
+    only_local: bool = False,
+) -> list[str]:
     """Returns the files that `given` names, in its order; those of a glob pattern are sorted.
 
     Args:
-        given: a path, a glob pattern (`*`, `?`, `[...]`), a brace pattern (`{000..127}`, `{train,val}`), a `file://`
-            URL, or an iterable of these. A name that exists is taken as it is, whatever characters it has.
+        given: a path, a glob pattern (`*`, `?`, `[...]`), a brace pattern (`{000..127}`, `{train,val}`), a URL (`file`,
+            `s3`, `gs`, `az`, `http`, `https`), or an iterable of these. A local name that exists is taken as it is,
+            whatever characters it has. Stores are listed for glob patterns; web servers cannot be.
         what: the word for the files in messages, in the plural.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
         may_be_folders: whether a place may be a folder.
+        only_local: whether URLs of stores are refused.
 
     Raises:
-        FileNotFoundError: a path or pattern leads to no file. All are checked at once.
-        ValueError: there are none, a place is a folder that may not be one, or a URL of a scheme other than `file`.
+        FileNotFoundError: a local path, or a pattern, leads to no file. All are checked at once. A URL without a
+            pattern is not checked.
+        ValueError: there are none, a place is a folder that may not be one, or a URL of a scheme that cannot be read.
+        OSError: a store cannot be listed.
     """
     given = [given] if isinstance(given, (str, os.PathLike)) else given
     texts = [os.fspath(place) for place in given]
+    storage: ObjectStorage | None = None
     found: list[str] = []
     missing: list[str] = []
     for text in texts:
         for place in [text] if os.path.exists(text) else expand_braces(text):
-            path = _local(place)
-            matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+            if is_remote(place):
+                if only_local:
+                    raise ValueError(
+                        f"{shown(place)} is a URL, and {what} are read from local paths only: copy them to a local "
+                        "folder or mount them"
+                    )
+                path, pattern = shown(place), _pattern(place)
+                if pattern is None:
+                    matches = [place]
+                else:
+                    storage = storage or ObjectStorage(storage_options)
+                    matches = _listed(storage, *pattern)
+            else:
+                path = _local(place)
+                matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
             found += matches
             missing += [] if matches else [path]
     if missing:
@@ -46,7 +75,48 @@ def places_of(given: Place | Iterable[Place], what: str, may_be_folders: bool = 
     for path in found:
         if os.path.isdir(path) and not may_be_folders:
             raise ValueError(f"{path} is a folder, not one of the {what}: name its files, for instance {path}/*")
+        if is_remote(path) and path.endswith("/"):
+            raise ValueError(
+                f"{shown(path)} is a folder, not one of the {what}: name its files, for instance {shown(path)}*"
+            )
     return found
+
+
+def _pattern(place: str) -> tuple[str, str] | None:
+    """Returns the bucket and the glob pattern in it, of a URL; None if it has no pattern."""
+    if STORES[scheme_of(place)] == "http":
+        if "*" not in urlsplit(place).path:
+            return None
+        raise ValueError(
+            f"{shown(place)} is a pattern, and web servers cannot be listed: name the files, or give a brace pattern "
+            "({000..127})"
+        )
+    slash = place.find("/", len(scheme_of(place)) + 3) + 1
+    bucket, pattern = (place[:slash], place[slash:]) if slash else (place + "/", "")
+    return None if GLOB.isdisjoint(pattern) else (bucket, pattern)
+
+
+def _listed(storage: ObjectStorage, bucket: str, pattern: str) -> list[str]:
+    """Returns the URLs of the objects in a bucket that a glob pattern stands for."""
+    special = next(at for at, character in enumerate(pattern) if character in GLOB)
+    matches = _regex(pattern).fullmatch
+    return [bucket + name for name in storage.names(bucket + pattern[:special]) if matches(name)]
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    """Returns the expression of a glob pattern: `*` and `?` stand for no slash, `**/` for any folders."""
+    parts = []
+    for part in re.split(r"(\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\])", pattern):
+        if part in ("**/", "**"):
+            parts.append("(?:.*/)?" if part == "**/" else ".*")
+        elif part in ("*", "?"):
+            parts.append("[^/]*" if part == "*" else "[^/]")
+        elif part.startswith("[") and part.endswith("]"):
+            inner = part[1:-1].replace("\\", "\\\\")
+            parts.append(f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]")
+        else:
+            parts.append(re.escape(part))
+    return re.compile("".join(parts), re.DOTALL)
 
 
 def expand_braces(text: str) -> list[str]:
@@ -117,20 +187,12 @@ def _local(place: str) -> str:
     Raises:
         ValueError: a URL of another scheme.
     """
-    if not _SCHEME.match(place):
+    if not scheme_of(place):
         return place
     url = urlsplit(place)
     if url.scheme == "file" and url.netloc in ("", "localhost"):
         return unquote(url.path)
     raise ValueError(
-        f"{shown(place)} is a URL of scheme {url.scheme!r}; only local paths and file:// URLs can be read. Copy the "
-        "files to a local folder or mount them."
+        f"{shown(place)} is a URL of scheme {url.scheme!r}; local paths and URLs of file, {', '.join(STORES)} can be "
+        "read. Copy the files to a local folder or mount them."
     )
-
-
-def shown(place: str) -> str:
-    """Returns a place for messages: of a URL, without user, password, query and fragment, which may be secrets."""
-    if not _SCHEME.match(place):
-        return place
-    url = urlsplit(place)
-    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stoker.errors import MissingExtraError
+from stoker.sources.urls import is_remote, shown
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Ends of the names of image files, in lower case: torchvision's."""
@@ -60,9 +61,9 @@ def named(index: int, source: str | bytes) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        name = source if isinstance(source, str) else f"{len(source):,} bytes"
+        name = shown(source) if isinstance(source, str) else f"{len(source):,} bytes"
         error.add_note(f"raised by sample {index}: {name}")
-        if isinstance(source, str):
+        if isinstance(source, str) and not is_remote(source):
             if isinstance(error, FileNotFoundError) and not os.path.lexists(source):
                 error.add_note("the file was removed or renamed after it was listed: make the dataset again")
             elif isinstance(error, IsADirectoryError):

@@ -1,14 +1,15 @@
 """Files and the stores that hold them: the interface through which sources read, and local files.
 
 A `Storage` is a small picklable value; it opens a `File`, which belongs to one process. Sources read by position only,
-so threads can share a file. Another store (an object store) is another class with the same methods.
+so threads can share a file. Object stores are `ObjectStorage`, in `object_store.py`.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Version(NamedTuple):
@@ -16,11 +17,13 @@ class Version(NamedTuple):
 
     Attributes:
         size: in bytes.
-        mtime_ns: of the last modification, in nanoseconds since 1970.
+        mtime_ns: of the last modification, in nanoseconds since 1970; 0 if there is a tag.
+        tag: an object store's name for the contents (ETag); empty for local files.
     """
 
     size: int
     mtime_ns: int
+    tag: str = ""
 
 
 class File(Protocol):
@@ -54,6 +57,47 @@ class Storage(Protocol):
         Raises:
             OSError: there is no such file, or it cannot be read.
         """
+
+
+@runtime_checkable
+class OpensKnown(Storage, Protocol):
+    """A store that need not be asked when a file is opened whose version is known."""
+
+    def open_known(self, path: str, version: Version) -> File:
+        """Returns a file of this version, without a request. Reads raise `FileChangedError` if it has another one."""
+
+
+@runtime_checkable
+class OpensTogether(Storage, Protocol):
+    """A store of which files are opened together more quickly than one by one."""
+
+    def open_all(self, paths: Sequence[str], tail: int = 0) -> Iterator[File]:
+        """Yields files in order. Their last `tail` bytes may be read already."""
+
+
+def opened_all(storage: Storage, paths: Sequence[str], tail: int = 0) -> Iterator[File]:
+    """Yields files of a store in order.
+
+    Args:
+        storage: the store.
+        paths: of the files.
+        tail: the last bytes of each file that will be read at once.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    return storage.open_all(paths, tail) if isinstance(storage, OpensTogether) else map(storage.open, paths)
+
+
+def opened(storage: Storage, path: str, version: Version | None) -> File:
+    """Opens a file of a store, whose version is known if it is given: it may have changed since.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    if version is not None and isinstance(storage, OpensKnown):
+        return storage.open_known(path, version)
+    return storage.open(path)
 
 
 class LocalFile:

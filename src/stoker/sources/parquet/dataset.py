@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stoker.datasets.base import Dataset
@@ -29,9 +29,11 @@ class ParquetDataset(Dataset[Any]):
     Reading starts no threads, so workers may be forked at any time. Thread safe.
 
     Args:
-        files: a path, a glob pattern (`*.parquet`), a brace pattern (`part-{000..127}.parquet`), or a list of these.
+        files: a path, a glob pattern (`*.parquet`), a brace pattern (`part-{000..127}.parquet`), a URL of an object
+            store or a web server, or a list of these.
         columns: names of the columns to read, in the order of the sample; None for all, in the order of the first file.
         transform: a function of the dict, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -60,10 +62,11 @@ class ParquetDataset(Dataset[Any]):
         *,
         columns: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        self._groups = RowGroups(files, columns)
+        self._groups = RowGroups(files, columns, storage_options)
         self._transform = transform
         self.files = self._groups.files
         self.columns = self._groups.columns

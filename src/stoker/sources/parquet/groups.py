@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -19,11 +19,19 @@ from stoker.errors import (
 from stoker.sources.parquet.values import DecodedGroup
 from stoker.sources.per_process import MOST_OPEN, PerProcess
 from stoker.sources.places import Place, places_of
-from stoker.sources.storage import File, LocalStorage
+from stoker.sources.read_ahead import RangedFile, held
+from stoker.sources.storage import File, opened_all
+from stoker.sources.storage import opened as opened_file
+from stoker.sources.storage_of import storage_of
+from stoker.sources.urls import shown
 
 CACHED_BYTES = 256 << 20
 """Decoded row groups that a process keeps, in bytes: four groups of 64 MiB, so that a shuffle within some groups
 decodes each once; eight workers then hold 2 GiB. The latest group is kept whatever its size."""
+
+
+_FOOTER = 64 << 10
+"""Bytes at the end of a file that pyarrow reads first."""
 
 
 class RowGroups:
@@ -35,6 +43,7 @@ class RowGroups:
     Args:
         files: places of files, as `places_of` takes them.
         columns: names of the columns to read; None for all.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -53,20 +62,26 @@ class RowGroups:
         first_groups: the number of the first row group of each file.
     """
 
-    def __init__(self, files: Place | Iterable[Place], columns: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        files: Place | Iterable[Place],
+        columns: Sequence[str] | None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
         if isinstance(columns, str):
             raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
         if columns is not None and not columns:
             raise ValueError("columns is an empty list: name at least one column, or leave it out to read all")
-        self._storage = LocalStorage()
         self._process: PerProcess[_OpenFiles] = PerProcess(_OpenFiles)
-        self.files = places_of(files, "Parquet files")
+        self._places = places_of(files, "Parquet files", storage_options)
+        self._storage = storage_of(self._places, storage_options)
+        self.files = [shown(path) for path in self._places]
         self.sizes: list[int] = []
         self.first_groups: list[int] = []
         self._versions = []
         first: dict[str, Any] = {}
-        for path in self.files:
-            opened = _OpenFile(path, self._storage.open(path))
+        for path, file in zip(self.files, opened_all(self._storage, self._places, _FOOTER), strict=True):
+            opened = _OpenFile(path, file)
             schema = opened.schema()
             if not first:
                 self.columns: list[str] = _chosen(columns, schema.names, path)
@@ -112,9 +127,9 @@ class RowGroups:
         place, group = self.place(number)
         path = self.files[place]
         process = self._process.get()
-        opened = process.files.get(path)
+        opened = process.files.get(self._places[place])
         if opened is None:
-            file = self._storage.open(path)
+            file = opened_file(self._storage, self._places[place], self._versions[place])
             if file.version != self._versions[place]:
                 raise FileChangedError(
                     f"{path} was changed since the dataset was made: it has {file.version.size:,} bytes, and had "
@@ -123,7 +138,7 @@ class RowGroups:
             opened = _OpenFile(path, file)
             for oldest in list(process.files)[: max(0, len(process.files) - MOST_OPEN + 1)]:
                 process.files.pop(oldest, None)  # closed when the last reader drops it
-            process.files[path] = opened
+            process.files[self._places[place]] = opened
         return opened.read(group, self.columns)
 
 
@@ -164,7 +179,7 @@ class _OpenFile:
         """Returns a row group of the file."""
         arrow, _ = _pyarrow()
         problem = f"row group {group} cannot be read"
-        opened = self._opened(problem)
+        opened = self._opened(problem, self._held(group, columns))
         try:
             table = opened.read_row_group(group, columns=columns, use_threads=False)  # a fork loses threads
             return DecodedGroup(arrow, table, columns)
@@ -173,10 +188,22 @@ class _OpenFile:
         except (OSError, arrow.ArrowException) as error:
             raise self._damaged(problem, error) from error
 
-    def _opened(self, problem: str) -> Any:
+    def _held(self, group: int, columns: list[str]) -> File:
+        """Returns the file; if it is remote, with the chunks of these columns, which are read at once."""
+        if not isinstance(self.file, RangedFile):
+            return self.file
+        footer, chosen, ranges = self.footer.row_group(group), set(columns), []
+        for number in range(footer.num_columns):
+            chunk = footer.column(number)
+            if chunk.path_in_schema.partition(".")[0] in chosen or chunk.path_in_schema in chosen:
+                begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+                ranges.append((begin, min(begin + chunk.total_compressed_size, self.file.version.size)))
+        return held(self.file, ranges)
+
+    def _opened(self, problem: str, file: File | None = None) -> Any:
         arrow, parquet = _pyarrow()
         try:
-            return parquet.ParquetFile(_Position(self.file), metadata=self.footer, pre_buffer=False)
+            return parquet.ParquetFile(_Position(file or self.file), metadata=self.footer, pre_buffer=False)
         except (OSError, arrow.ArrowException) as error:
             raise self._damaged(problem, error) from error
 

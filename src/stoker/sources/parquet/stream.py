@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
@@ -39,6 +39,7 @@ class ParquetStream(Stream[Any]):
         columns: as in `ParquetDataset`.
         transform: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's
             own.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -64,10 +65,11 @@ class ParquetStream(Stream[Any]):
         *,
         columns: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        self._groups = RowGroups(files, columns)
+        self._groups = RowGroups(files, columns, storage_options)
         self._transform = transform
         self._rows = RowStream(self._groups)
         self.files = self._groups.files

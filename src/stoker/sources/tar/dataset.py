@@ -16,12 +16,14 @@ from stoker.datasets.combining import absolute
 from stoker.errors import ShardError, ShardIndexError
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.places import Place, places_of
-from stoker.sources.storage import LocalStorage, Version
+from stoker.sources.storage import Version, opened_all
+from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.decode import Decoder, SampleDecoder
 from stoker.sources.tar.foreign_index import foreign_index, wids_shards
 from stoker.sources.tar.headers import BLOCK
-from stoker.sources.tar.index import SUFFIX, ShardIndex, index_of
+from stoker.sources.tar.index import Folder, ShardIndex, index_of, local_place
 from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample
+from stoker.sources.urls import is_remote, shown
 
 
 class TarDataset(Dataset[Any]):
@@ -39,12 +41,15 @@ class TarDataset(Dataset[Any]):
     Thread safe.
 
     Args:
-        shards: a path, a glob pattern (`*.tar`), a brace pattern (`train-{000..127}.tar`), a list of these, or a wids
-            index (`.json`), which names shards.
+        shards: a path, a glob pattern (`*.tar`), a brace pattern (`train-{000..127}.tar`), a URL of an object store or
+            a web server, a list of these, or a wids index (`.json`), which names shards.
         decode: False leaves bytes. True decodes by extension: images (jpg, png, webp) with Pillow in the mode of the
             file, json, cls, txt, npy, npz, pth. A mapping from extensions to functions of bytes adds decoders, or
             replaces these.
         transform: a function of the decoded sample, whose result is the sample.
+        index_folder: a folder of this machine for the indexes. None for beside the shards, or for remote ones the
+            user's cache folder (`~/.cache/stoker/indexes`); an index beside a remote shard is used, too.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -70,16 +75,19 @@ class TarDataset(Dataset[Any]):
         *,
         decode: bool | Mapping[str, Decoder] = True,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        index_folder: Folder | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        storage = LocalStorage()
         self._decoder = SampleDecoder(decode, transform)
-        self.shards, self._claims = _shards_of(places_of(shards, "shards"))
+        self._places, self._claims = _shards_of(places_of(shards, "shards", storage_options))
+        self.shards = [shown(path) for path in self._places]
+        storage = storage_of(self._places, storage_options)
         self._files = OpenFiles(storage)
         indexes = []
-        for path in self.shards:
-            file = storage.open(path)
-            others = None if os.path.exists(path + SUFFIX) else foreign_index(path, file)
-            indexes.append(index_of(path, storage) if others is None else others)
+        for path, file in zip(self._places, opened_all(storage, self._places), strict=True):
+            has_own = is_remote(path) or os.path.exists(local_place(path, index_folder))
+            others = None if has_own else foreign_index(path, file)
+            indexes.append(index_of(path, file, storage, index_folder) if others is None else others)
         self._keep(indexes)
 
     def _keep(self, indexes: list[ShardIndex]) -> None:
@@ -132,7 +140,7 @@ class TarDataset(Dataset[Any]):
         """
         shard, begin, end = self._place(number)
         path = self.shards[shard]
-        file = self._files.get(path)
+        file = self._files.get(self._places[shard], self._versions[shard])
         if file.version != self._versions[shard]:
             self._files.close()
             raise self._changed(shard, begin, "the shard was changed since it was indexed")
@@ -174,7 +182,7 @@ def _shards_of(places: list[str]) -> tuple[list[str], dict[str, int]]:
     shards: list[str] = []
     claims: dict[str, int] = {}
     for place in places:
-        named = wids_shards(place) if place.endswith(".json") else None
+        named = wids_shards(place) if place.endswith(".json") and not is_remote(place) else None
         if named is None:
             shards.append(place)
             continue

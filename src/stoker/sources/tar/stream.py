@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,13 +18,18 @@ from stoker.datasets.shuffle_buffer import ShuffleDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, count, resume, same_settings
 from stoker.errors import DuplicateKeyError, ShardError, StateFormatError, StateMismatchError
 from stoker.sources.places import Place, places_of
-from stoker.sources.storage import File, LocalStorage, Storage
+from stoker.sources.read_ahead import ReadAhead, ahead
+from stoker.sources.storage import File, Storage
+from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.decode import Decoder, SampleDecoder
-from stoker.sources.tar.index import SUFFIX, loaded
+from stoker.sources.tar.index import Folder, belongs, existing_index
 from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample, repeated
+from stoker.sources.urls import is_remote, shown
 
 PIECES = 256
 """Pieces into which a stream can be shared out at least. Fewer shards than this are cut, each into equal parts."""
+REMOTE_PIECES = 32
+"""The same for remote shards: without an index, the part of a shard before a piece is read to find its beginning."""
 
 
 class TarStream(Stream[Any]):
@@ -37,7 +41,9 @@ class TarStream(Stream[Any]):
 
     Workers and ranks read pieces of their own: shards or, if there are fewer than 256, equal parts of shards by bytes.
     So one shard keeps many workers busy; their pieces differ by one at most. To find its part, a worker reads the
-    headers of the parts before it. Under torch's loader, workers share the pieces out too.
+    headers of the parts before it, if the shard has no index. Remote shards are cut if there are fewer than 32, so that
+    a worker has whole ones if it can, and read in ranges of up to 4 MiB. Under torch's loader, workers share the pieces
+    out too.
 
     The state holds a byte in a shard and a bit for each piece. It can be loaded with any number of workers; with a
     buffer, with the number that saved it. Pass each rank its part: `stream.shard(num_shards=ranks, index=rank)`.
@@ -45,7 +51,8 @@ class TarStream(Stream[Any]):
     shard. After a duplicate key or an error of a decoder it continues with the next sample.
 
     Args:
-        shards: a path, a glob pattern (`*.tar`), a brace pattern (`train-{000..127}.tar`), or a list of these.
+        shards: a path, a glob pattern (`*.tar`), a brace pattern (`train-{000..127}.tar`), a URL of an object store or
+            a web server, or a list of these. URLs are not checked before they are read.
         shuffle: read the pieces in another order in each epoch.
         buffer_size: shuffle samples within a buffer of so many, see `ShuffleDataset`; 0 for none. The buffer holds
             undecoded bytes.
@@ -53,6 +60,8 @@ class TarStream(Stream[Any]):
         decode: as in `TarDataset`.
         transform: a function of the decoded sample, whose result is the sample. Random numbers that it draws are the
             sample's own.
+        index_folder: where indexes of shards may lie, as in `TarDataset`.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -76,12 +85,16 @@ class TarStream(Stream[Any]):
         seed: int = 0,
         decode: bool | Mapping[str, Decoder] = True,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        index_folder: Folder | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if operator.index(buffer_size) < 0:
             raise ValueError(f"buffer_size is {buffer_size}, expected 0 or more")
-        self.shards = places_of(shards, "shards")
+        places = places_of(shards, "shards", storage_options)
+        self.shards = [shown(path) for path in places]
         self._decoder = SampleDecoder(decode, transform)
-        undecoded = UndecodedTarStream(self.shards, LocalStorage(), operator.index(seed) if shuffle else None)
+        storage = storage_of(places, storage_options)
+        undecoded = UndecodedTarStream(places, storage, operator.index(seed) if shuffle else None, index_folder)
         self._source: ShuffleDataset[Any] | UndecodedTarStream = (
             ShuffleDataset(undecoded, buffer_size, seed) if buffer_size else undecoded
         )
@@ -116,18 +129,43 @@ class UndecodedTarStream(Stream[dict[str, Any]]):
         shards: their paths.
         storage: of the shards.
         seed: of the order of the pieces; None for that of the shards.
+        index_folder: where indexes may lie.
     """
 
-    def __init__(self, shards: list[str], storage: Storage, seed: int | None) -> None:
+    def __init__(
+        self, shards: list[str], storage: Storage, seed: int | None, index_folder: Folder | None = None
+    ) -> None:
         self.shards = shards
+        self.index_folder = index_folder
         self.storage = storage
         self.seed = seed
         self.epoch = 0
-        self.pieces = -(-PIECES // len(shards))  # of each shard
+        self.are_remote = any(map(is_remote, shards))
+        self.pieces = -(-(REMOTE_PIECES if self.are_remote else PIECES) // len(shards))  # of each shard
         self._numbers = range(self.pieces * len(shards))
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = operator.index(epoch)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Returns the shard of a piece, and the number of the piece in it.
+
+        All first pieces of remote shards are numbered before all second ones: so a share of every n-th piece has few
+        shards with all their pieces, rather than a piece of each.
+        """
+        if not self.are_remote:
+            return divmod(number, self.pieces)
+        piece, shard = divmod(number, len(self.shards))
+        return shard, piece
+
+    def ordered(self, numbers: Iterable[int], epoch: int) -> deque[int]:
+        """Returns pieces in the order in which they are read; those of a remote shard one after the other."""
+        if not self.are_remote:
+            return deque(numbers if self.seed is None else sorted(numbers, key=bits(self.seed, epoch)))
+        if self.seed is None:
+            return deque(sorted(numbers, key=self.place))
+        draw = bits(self.seed, epoch)
+        return deque(sorted(numbers, key=lambda number: (draw(self.place(number)[0]), self.place(number))))
 
     @property
     def num_shards(self) -> int:
@@ -153,8 +191,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
         self._order: State = {"seed": stream.seed}
         self._epoch = stream.epoch if saved is None else count(saved, "epoch")
         same_settings(saved, self._order)
-        if stream.seed is not None:
-            progress.waiting = deque(sorted(progress.waiting, key=bits(stream.seed, self._epoch)))
+        progress.waiting = stream.ordered(progress.waiting, self._epoch)
         self._begun = {number: _place(state) for number, state in progress.begun.items()}
         self._number: int | None = None  # of the current piece
         self._shard: _OpenShard | None = None
@@ -170,7 +207,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
             except DuplicateKeyError:
                 raise
             except (OSError, StateMismatchError):
-                self._damaged.add(self._number // self._stream.pieces)
+                self._damaged.add(self._stream.place(self._number)[0])
                 self._shard = None
                 self._finish()
                 raise
@@ -183,7 +220,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
         here = {}
         if self._number is not None:
             shard = self._shard
-            is_open = shard is not None and (shard.number, shard.piece) == divmod(self._number, self._stream.pieces)
+            is_open = shard is not None and (shard.number, shard.piece) == self._stream.place(self._number)
             if shard is not None and is_open and shard.is_begun:
                 here = {self._number: [shard.position, shard.size]}
             elif self._resumed is not None:
@@ -198,7 +235,7 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
                 self._resumed = self._begun.pop(number)
             else:
                 number = self._progress.waiting.popleft()
-            if number // self._stream.pieces not in self._damaged:
+            if self._stream.place(number)[0] not in self._damaged:
                 self._number = number
                 return True
             self._progress.finish(number)
@@ -211,16 +248,25 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
 
     def _sample(self, number: int) -> dict[str, Any] | None:
         """Returns the next sample of a piece; None at its end."""
-        shard, piece = divmod(number, self._stream.pieces)
+        shard, piece = self._stream.place(number)
         if self._shard is None or self._shard.number != shard:
             path, pieces = self._stream.shards[shard], self._stream.pieces
             file = self._stream.storage.open(path)
             if shard not in self._starts:
-                self._starts[shard] = _starts_in_index(path, file, pieces) if pieces > 1 else [0]
-            self._shard = _OpenShard(shard, path, file, pieces, self._starts[shard])
+                self._starts[shard] = _starts_in_index(self._stream, path, file) if pieces > 1 else [0]
+            self._shard = _OpenShard(shard, shown(path), file, pieces, self._starts[shard])
         if self._shard.piece != piece:
-            self._shard.begin(piece, self._resumed)
+            self._shard.begin(piece, self._resumed, self._last(shard, piece))
         return self._shard.sample()
+
+    def _last(self, shard: int, piece: int) -> int:
+        """Returns the last of the pieces that are read on from this one without a jump."""
+        if self._stream.are_remote:
+            for number in self._progress.waiting:
+                if self._stream.place(number) != (shard, piece + 1):
+                    break
+                piece += 1
+        return piece
 
 
 class _OpenShard:
@@ -247,7 +293,8 @@ class _OpenShard:
         self._file = file
         self._pieces = pieces
         self._starts = starts
-        self._reader = MemberReader(file, path)
+        self._ahead = ahead(file)
+        self._reader = MemberReader(self._ahead, path)
         self._at_member = False
         self._keys: set[str] = set()
 
@@ -261,12 +308,13 @@ class _OpenShard:
         """The byte at which the next sample begins."""
         return self._reader.begin if self._reader.key is not None else self._reader.position
 
-    def begin(self, piece: int, resumed: list[int] | None) -> None:
+    def begin(self, piece: int, resumed: list[int] | None, last: int) -> None:
         """Makes `piece` the current one, at its start or where an earlier state stands.
 
         Args:
             piece: its number in the shard.
             resumed: a byte and the shard's size, from the state.
+            last: the last of the pieces that will be read on from this one.
 
         Raises:
             ShardError: the shard is truncated or damaged before the piece.
@@ -277,6 +325,8 @@ class _OpenShard:
                 f"the state stands at byte {resumed[0]} of {self._path}, a shard of {resumed[1]} bytes; now it has "
                 f"{self.size}: the shard is another one, or was changed"
             )
+        if isinstance(self._ahead, ReadAhead):
+            self._ahead.stop = self._limit(last + 1)
         start = self._start(piece) if resumed is None else resumed[0]
         if not self._at_member or self.position != start:
             self._reader.position = start
@@ -321,7 +371,7 @@ class _OpenShard:
         """Returns the byte at which the first sample of a piece begins."""
         if piece < len(self._starts):
             return self._starts[piece]
-        reader = MemberReader(self._file, self._path, self._starts[-1], window=SMALL_WINDOW)
+        reader = MemberReader(self._ahead, self._path, self._starts[-1], window=SMALL_WINDOW)
         key: str | None = None
         while reader.advance():
             if reader.key == key:
@@ -340,13 +390,12 @@ def _limit(file: File, piece: int, pieces: int) -> int:
     return file.version.size * piece // pieces
 
 
-def _starts_in_index(path: str, file: File, pieces: int) -> list[int]:
+def _starts_in_index(stream: UndecodedTarStream, path: str, file: File) -> list[int]:
     """Returns the bytes at which the pieces of a shard begin, if it has an index; else that of the first alone."""
-    if not os.path.exists(path + SUFFIX):
+    found = existing_index(path, stream.storage, stream.index_folder)
+    if found is None or not belongs(found[0], file.version):  # a stream needs no index
         return [0]
-    index = loaded(path + SUFFIX)
-    if index.version != file.version:  # a stream needs no index
-        return [0]
+    index, pieces = found[0], stream.pieces
     limits = [_limit(file, piece, pieces) for piece in range(1, pieces)]
     places = np.searchsorted(index.offsets[:-1], np.array(limits, np.uint64))
     return [0, *index.offsets[places].tolist()]
