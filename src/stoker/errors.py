@@ -264,6 +264,8 @@ class MissingKeyError(StokerError, KeyError):
 class PackError(StokerError, ValueError):
     """A dataset cannot be packed: its samples do not fit the format, the folder holds something else, or what was read
     back differs."""
+
+
 class ObjectStoreError(StokerError, OSError):
     """An object store cannot be reached, or answers with errors: the message names the URL, and what was tried."""
 
@@ -292,6 +294,8 @@ class QueryError(StokerError, ValueError):
 class RecordError(StokerError, ValueError):
     """A line is no JSON value, or a row of a CSV file has other fields than it should: the message names file, line and
     byte."""
+
+
 class RecordDecodeError(StokerError, ValueError):
     """A Kafka record cannot be decoded: the message names topic, partition and offset."""
 

@@ -71,23 +71,22 @@ ARROWS: dict[str, set[str]] = {
 }
 
 LAZY = {
-    *(
-        "PIL",
-        "backports",
-        "compression",
-        "confluent_kafka",
-        "google_crc32c",
-        "h5py",
-        "lmdb",
-        "pyarrow",
-        "torch",
-        "zarr",
-    ),
+    "PIL",
+    "backports",
+    "compression",
+    "confluent_kafka",
+    "google_crc32c",
+    "h5py",
+    "lmdb",
+    "obstore",
+    "pyarrow",
+    "torch",
+    "zarr",
 }
-THIRD_PARTY = {"numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "obstore"}
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "obstore"}
 """Packages that a program may lack: they are imported in functions alone."""
-THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}
+THIRD_PARTY = {
+    *("numpy", "cloudpickle"),
+}
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
 OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib"}}

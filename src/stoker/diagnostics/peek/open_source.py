@@ -79,7 +79,7 @@ def _target(name: str) -> OpenedSource:
 
 def _files(name: str) -> list[str]:
     try:
-        return places_of(name, "files")
+        return places_of(name, "files", only_local=True)
     except (FileNotFoundError, ValueError) as error:
         folder = os.path.dirname(name) or "."
         names = os.listdir(folder) if os.path.isdir(folder) else []

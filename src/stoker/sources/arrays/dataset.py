@@ -94,7 +94,7 @@ class ArrayDataset(Dataset[Any]):
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a sample")
         raw = raw_rows(dtype, shape, offset)
-        self.paths = places_of(places, "array files", may_be_folders=True)
+        self.paths = places_of(places, "array files", may_be_folders=True, only_local=True)
         files = [_chosen(contents_of(path, raw), keys) for path in self.paths]
         for file in files[1:]:
             _check_alike(files[0], file)

@@ -77,7 +77,9 @@ class CSVDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        records = IndexedRecords(without_indexes(places_of(files, "files")), cutting, encoding, "CSVStream")
+        records = IndexedRecords(
+            without_indexes(places_of(files, "files", only_local=True)), cutting, encoding, "CSVStream"
+        )
         header = _header_of(records.files, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
@@ -136,7 +138,7 @@ class CSVStream(RecordStream):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        paths = without_indexes(places_of(files, "files"))
+        paths = without_indexes(places_of(files, "files", only_local=True))
         header = _header_of(paths, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns

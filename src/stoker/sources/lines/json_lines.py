@@ -59,7 +59,9 @@ class JSONLinesDataset(RecordDataset):
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
-        records = IndexedRecords(without_indexes(places_of(files, "files")), _CUTTING, encoding, "JSONLinesStream")
+        records = IndexedRecords(
+            without_indexes(places_of(files, "files", only_local=True)), _CUTTING, encoding, "JSONLinesStream"
+        )
         super().__init__(records, parser, 0, transform)
 
 
@@ -104,7 +106,10 @@ class JSONLinesStream(RecordStream):
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
         super().__init__(
-            UntransformedRecords(without_indexes(places_of(files, "files")), _CUTTING, parser, encoding), transform
+            UntransformedRecords(
+                without_indexes(places_of(files, "files", only_local=True)), _CUTTING, parser, encoding
+            ),
+            transform,
         )
 
 

@@ -57,7 +57,9 @@ class TextLineDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
-        records = IndexedRecords(without_indexes(places_of(files, "files")), Cutting(), encoding, "TextLineStream")
+        records = IndexedRecords(
+            without_indexes(places_of(files, "files", only_local=True)), Cutting(), encoding, "TextLineStream"
+        )
         super().__init__(records, TextParser(encoding, errors), 0, transform)
 
 
@@ -107,7 +109,10 @@ class TextLineStream(RecordStream):
         encoding = check_encoding(encoding, errors)
         parser = TextParser(encoding, errors)
         super().__init__(
-            UntransformedRecords(without_indexes(places_of(files, "files")), Cutting(), parser, encoding), transform
+            UntransformedRecords(
+                without_indexes(places_of(files, "files", only_local=True)), Cutting(), parser, encoding
+            ),
+            transform,
         )
 
 

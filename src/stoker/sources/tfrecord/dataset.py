@@ -78,7 +78,7 @@ class TFRecordDataset(Dataset[Any]):
         self._check = check
         crc = checksum() if check else None
         storage = LocalStorage()
-        self.files = without_indexes(places_of(files, "files"))
+        self.files = without_indexes(places_of(files, "files", only_local=True))
         self._open = OpenFiles(storage)
         self._versions = []
         offsets = []

@@ -71,7 +71,7 @@ class TFRecordStream(Stream[Any]):
         decoder = decoder_of(columns, scalars, decode, transform)
         if check:
             checksum()
-        self.files = without_indexes(places_of(files, "files"))
+        self.files = without_indexes(places_of(files, "files", only_local=True))
         check_zstd(self.files)
         self._source = ExampleStream(self.files, decoder, check)
         self._transform = transform
