@@ -43,6 +43,7 @@ from stoker.datasets.window import WindowDataset as WindowDataset
 from stoker.datasets.zip import ZipDataset as ZipDataset
 from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
+from stoker.errors import DatabaseConnectionError as DatabaseConnectionError
 from stoker.errors import DeviceInWorkerError as DeviceInWorkerError
 from stoker.errors import DuplicateKeyError as DuplicateKeyError
 from stoker.errors import EmptyBatchError as EmptyBatchError
@@ -124,7 +125,8 @@ from stoker.sources.image_folder import ImageFolder as ImageFolder
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
-from stoker.sources.sql import SQLDataset as SQLDataset
+from stoker.sources.sql.dataset import SQLDataset as SQLDataset
+from stoker.sources.sql.stream import SQLStream as SQLStream
 from stoker.sources.tar.dataset import TarDataset as TarDataset
 from stoker.sources.tar.index import index_shards as index_shards
 from stoker.sources.tar.stream import TarStream as TarStream

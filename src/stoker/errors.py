@@ -6,6 +6,7 @@
     │   ├── LeafTypeError (TypeError)          a field without a collate function, or of differing types
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
     ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
+    ├── DatabaseConnectionError (ConnectionError)   a database that cannot be reached, or ends the connection
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
     ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
@@ -103,6 +104,10 @@ class MissingFieldError(BatchError, KeyError):
 
 class CannotSendError(StokerError, TypeError):
     """An object cannot be sent to a clean interpreter: the message names it by its path."""
+
+
+class DatabaseConnectionError(StokerError, ConnectionError):
+    """A database cannot be opened or reached, or ends the connection: the message names it without user and password."""
 
 
 class DeviceInWorkerError(StokerError, RuntimeError):
@@ -249,7 +254,7 @@ class QuarantineError(StokerError, OSError):
 
 
 class QueryError(StokerError, ValueError):
-    """An SQL query cannot run, or selects no rows, or two columns of one name."""
+    """An SQL query cannot run, selects no rows, two columns of one name, or a key that is not unique."""
 
 
 class SamplerError(StokerError, ValueError, RuntimeError):

@@ -69,8 +69,8 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-THIRD_PARTY = {"numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py"}
-LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py"}
+THIRD_PARTY = {"numpy", "cloudpickle", "torch", "PIL", "pyarrow", "lmdb", "h5py", "psycopg", "duckdb", "sqlalchemy"}
+LAZY = {"torch", "PIL", "pyarrow", "lmdb", "h5py", "psycopg", "duckdb", "sqlalchemy"}
 """Packages that a program may lack: they are imported in functions alone."""
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
