@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
 from stoker.errors import MissingExtraError
-from stoker.sources.sql.database import Cursor, Database, DriverCursor, Parameters
+from stoker.sources.sql.database import Cursor, Database, Parameters
 
 PREFIXES = ("postgresql://", "postgres://")
 
@@ -23,15 +25,17 @@ class PostgreSQLDatabase(Database):
         psycopg = _psycopg()
         try:
             parts = psycopg.conninfo.conninfo_to_dict(url)
-        except psycopg.Error:  # its text may quote the password
+        except psycopg.Error:
+            parts = {"port": "?"}
+        host, port, name = (str(parts.get(key, "")) for key in ("host", "port", "dbname"))
+        if not re.fullmatch("[0-9,]*", port) or "@" in host + name:  # parts of a password, perhaps: nothing is quoted
             raise ValueError(
                 "a postgresql:// URL cannot be read: write it as postgresql://user:password@host:port/database, with "
                 "characters such as @ : / % of user and password percent-encoded"
-            ) from None
+            )
         self._url = url
         self._secrets = tuple(str(parts[name]) for name in ("password", "sslpassword") if parts.get(name))
-        host, port = str(parts.get("host", "")), str(parts.get("port", ""))
-        self.shown = f"postgresql://{quote(host, safe=',:[]')}{port and ':' + port}/{parts.get('dbname', '')}"
+        self.shown = f"postgresql://{quote(host, safe=',:[]')}{port and ':' + port}/{name}"
 
     def open(self) -> Any:
         psycopg = _psycopg()
@@ -41,12 +45,8 @@ class PostgreSQLDatabase(Database):
 
     def execute(self, handle: Any, query: str, parameters: Parameters) -> Cursor:
         handle.rollback()  # ends the transaction of the query before, and with it its cursor
-        cursor = handle.cursor("stoker")
-        try:
-            return DriverCursor(cursor.execute(query, parameters))
-        except BaseException:
-            cursor.close()
-            raise
+        handle.execute(f"DECLARE stoker_rows CURSOR FOR {query}", parameters, prepare=False)
+        return _ServerCursor(handle)
 
     def close(self, handle: Any) -> None:
         handle.close()
@@ -62,6 +62,24 @@ class PostgreSQLDatabase(Database):
 
     def with_parameters(self, query: str) -> str:
         return query.replace("%", "%%")
+
+
+class _ServerCursor:
+    """The cursor that a connection has declared. psycopg's own class warns if the connection ends before it."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self.columns = [column.name for column in self._fetched(0).description or ()]
+
+    def fetch(self, rows: int) -> Sequence[Any]:
+        fetched: Sequence[Any] = self._fetched(rows).fetchall()
+        return fetched
+
+    def _fetched(self, rows: int) -> Any:
+        return self._handle.execute(f"FETCH FORWARD {rows} FROM stoker_rows", prepare=False)
+
+    def close(self) -> None:
+        self._handle.rollback()
 
 
 def _psycopg() -> Any:

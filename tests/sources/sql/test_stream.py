@@ -1,0 +1,440 @@
+"""SQLStream: rows in parts of a key, states, errors in mid-epoch."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker import DataLoader, MapDataset, SQLStream
+from stoker.errors import DatabaseConnectionError, QueryError, StateFormatError, StateMismatchError
+from stoker.testing.datasets import DatasetSuite
+from stoker.testing.streams import StreamSuite
+from tests.sources.sql.databases import KINDS, Items
+
+ALL = "SELECT id, name, score, data FROM items"
+each_database = pytest.mark.parametrize("kind", KINDS, indirect=True)
+in_process = pytest.mark.parametrize("kind", ["sqlite", "postgresql"], indirect=True)
+
+
+def ids(rows: Any) -> list[int]:
+    return [row["id"] for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "duckdb"], indirect=True)
+class TestSQLStream(DatasetSuite):
+    births = ("fork", "spawn")
+
+    @pytest.fixture
+    def make(self, items: Items) -> Any:
+        items.change("DELETE FROM items WHERE id > 13")
+        return lambda: SQLStream(ALL, items.url, key="id", parts=3)
+
+    def delete(self, dataset: SQLStream) -> str | None:
+        database = dataset._rows.database
+        if not hasattr(database, "_path") and "/" not in database.shown[:1]:
+            return None
+        os.unlink(database.shown)
+        return database.shown
+
+
+class TestSQLStreamWithoutKey(DatasetSuite):
+    @pytest.fixture
+    def make(self, items: Items) -> Any:
+        return lambda: SQLStream(ALL + " ORDER BY id", items.url)
+
+
+@in_process
+class TestResumedSQLStream(StreamSuite):
+    @pytest.fixture(params=["3 parts", "transformed", "parameters"])
+    def make(self, items: Items, request: pytest.FixtureRequest) -> Any:
+        items.change("DELETE FROM items WHERE id > 7")
+        options: dict[str, Any] = {"parts": 3}
+        query = ALL
+        if request.param == "transformed":
+            options = {"parts": [2, 5], "transform": str}
+        if request.param == "parameters":
+            query += f" WHERE id < {items.placeholder('most')} AND name LIKE {items.placeholder('pattern')}"
+            options["parameters"] = {"most": 6, "pattern": "ü%"}
+        return lambda: SQLStream(query, items.url, key="id", **options)
+
+
+class TestResumedSQLStreamWithoutKey(StreamSuite):
+    @pytest.fixture
+    def make(self, items: Items) -> Any:
+        items.change("DELETE FROM items WHERE id > 9")
+        return lambda: SQLStream(ALL + " ORDER BY id", items.url)
+
+    def test_shards_are_resumable_and_complete(self, make: Any) -> None:
+        """There is no number of shards; `test_without_key_one_worker_reads_all` is about them."""
+
+
+@each_database
+def test_rows_are_dicts_and_come_by_key(items: Items) -> None:
+    stream = SQLStream(ALL + " ORDER BY score DESC;  -- a comment", items.url, key="id", parts=4)
+    rows = list(stream)
+    assert ids(rows) == list(range(40)) and stream.num_shards == 4
+    assert rows[3] == {"id": 3, "name": "ü3", "score": 1.5, "data": b"\x03"}
+    assert rows[39] == {"id": 39, "name": None, "score": None, "data": None}
+    assert ids(stream) == list(range(40))
+
+
+@each_database
+@pytest.mark.parametrize("shares", [1, 3, 7])
+def test_shares_hold_each_row_once(items: Items, shares: int) -> None:
+    stream = SQLStream(ALL, items.url, key="id", parts=7)
+    parts = [ids(stream.shard(shares, index)) for index in range(shares)]
+    assert all(part == sorted(part) for part in parts)
+    assert sorted(number for part in parts for number in part) == list(range(40))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 7
+
+
+@in_process
+def test_keys_of_texts_and_other_types(items: Items) -> None:
+    items.change("DELETE FROM items WHERE id = 39")
+    stream = SQLStream(ALL, items.url, key="name", parts=5)
+    names = [row["name"] for row in stream]
+    assert sorted(names) == sorted(f"ü{number}" for number in range(39))
+    iterator = iter(stream)
+    given = [next(iterator)["name"] for _ in range(11)]
+    again = SQLStream(ALL, items.url, key="name", parts=5)
+    again.load_state_dict(stream.state_dict())
+    assert given + [row["name"] for row in again] == names
+
+
+def test_keys_of_postgresqls_own_types(server: Any) -> None:
+    url, psycopg = server.url, pytest.importorskip("psycopg")
+    with psycopg.connect(url) as connection:
+        connection.execute("DROP TABLE IF EXISTS moments")
+        connection.execute("CREATE TABLE moments (id uuid, moment timestamptz, number numeric)")
+        for number in range(20):
+            row = (uuid.UUID(int=number * 7 % 20), f"2026-01-{number + 1} 00:00+02", f"{number}.50")
+            connection.execute("INSERT INTO moments VALUES (%s, %s, %s)", row)
+    for key in ("id", "moment", "number"):
+        make = functools.partial(SQLStream, "SELECT * FROM moments", url, key=key, parts=3)
+        whole = [row[key] for row in make()]
+        assert len(whole) == 20 and whole == sorted(whole)
+        stream = make()
+        iterator = iter(stream)
+        given = [next(iterator)[key] for _ in range(9)]
+        again = make()
+        again.load_state_dict(stream.state_dict())
+        assert given + [row[key] for row in again] == whole
+
+
+@in_process
+def test_parameters_stand_beside_the_bounds(items: Items) -> None:
+    attack = "x'; DROP TABLE items; --"
+    items.change("INSERT INTO items VALUES (40, ?, 0, NULL)", [(attack,)])
+    named = f"{ALL} WHERE name = {items.placeholder('name')} OR id < {items.placeholder('most')}"
+    mark = "?" if items.kind == "sqlite" else "%s"
+    for query, parameters in (
+        (named, {"name": attack, "most": 5}),
+        (f"{ALL} WHERE name = {mark} OR id < {mark}", [attack, 5]),
+    ):
+        assert ids(SQLStream(query, items.url, key="id", parts=3, parameters=parameters)) == [0, 1, 2, 3, 4, 40]
+    assert ids(SQLStream(f"{ALL} WHERE name LIKE 'ü3%'", items.url, key="id", parts=2))[0] == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@in_process
+def test_state_is_loaded_with_other_workers(items: Items, workers: int) -> None:
+    def loader(number: int) -> Any:
+        stream = SQLStream(ALL, items.url, key="id", parts=5)
+        return DataLoader(stream, batch_size=4, num_workers=number, seed=1, collate_fn=list)
+
+    with loader(workers) as first:
+        batches = iter(first)
+        given = [number for _ in range(4) for number in ids(next(batches))]
+        state = first.state_dict()
+    assert items.url not in str(state)
+    with loader(3 - workers) as second:
+        second.load_state_dict(state)
+        rest = [number for batch in second for number in ids(batch)]
+    assert sorted(given + rest) == list(range(40))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"], indirect=True)
+@pytest.mark.parametrize("birth", ["fork", "spawn"])
+def test_without_key_one_worker_reads_all(items: Items, birth: str) -> None:
+    stream = SQLStream(ALL + " ORDER BY id DESC", items.url)
+    options: dict[str, Any] = {"batch_size": 8, "collate_fn": list, "multiprocessing_context": birth}
+    for dataset in (stream, MapDataset(stream, dict)):
+        with DataLoader(dataset, num_workers=2, **options) as loader:
+            assert [number for batch in loader for number in ids(batch)] == list(reversed(range(40)))
+    with pytest.raises(ValueError, match=r"among 2 ranks.*key="):
+        stream.shard(2, 0)
+
+
+def test_random_transforms_repeat_with_the_seed(items: Items) -> None:
+    def drawn(workers: int) -> list[Any]:
+        stream = SQLStream(ALL, items.url, key="id", transform=lambda row: (row["id"], random.random()))
+        with DataLoader(stream, batch_size=40, num_workers=workers, seed=4, collate_fn=list) as loader:
+            return [pair for batch in loader for pair in batch]
+
+    assert drawn(0) == drawn(1)
+
+
+def test_a_table_that_grows_is_read_whole_and_a_state_keeps_its_parts(items: Items) -> None:
+    stream = SQLStream(ALL, items.url, key="id", parts=4)
+    items.fill(20, start=40)
+    assert ids(stream) == list(range(60))
+    iterator = iter(stream.shard(2, 1))
+    given = ids(next(iterator) for _ in range(3))
+    state = iterator.state_dict()
+    items.fill(100, start=60)
+    again = SQLStream(ALL, items.url, key="id", parts=4)  # cut elsewhere
+    part = again.shard(2, 1)
+    part.load_state_dict(state)
+    assert given + ids(part) == [*range(10, 20), *range(30, 160)]
+
+
+def test_a_row_that_vanished_at_the_state_is_not_missed(items: Items) -> None:
+    stream = SQLStream(ALL, items.url, key="id", parts=1)
+    iterator = iter(stream)
+    assert ids(next(iterator) for _ in range(5)) == [0, 1, 2, 3, 4]
+    items.change("DELETE FROM items WHERE id = 4")
+    again = SQLStream(ALL, items.url, key="id", parts=1)
+    again.load_state_dict(stream.state_dict())
+    assert ids(again) == list(range(5, 40))
+
+
+def test_rows_in_another_order_are_noticed(items: Items) -> None:
+    stream = SQLStream(ALL + " ORDER BY id", items.url)
+    iterator = iter(stream)
+    for _ in range(5):
+        next(iterator)
+    other = SQLStream(ALL + " ORDER BY id DESC", items.url)
+    other.load_state_dict(stream.state_dict())
+    with pytest.raises(StateMismatchError, match=r"row 5 of .* is another"):
+        next(iter(other))
+
+
+# errors
+
+
+@in_process
+@pytest.mark.parametrize(
+    ("query", "key", "message"),
+    [
+        ("SELECT colour FROM items", "id", "refuses .*colour"),
+        ("SELECT id FROM items", "name", "selects no column 'name'"),
+        ("SELECT id FROM items WHERE id < 0", "id", "selects no rows"),
+        ("SELECT id, name FROM items", "name", r"1 of the 40 rows .* NULL as key 'name'"),
+        ("SELECT id, id FROM items", None, "two columns of one name"),
+        ("SELEKT 1", None, "SELEKT"),
+    ],
+)
+def test_bad_queries_are_named(items: Items, query: str, key: str | None, message: str) -> None:
+    with pytest.raises(QueryError, match=f"(?s){message}") as caught:
+        SQLStream(query, items.url, key=key)
+    assert query in str(caught.value)
+
+
+def test_a_query_without_rows_and_key_is_named(items: Items) -> None:
+    with pytest.raises(QueryError, match="selects no rows"):
+        next(iter(SQLStream(ALL + " WHERE id < 0", items.url)))
+
+
+def test_equal_keys_are_an_error_also_at_a_state(items: Items) -> None:
+    items.change("INSERT INTO items VALUES (7, 'again', 0, NULL)")
+    stream = SQLStream(ALL, items.url, key="id", parts=2)
+    iterator = iter(stream)
+    assert ids(next(iterator) for _ in range(8)) == list(range(8))
+    twin = SQLStream(ALL, items.url, key="id", parts=2)
+    twin.load_state_dict(stream.state_dict())
+    for rest in (iterator, iter(twin)):
+        with pytest.raises(QueryError, match=r"'id' = 7, as in the row before: a key must be unique"):
+            next(rest)
+        assert ids(rest) == list(range(8, 40))
+
+
+@each_database
+def test_a_table_that_vanishes_is_an_error_and_the_stream_ends(items: Items) -> None:
+    stream = SQLStream(ALL, items.url, key="id", parts=3)
+    iterator = iter(stream)
+    given = ids(next(iterator) for _ in range(2))
+    if items.kind == "duckdb":
+        iterator = iter(stream)  # it lets nobody write while it is read
+        given = []
+    else:
+        given += ids(next(iterator) for _ in range(11))  # one of the second part
+    del stream
+    if items.kind == "duckdb":
+        items.change("DROP TABLE items")
+    else:
+        _drop(items, iterator)
+    found, errors = _all(iterator)
+    assert given + found == sorted(given + found)
+    assert errors and all(isinstance(error, QueryError) for error in errors) and "items" in str(errors[0])
+    assert len(errors) <= 6 and "is left out" in errors[-1].__notes__[0]
+
+
+def _drop(items: Items, iterator: Any) -> None:
+    """Drops the table behind an open query, which would keep it: its connection is ended first."""
+    iterator._leave()
+    items.change("DROP TABLE items")
+
+
+def test_a_server_that_restarts_loses_no_row(server: Any, tmp_path: Path) -> None:
+    items = Items("postgresql", tmp_path, server)
+    items.fill(20_000)
+    iterator = iter(SQLStream(ALL, items.url, key="id", parts=2))
+    given = ids(next(iterator) for _ in range(7))
+    server.stop()
+    try:
+        found = []
+        with pytest.raises(DatabaseConnectionError, match="has ended the connection") as caught:
+            found.extend(row["id"] for row in iterator)
+    finally:
+        server.start()
+    assert isinstance(caught.value, ConnectionError)
+    assert given + found + ids(iterator) == list(range(20_000)) or given + ids(iterator)
+
+
+def test_a_server_that_stays_away_ends_the_epoch_with_errors(server: Any, tmp_path: Path) -> None:
+    items = Items("postgresql", tmp_path, server)
+    items.fill(5_000)
+    stream = SQLStream(ALL, items.url, key="id", parts=3)
+    iterator = iter(stream)
+    next(iterator)
+    server.stop()
+    try:
+        _, errors = _all(iterator)
+        with DataLoader(stream, batch_size=8, num_workers=1, collate_fn=list) as loader:
+            with pytest.raises(DatabaseConnectionError, match="cannot be reached"):
+                next(iter(loader))
+    finally:
+        server.start()
+    assert {type(error) for error in errors} == {DatabaseConnectionError} and len(errors) == 6
+
+
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+def test_a_row_that_cannot_be_read_does_not_take_those_before_it(items: Items) -> None:
+    items.change("UPDATE items SET name = CAST(x'ff' AS TEXT) WHERE id = 20")
+    found, errors = _all(iter(SQLStream(ALL, items.url, key="id", parts=2)))
+    assert found[:20] == list(range(20)) and errors and "is left out" in errors[-1].__notes__[0]
+
+
+def test_errors_of_a_transform_are_skipped_one_by_one(items: Items) -> None:
+    stream = SQLStream(ALL, items.url, key="id", transform=lambda row: 1 // (row["id"] % 5) and row["id"] or row["id"])
+    with DataLoader(stream, batch_size=4, num_workers=2, on_error="skip", collate_fn=list) as loader:
+        found = sorted(number for batch in loader for number in batch)
+    assert found == [number for number in range(40) if number % 5]
+
+
+def test_states_of_strangers_are_refused(items: Items) -> None:
+    stream = SQLStream(ALL, items.url, key="id", parts=4)
+    next(iter(stream))
+    state = stream.state_dict()
+    fewer = SQLStream(ALL, items.url, key="id", parts=3)
+    fewer.load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="of 4 shards, but there are 3"):
+        iter(fewer)
+    for begun in ([[0, ["a", 1]]], [[0, 3]], [[0, [{"UUID": "x"}]]]):
+        state["shards"]["0/1"]["begun"] = begun
+        stream.load_state_dict(state)
+        with pytest.raises(StateFormatError):
+            iter(stream)
+
+
+def test_arguments_are_checked(items: Items) -> None:
+    for options, error, message in (
+        ({"transform": 1}, TypeError, "transform"),
+        ({"parts": 3}, ValueError, "key="),
+        ({"key": "id", "parts": 0}, ValueError, "at least 1"),
+        ({"key": "id", "parts": [3, 2]}, ValueError, "ascend"),
+        ({"key": "name", "parts": ["a"]}, TypeError, "texts"),
+    ):
+        with pytest.raises(error, match=message):
+            SQLStream(ALL, items.url, **options)  # type: ignore[arg-type]
+
+
+# processes
+
+
+@each_database
+def test_a_forked_child_reads_on_over_a_connection_of_its_own(items: Items) -> None:
+    items.fill(3_000, start=40)
+    iterator = iter(SQLStream(ALL, items.url, key="id", parts=3))
+    given = ids(next(iterator) for _ in range(5))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, str(sum(ids(iterator))).encode())
+            del iterator
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        from_child = int(file.read())
+    rest = ids(iterator)
+    assert given + rest == list(range(3_040)) and from_child == sum(rest)
+
+
+@each_database
+def test_an_abandoned_iterator_leaves_nothing(items: Items) -> None:
+    stream = SQLStream(ALL, items.url, key="id")
+    iterator = iter(stream)
+    next(iterator)
+    assert pickle.loads(pickle.dumps(stream)).key == "id"
+    del iterator, stream  # the fixture looks for processes and descriptors
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+@pytest.mark.parametrize("key", ["id", None])
+def test_memory_of_a_million_rows_is_bounded(items: Items, key: str | None) -> None:
+    for start in range(0, 8):
+        numbers = range(40 + start * 125_000, 40 + (start + 1) * 125_000)
+        if items.kind == "duckdb":
+            items.change(f"INSERT INTO items SELECT i, 'name ' || i, i / 2, NULL FROM range({numbers.start}, {numbers.stop}) r(i)")
+        else:
+            items.change("INSERT INTO items VALUES (?, ?, ?, NULL)", [(n, f"name {n}", n / 2) for n in numbers])
+    if items.kind != "duckdb":
+        items.change("CREATE INDEX items_by_id ON items (id)")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            stream = SQLStream(ALL + ("" if key else " ORDER BY id"), items.url, key=key, parts=8 if key else None)
+            iterator = iter(stream)
+            next(iterator)
+            before = _resident()
+            count = 1 + sum(1 for _ in iterator)
+            os.write(writer, f"{count} {_resident() - before}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        count, grown = map(int, file.read().split())
+    assert count == 1_000_040
+    assert grown < 30_000, "kB"
+
+
+def _resident() -> int:
+    """The largest resident memory so far, in kB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+
+def _all(iterator: Iterator[Any]) -> tuple[list[int], list[Any]]:
+    found: list[int] = []
+    errors: list[Any] = []
+    while True:
+        try:
+            found.append(next(iterator)["id"])
+        except StopIteration:
+            return found, errors
+        except Exception as error:
+            errors.append(error)
