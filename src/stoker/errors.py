@@ -107,7 +107,8 @@ class CannotSendError(StokerError, TypeError):
 
 
 class DatabaseConnectionError(StokerError, ConnectionError):
-    """A database cannot be opened or reached, or ends the connection: the message names it without user and password."""
+    """A database cannot be opened or reached, or ends the connection: the message names it, but neither user nor
+    password."""
 
 
 class DeviceInWorkerError(StokerError, RuntimeError):

@@ -38,5 +38,3 @@ def items(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Items:
     table.fill(39)
     table.change("INSERT INTO items VALUES (39, NULL, NULL, NULL)")
     return table
-
-

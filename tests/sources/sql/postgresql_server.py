@@ -32,7 +32,9 @@ class PostgreSQLServer:
         self.folder = tempfile.mkdtemp(prefix="stoker-pg-", dir="/tmp")
         if os.getuid() == 0:
             shutil.chown(self.folder, "postgres")
-        self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "tester", "-N", "-E", "UTF8", "--no-locale")
+        self._run(
+            "initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "tester", "-N", "-E", "UTF8", "--no-locale"
+        )
         with open(f"{self.folder}/data/pg_hba.conf", "r+") as file:
             rules = file.read()
             file.seek(0)

@@ -63,7 +63,7 @@ def test_refresh_reads_new_rows_and_a_failed_one_keeps_the_rows(items: Items) ->
     assert (len(rows), rows[5]) == (41, 5)
 
 
-@each_database
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -79,6 +79,12 @@ def test_bad_queries_are_named(items: Items, query: str, message: str) -> None:
     with pytest.raises(QueryError, match=message) as caught:
         SQLDataset(query, items.url, parameters={"other": 1} if "missing" in query else None)
     assert query in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+def test_a_query_that_is_refused_is_named(items: Items) -> None:
+    with pytest.raises(QueryError, match="colour"):
+        SQLDataset("SELECT colour FROM items", items.url)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "duckdb"], indirect=True)
@@ -98,7 +104,8 @@ def test_queries_cannot_write(items: Items) -> None:
 def test_postgresqls_values_come_exactly(items: Items) -> None:
     query = """SELECT true AS yes, 1763668414462081127.1429 AS number, DATE '2026-02-03' AS day,
         TIMESTAMPTZ '2026-02-03 04:05:06.789+02' AS moment, TIMESTAMP '2026-02-03 04:05:06' AS local,
-        'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid AS id, ARRAY[1, 2, NULL] AS list, '{"a": [1, null]}'::jsonb AS json,
+        'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid AS id, ARRAY[1, 2, NULL] AS list,
+        '{"a": [1, null]}'::jsonb AS json,
         '%' AS percent, 7::smallint AS small, INTERVAL '1 day' AS span, NULL::text AS nothing"""
     row = SQLDataset(query, items.url)[0]
     assert row["moment"].utcoffset() is not None
@@ -118,9 +125,7 @@ def test_postgresqls_values_come_exactly(items: Items) -> None:
         "nothing": None,
     }
     assert row == expected
-    assert {name: type(value) for name, value in row.items()} == {
-        name: type(value) for name, value in expected.items()
-    }
+    assert {name: type(value) for name, value in row.items()} == {name: type(value) for name, value in expected.items()}
 
 
 @pytest.mark.parametrize("kind", ["duckdb"], indirect=True)

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import numpy as np
+
 from stoker.datasets.base import Dataset
+from stoker.datasets.column import TextColumn
 from stoker.datasets.combining import absolute
 from stoker.errors import QueryError
 from stoker.sources.sql.find_database import database_of
 from stoker.sources.sql.open_connection import connect
-from stoker.sources.sql.records import RecordsInArrays, row_of
+from stoker.sources.sql.records import row_of
 
 
 class SQLDataset(Dataset[Any]):
@@ -77,13 +80,14 @@ class SQLDataset(Dataset[Any]):
         Raises:
             FileNotFoundError, DatabaseConnectionError, QueryError: as for the class. The rows stay as they were.
         """
-        records = RecordsInArrays()
+        buffer, lengths = bytearray(), [np.zeros(1, np.int64)]
         with closing(connect(self._database, self.query)) as connection:
             selection = connection.select(self.query, self._parameters, self.query)
             while len((some := selection.fetch_records()).lengths):
-                records.add(some)
+                buffer += some.data
+                lengths.append(np.frombuffer(some.lengths, np.int64))
             selection.close()
-        rows = records.column()
+        rows = TextColumn(np.frombuffer(buffer, np.uint8), np.cumsum(np.concatenate(lengths)), bytes, None)
         if not len(rows):
             raise QueryError(f"{self.query!r} selects no rows of {self._database.shown}")
         self._columns, self._rows = selection.columns, rows

@@ -31,8 +31,8 @@ def to_json(value: Any) -> Any:
         return value
     if kind not in _KINDS:
         raise QueryError(
-            f"a key has the value {value!r:.100} of type {kind.__name__}, which a state cannot hold: choose a column of "
-            "numbers, texts, times or UUIDs, or convert it in the query"
+            f"a key has the value {value!r:.100} of type {kind.__name__}, which a state cannot hold: choose a column "
+            "of numbers, texts, times or UUIDs, or convert it in the query"
         )
     return {kind.__name__: _KINDS[kind][0](value)}
 

@@ -35,17 +35,15 @@ def cuts_between(
         raise QueryError(f"{query!r} selects no rows of {database.shown}")
     if keys < count:
         raise QueryError(
-            f"{count - keys:,} of the {count:,} rows of {query!r} have NULL as key {key!r}: leave them out by WHERE, or "
-            "choose another key"
+            f"{count - keys:,} of the {count:,} rows of {query!r} have NULL as key {key!r}: leave them out by WHERE, "
+            "or choose another key"
         )
     numbers = [1 + count * part // parts for part in range(1, parts)]
     if not numbers:
         return []
     numbered = f"SELECT {name}, ROW_NUMBER() OVER (ORDER BY {name}) AS stoker_number FROM {rows}"
     wanted = ", ".join(map(str, sorted(set(numbers))))
-    found = all_of(
-        f"SELECT stoker_number, {name} FROM ({numbered}) stoker_numbered WHERE stoker_number IN ({wanted})"
-    )
+    found = all_of(f"SELECT stoker_number, {name} FROM ({numbered}) stoker_numbered WHERE stoker_number IN ({wanted})")
     by_number = dict(found)
     missing = [number for number in numbers if number not in by_number]
     if missing:
@@ -81,6 +79,11 @@ def select_range(
         parameters = [*(parameters or ()), *(value for _, value in bound.values())]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return f"SELECT * FROM {_subquery(query)}{where} ORDER BY {name}", parameters
+
+
+def select_nothing(query: str) -> str:
+    """Returns the statement that selects the columns of a query and none of its rows."""
+    return f"SELECT * FROM {_subquery(query)} WHERE 1 = 0"
 
 
 def _subquery(query: str) -> str:

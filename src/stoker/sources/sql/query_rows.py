@@ -7,7 +7,6 @@ import operator
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 from stoker.datasets._stream.fingerprint import added
@@ -16,73 +15,49 @@ from stoker.datasets._stream.worker_share import OfWorker
 from stoker.datasets.stream import State, Stream, StreamIterator
 from stoker.errors import QueryError, StateFormatError, StateMismatchError
 from stoker.sources.sql.connection import Connection, Selection
-from stoker.sources.sql.database import Parameters, Row
-from stoker.sources.sql.find_database import database_of
+from stoker.sources.sql.database import Row
 from stoker.sources.sql.key_json import from_json, to_json
-from stoker.sources.sql.key_ranges import cuts_between, select_range
 from stoker.sources.sql.open_connection import connect
+from stoker.sources.sql.row_query import RowQuery
 
 
 class QueryRows(Stream[dict[str, Any]]):
-    """The rows of a query, as dicts. Arguments and errors are those of `SQLStream`.
+    """The rows of a query, as dicts.
 
-    Attributes:
-        cuts: the keys at which the parts but the first begin; empty without a key.
+    Args:
+        query: the query.
+        parts: the number of parts, or the keys at which the parts but the first begin. Without a key, there is one.
+
+    Raises:
+        as `SQLStream`.
     """
 
-    def __init__(
-        self, query: str, url: str, key: str | None, parts: int | list[Any], parameters: Parameters
-    ) -> None:
-        self.query = query
-        self.database = database_of(url)
-        self.key = key
-        self.parameters = parameters
-        with closing(connect(self.database, query)) as connection:
-            text, bound = self.statement(None, None)
-            selection = connection.select(text, bound, query)
-            selection.close()
-            if key is not None and key not in selection.columns:
-                raise QueryError(
-                    f"{query!r} selects no column {key!r}, which is to be the key. Its columns are {selection.columns}"
-                )
-        self.cuts = [] if key is None else parts if isinstance(parts, list) else self._cuts_of(parts)
-        self._numbers = range(len(self.cuts) + 1)
-
-    def _cuts_of(self, parts: int) -> list[Any]:
-        assert self.key is not None
-        with closing(connect(self.database, self.query)) as connection:
-            cuts = cuts_between(connection, self.database, self.query, self.parameters, self.key, parts)
-        for cut in cuts:
-            to_json(cut)
-        return cuts
+    def __init__(self, query: RowQuery, parts: int | list[Any]) -> None:
+        self._query = query
+        self._cuts = query.cuts(parts)
+        self._numbers = range(len(self._cuts) + 1)
 
     @property
     def num_shards(self) -> int:
-        return sys.maxsize if self.key is None else len(self._numbers)
+        return sys.maxsize if self._query.key is None else len(self._numbers)
 
     def shard(self, num_shards: int, index: int) -> QueryRows:
         part = copy.copy(self)
-        if self.key is not None:
+        if self._query.key is not None:
             part._numbers = share_of(self._numbers, num_shards, index)
             return part
         if not isinstance(index, OfWorker):
             raise ValueError(
-                f"{self.query!r} cannot be shared out among {num_shards} ranks, since it has no key: name a column of "
-                "unique values by key="
+                f"{self._query.text!r} cannot be shared out among {num_shards} ranks, since it has no key: name a "
+                "column of unique values by key="
             )
         part._numbers = self._numbers[index::num_shards]
         return part
 
-    def statement(self, low: Any, high: Any) -> tuple[str, Parameters]:
-        """Returns the query of a range of keys, and its parameters; without a key, the query itself."""
-        if self.key is None:
-            return self.query, self.parameters
-        return select_range(self.database, self.query, self.parameters, self.key, low, high)
-
     def _begin(self, state: State | None) -> StreamIterator[dict[str, Any]]:
-        cuts = self.cuts if state is None else _cuts_in(state, self.cuts)
-        progress = ShardProgress(torchs_part(self._numbers), len(self.cuts) + 1, state)
-        return _RowIterator(self, cuts, progress)
+        cuts = self._cuts if state is None else _cuts_in(state, self._cuts)
+        progress = ShardProgress(torchs_part(self._numbers), len(self._cuts) + 1, state)
+        return _RowIterator(self._query, cuts, progress)
 
 
 def _cuts_in(state: State, cuts: list[Any]) -> list[Any]:
@@ -142,19 +117,22 @@ class _Place:
 class _RowIterator(StreamIterator[dict[str, Any]]):
     """Iterator of rows, at `_at` of the fetched rows `_fetched` of part `_number`, behind `_place`."""
 
-    def __init__(self, rows: QueryRows, cuts: list[Any], progress: ShardProgress) -> None:
-        self._rows = rows
+    def __init__(self, query: RowQuery, cuts: list[Any], progress: ShardProgress) -> None:
+        self._query = query
         self._cuts = cuts
         self._stored = [to_json(cut) for cut in cuts]
         self._progress = progress
-        self._is_keyed = rows.key is not None
+        self._is_keyed = query.key is not None
         self._begun = {number: _Place.of_state(stored, self._is_keyed) for number, stored in progress.begun.items()}
         self._process = os.getpid()
         self._connection: Connection | None = None
         self._number: int | None = None
         self._place = _Place()
-        self._failed = False
-        self._leave()
+        self._failed = False  # whether the last request for rows did, at this place
+        self._selection: Selection | None = None
+        self._columns: list[str] = []
+        self._fetched: Sequence[Row] = ()
+        self._at = 0
 
     def __next__(self) -> dict[str, Any]:
         while self._number is not None or self._next_part():
@@ -180,7 +158,7 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
             key = row[self._key_column]
             if key is None or key == place.key:
                 raise QueryError(
-                    f"{self._rows.query!r} selects a row with {self._rows.key!r} = {key!r}, "
+                    f"{self._query.text!r} selects a row with {self._query.key!r} = {key!r}, "
                     + ("which is no key" if key is None else "as in the row before: a key must be unique")
                 )
             place.key = key
@@ -213,7 +191,7 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
         self._progress.finish(self._number)
         self._number = self._selection = None
         if not self._is_keyed and not self._place.rows:
-            raise QueryError(f"{self._rows.query!r} selects no rows of {self._rows.database.shown}")
+            raise QueryError(f"{self._query.text!r} selects no rows of {self._query.database.shown}")
 
     def _fetch(self) -> bool:
         """Fetches the next rows of the part; returns whether there are any."""
@@ -240,21 +218,19 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
 
     def _opened(self) -> Selection:
         """Runs the query of the part, from the last row on."""
-        rows, number = self._rows, self._number
+        query, number = self._query, self._number
         assert number is not None
         if self._connection is None:
-            self._connection = connect(rows.database, rows.query)
+            self._connection = connect(query.database, query.text)
         low, high = self._place.key, None
         if self._is_keyed:
             low = self._cuts[number - 1] if low is None and number else low
             high = self._cuts[number] if number < len(self._cuts) else None
-        text, parameters = rows.statement(low, high)
-        selection = self._connection.select(text, parameters, rows.query)
+        text, parameters = query.statement(low, high)
+        selection = self._connection.select(text, parameters, query.text)
         self._columns = selection.columns
-        if self._is_keyed:
-            if rows.key not in self._columns:
-                raise QueryError(f"{rows.query!r} selects no column {rows.key!r} any more, only {self._columns}")
-            self._key_column = self._columns.index(rows.key)
+        if query.key is not None:
+            self._key_column = self._columns.index(query.key)
         self._behind = 1 if self._is_keyed else self._place.rows
         self._is_known = not self._place.is_begun()
         return selection
@@ -265,6 +241,8 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
         Raises:
             StateMismatchError: the last of them is another now.
         """
+        if self._is_keyed:
+            to_json(self._fetched[0][self._key_column])
         if self._is_known:
             return 0
         if self._is_keyed:  # that row may be gone
@@ -276,7 +254,7 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
             self._is_known = True
             if added(self._fetched[count - 1], 0) != self._place.checksum():
                 raise StateMismatchError(
-                    f"row {self._place.rows:,} of {self._rows.query!r} is another than it was, so the rows behind it "
+                    f"row {self._place.rows:,} of {self._query.text!r} is another than it was, so the rows behind it "
                     "cannot be told from those before. Add ORDER BY with unique values to the query, or name them by "
                     "key=; or was the table changed?"
                 )
@@ -284,9 +262,8 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
 
     def _leave(self) -> None:
         """Ends the query and the connection."""
-        self._selection: Selection | None = None
-        self._fetched: Sequence[Row] = ()
-        self._at = 0
+        self._selection = None
+        self._fetched, self._at = (), 0
         connection, self._connection = self._connection, None
         if connection is not None and self._process == os.getpid():
             connection.close()

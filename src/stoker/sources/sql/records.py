@@ -1,16 +1,14 @@
-"""Rows as records of bytes, which lie in two arrays and travel between processes."""
+"""Rows as records of bytes, which travel between processes. Imports little, for a clean interpreter's sake."""
 
 from __future__ import annotations
 
 import marshal
 import pickle
+from array import array
 from collections.abc import Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from itertools import accumulate, chain
+from typing import NamedTuple
 
-import numpy as np
-
-from stoker.datasets.column import Array, TextColumn
 from stoker.sources.sql.database import Row
 
 _PLAIN = {int, float, str, bytes, bool, type(None)}
@@ -23,16 +21,16 @@ class Records(NamedTuple):
     """Some rows.
 
     Attributes:
-        lengths: the number of bytes of each, as int64.
+        lengths: the number of bytes of each, as 64-bit integers.
         data: all of them.
     """
 
-    lengths: Array
+    lengths: array[int]
     data: bytes
 
     def rows(self) -> list[Row]:
         """Returns the rows."""
-        view, ends = memoryview(self.data), np.cumsum(self.lengths).tolist()
+        view, ends = memoryview(self.data), list(accumulate(self.lengths))
         return [row_of(view[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -50,28 +48,10 @@ def records_of(rows: Sequence[Row], is_plain: bool) -> Records:
             marshal.dumps(row) if _PLAIN.issuperset(map(type, row)) else pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
             for row in rows
         ]
-    return Records(np.fromiter(map(len, records), np.int64, len(records)), b"".join(records))
+    return Records(array("q", map(len, records)), b"".join(records))
 
 
 def row_of(record: memoryview) -> Row:
     """Returns the row of a record."""
     row: Row = pickle.loads(record) if record[0] == _PICKLE else marshal.loads(record)
     return row
-
-
-class RecordsInArrays:
-    """Collects records in one buffer, which grows in place."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._lengths = [np.zeros(1, np.int64)]
-
-    def add(self, records: Records) -> None:
-        """Appends records."""
-        self._buffer += records.data
-        self._lengths.append(records.lengths)
-
-    def column(self) -> TextColumn:
-        """Returns all records."""
-        offsets: Any = np.cumsum(np.concatenate(self._lengths))
-        return TextColumn(np.frombuffer(self._buffer, np.uint8), offsets, bytes, None)

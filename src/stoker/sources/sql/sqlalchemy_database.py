@@ -60,8 +60,8 @@ class SQLAlchemyDatabase(Database):
         """
         if parameters is not None and not isinstance(parameters, Mapping):
             raise TypeError(
-                f"parameters for {self.shown} are a {type(parameters).__name__}, expected a dict: SQLAlchemy binds them "
-                "by name, to :name in the query"
+                f"parameters for {self.shown} are a {type(parameters).__name__}, expected a dict: SQLAlchemy binds "
+                "them by name, to :name in the query"
             )
         handle.rollback()
         return _ResultCursor(handle.execute(_sqlalchemy().text(query), parameters or {}))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.sources.sql.query_rows import QueryRows
+from stoker.sources.sql.row_query import RowQuery
 
 PARTS = 32
 """Parts into which a stream with a key is cut, unless another number is asked for."""
@@ -81,7 +83,7 @@ class SQLStream(Stream[Any]):
         self.query = query
         self.key = key
         self._transform = transform
-        self._rows = QueryRows(query, url, key, _checked(PARTS if parts is None else parts), parameters)
+        self._rows = QueryRows(RowQuery(query, url, key, parameters), _checked(PARTS if parts is None else parts))
 
     @property
     def num_shards(self) -> int:
@@ -116,6 +118,6 @@ def _checked(parts: int | Sequence[Any]) -> int | list[Any]:
     cuts = list(parts)
     if any(isinstance(cut, str) for cut in cuts):
         raise TypeError("parts are texts, whose order is the database's: give their number, and it chooses the keys")
-    if any(cut is None for cut in cuts) or any(before >= after for before, after in zip(cuts, cuts[1:], strict=False)):
+    if any(cut is None for cut in cuts) or any(before >= after for before, after in itertools.pairwise(cuts)):
         raise ValueError("the keys in parts do not ascend: each must be greater than the one before it")
     return cuts
