@@ -50,6 +50,10 @@ class Items:
 
     def fill(self, count: int, start: int = 0) -> None:
         """Adds items: id, a name with a letter beyond ASCII, half of the id, one byte."""
+        if self.kind == "duckdb":  # its executemany takes a millisecond for each row
+            values = "i, 'ü' || i, i / 2, unhex(format('{:02x}', i % 256))"
+            self.change(f"INSERT INTO items SELECT {values} FROM range({start}, {start + count}) numbers(i)")
+            return
         rows = [(number, f"ü{number}", number / 2, bytes([number % 256])) for number in range(start, start + count)]
         self.change("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
 

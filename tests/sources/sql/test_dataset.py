@@ -6,6 +6,7 @@ import datetime
 import decimal
 import os
 import pickle
+import sys
 import threading
 import uuid
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from stoker import DataLoader, SQLDataset
-from stoker.errors import DatabaseConnectionError, QueryError
+from stoker.errors import DatabaseConnectionError, MissingExtraError, QueryError
+from stoker.sources.sql.duckdb_database import DuckDBDatabase
 from stoker.testing.datasets import DatasetSuite
 from tests.sources.sql.databases import KINDS, Items
 
@@ -51,7 +53,7 @@ def test_parameters_are_bound_not_formatted(items: Items) -> None:
 
 
 @each_database
-def test_refresh_reads_new_rows_and_a_failed_one_keeps_the_rows(items: Items) -> None:
+def test_refresh_reads_new_rows_or_keeps_the_old_ones(items: Items) -> None:
     rows = SQLDataset(ALL, items.url, transform=lambda row: row["id"])
     items.change("INSERT INTO items VALUES (99, 'new', 0, NULL)")
     assert len(rows) == 40
@@ -162,7 +164,7 @@ def test_no_thread_and_no_process_is_left(items: Items) -> None:
 @each_database
 def test_rows_of_large_values_and_many_rows_come_in_order(items: Items) -> None:
     items.change("DELETE FROM items")
-    many = [(number, "x" * (300_000 if number in (3, 700) else 3), 0.5, None) for number in range(1_000)]
+    many = [(number, "x" * (300_000 if number in (3, 120) else 3), 0.5, None) for number in range(200)]
     items.change("INSERT INTO items VALUES (?, ?, ?, ?)", many)
     rows = SQLDataset("SELECT id, name FROM items ORDER BY id", items.url)
     assert [(row["id"], len(row["name"])) for row in rows] == [(row[0], len(row[1])) for row in many]
@@ -248,6 +250,17 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         SQLDataset("SELECT 1", f"duckdb:///{tmp_path}/notes.db")
     with pytest.raises(QueryError, match=r"notes\.db refuses .*not a database"):
         SQLDataset("SELECT * FROM items", f"sqlite:///{tmp_path}/notes.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "package"), [("postgresql://h/d", "psycopg"), ("duckdb:///", "duckdb"), ("mysql://h/d", "sqlalchemy")]
+)
+def test_a_missing_driver_names_its_extra(url: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(DuckDBDatabase, "wants_clean_interpreter", False)
+    extra = "postgresql" if package == "psycopg" else package
+    with pytest.raises(MissingExtraError, match=rf"stoker\[{extra}\]"):
+        SQLDataset("SELECT 1", url)
 
 
 def test_positions_are_refused_where_names_are_needed(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import functools
 import os
 import pickle
 import random
+import select
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,7 +190,7 @@ def test_random_transforms_repeat_with_the_seed(items: Items) -> None:
     assert drawn(0) == drawn(1)
 
 
-def test_a_table_that_grows_is_read_whole_and_a_state_keeps_its_parts(items: Items) -> None:
+def test_a_table_that_grows_is_read_whole_by_old_states_too(items: Items) -> None:
     stream = SQLStream(f"{ALL};", items.url, key="id", parts=4)
     items.fill(20, start=40)
     assert ids(stream) == list(range(60))
@@ -245,6 +247,12 @@ def test_bad_queries_are_named(items: Items, query: str, key: str | None, messag
     with pytest.raises(QueryError, match=f"(?s){message}") as caught:
         SQLStream(query, items.url, key=key)
     assert query in str(caught.value)
+
+
+@in_process
+def test_rows_without_a_key_are_an_error_for_given_cuts_too(items: Items) -> None:
+    with pytest.raises(QueryError, match="NULL as key 'name'"):
+        SQLStream(ALL, items.url, key="name", parts=[])
 
 
 def test_a_query_without_rows_and_key_is_named(items: Items) -> None:
@@ -329,7 +337,7 @@ def test_a_server_that_stays_away_ends_the_epoch_with_errors(server: Any, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
-def test_a_row_that_cannot_be_read_does_not_take_those_before_it(items: Items) -> None:
+def test_an_unreadable_row_does_not_take_those_before_it(items: Items) -> None:
     items.change("UPDATE items SET name = CAST(x'ff' AS TEXT) WHERE id = 20")
     found, errors = _all(iter(SQLStream(ALL, items.url, key="id", parts=2)))
     assert found[:20] == list(range(20)) and errors and "is left out" in errors[-1].__notes__[0]
@@ -403,6 +411,49 @@ def test_an_abandoned_iterator_leaves_nothing(items: Items) -> None:
     next(iterator)
     assert pickle.loads(pickle.dumps(stream)).key == "id"
     del iterator, stream  # the fixture looks for processes and descriptors
+
+
+def test_a_killed_process_takes_its_interpreter_along(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    items = Items("duckdb", tmp_path, None)
+    items.fill(50_000)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            iterator = iter(SQLStream(ALL, items.url, key="id", parts=1))
+            next(iterator)
+            os.write(writer, str(iterator._connection._process.pid).encode())  # type: ignore[attr-defined]
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        interpreter = int(os.read(file.fileno(), 100))
+        ended = os.pidfd_open(interpreter)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert select.select([ended], [], [], 60)[0], "the interpreter runs on"
+        os.close(ended)
+
+
+def test_a_worker_that_dies_loses_no_row(server: Any, tmp_path: Path) -> None:
+    items = Items("postgresql", tmp_path, server)
+    items.fill(300)
+
+    def fatal(row: dict[str, Any]) -> int:
+        if row["id"] == 170 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return int(row["id"])
+
+    stream = SQLStream(ALL, items.url, key="id", parts=4, transform=fatal)
+    with (
+        DataLoader(stream, batch_size=8, num_workers=2, collate_fn=list) as loader,
+        pytest.warns(StokerWarning, match="worker"),
+    ):
+        found = sorted(number for batch in loader for number in batch)
+    assert found == list(range(300))
 
 
 @pytest.mark.long

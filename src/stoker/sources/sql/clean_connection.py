@@ -16,7 +16,7 @@ from typing import Any
 from stoker.errors import DatabaseConnectionError
 from stoker.sources.sql.connection import Connection, DirectConnection, Selection
 from stoker.sources.sql.database import Database, Parameters, Row
-from stoker.sources.sql.records import Records
+from stoker.sources.sql.records import RowRecords
 
 _COMMAND = """import json, sys
 sys.path[:] = json.loads(sys.stdin.buffer.readline())
@@ -99,9 +99,9 @@ class _CleanSelection(Selection):
     def fetch(self) -> Sequence[Row]:
         return self.fetch_records().rows()
 
-    def fetch_records(self) -> Records:
+    def fetch_records(self) -> RowRecords:
         try:
-            records: Records = self._connection._receive()
+            records: RowRecords = self._connection._receive()
         except BaseException:
             self._is_over = True
             raise

@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker.errors import QueryError
 from stoker.sources.sql.database import Cursor, Database, Parameters, Row
-from stoker.sources.sql.records import Records, records_of
+from stoker.sources.sql.records import RowRecords, records_of
 
 _MOST_ROWS = 8192
 _BYTES = 4 << 20
@@ -43,7 +43,7 @@ class Selection(ABC):
         """
 
     @abstractmethod
-    def fetch_records(self) -> Records:
+    def fetch_records(self) -> RowRecords:
         """Returns the next rows as records; none at the end. Raises as `fetch` does."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class _DirectSelection(Selection):
         self._rows = max(1, min(_GROWTH * self._rows, _MOST_ROWS, _BYTES // max(1, size)))
         return rows
 
-    def fetch_records(self) -> Records:
+    def fetch_records(self) -> RowRecords:
         return records_of(self.fetch(), self._database.is_plain)
 
     def close(self) -> None:

@@ -34,10 +34,7 @@ def cuts_between(
     if not count:
         raise QueryError(f"{query!r} selects no rows of {database.shown}")
     if keys < count:
-        raise QueryError(
-            f"{count - keys:,} of the {count:,} rows of {query!r} have NULL as key {key!r}: leave them out by WHERE, "
-            "or choose another key"
-        )
+        raise _null_keys(f"{count - keys:,} of the {count:,} rows", query, key)
     numbers = [1 + count * part // parts for part in range(1, parts)]
     if not numbers:
         return []
@@ -49,6 +46,20 @@ def cuts_between(
     if missing:
         raise QueryError(f"{query!r} has lost rows while its keys were listed: there is no row {missing[0]:,} any more")
     return [by_number[number] for number in numbers]
+
+
+def refuse_nulls(connection: Connection, database: Database, query: str, parameters: Parameters, key: str) -> None:
+    """Raises QueryError if a row has no key."""
+    name = database.quoted(key)
+    selection = connection.select(f"SELECT {name} FROM {_subquery(query)} WHERE {name} IS NULL", parameters, query)
+    found = selection.fetch()
+    selection.close()
+    if found:
+        raise _null_keys("some rows", query, key)
+
+
+def _null_keys(rows: str, query: str, key: str) -> QueryError:
+    return QueryError(f"{rows} of {query!r} have NULL as key {key!r}: leave them out by WHERE, or choose another key")
 
 
 def select_range(

@@ -17,7 +17,7 @@ _PICKLE = 0x80
 """How a pickle begins. A tuple of marshal's begins otherwise."""
 
 
-class Records(NamedTuple):
+class RowRecords(NamedTuple):
     """Some rows.
 
     Attributes:
@@ -34,7 +34,7 @@ class Records(NamedTuple):
         return [row_of(view[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def records_of(rows: Sequence[Row], is_plain: bool) -> Records:
+def records_of(rows: Sequence[Row], is_plain: bool) -> RowRecords:
     """Returns rows as records: by `marshal` if all values of a row are plain, else by pickle.
 
     Args:
@@ -48,7 +48,7 @@ def records_of(rows: Sequence[Row], is_plain: bool) -> Records:
             marshal.dumps(row) if _PLAIN.issuperset(map(type, row)) else pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
             for row in rows
         ]
-    return Records(array("q", map(len, records)), b"".join(records))
+    return RowRecords(array("q", map(len, records)), b"".join(records))
 
 
 def row_of(record: memoryview) -> Row:

@@ -9,7 +9,7 @@ from stoker.errors import QueryError
 from stoker.sources.sql.database import Parameters
 from stoker.sources.sql.find_database import database_of
 from stoker.sources.sql.key_json import to_json
-from stoker.sources.sql.key_ranges import cuts_between, select_nothing, select_range
+from stoker.sources.sql.key_ranges import cuts_between, refuse_nulls, select_nothing, select_range
 from stoker.sources.sql.open_connection import connect
 
 
@@ -53,6 +53,7 @@ class RowQuery:
                     f"{selection.columns}"
                 )
             if isinstance(parts, list):
+                refuse_nulls(connection, self.database, self.text, self.parameters, self.key)
                 return parts
             cuts = cuts_between(connection, self.database, self.text, self.parameters, self.key, parts)
         for cut in cuts:

@@ -46,7 +46,8 @@ class SQLStream(Stream[Any]):
         key: a column of the result whose values are unique and not NULL: numbers, texts, times or UUIDs. Rows with
             equal keys raise an error.
         parts: the number of parts; the database counts and numbers the rows once, when the stream is made. Or the keys
-            at which the rows are cut, ascending: k of them make k + 1 parts, and the database is asked nothing.
+            at which the rows are cut, ascending: k of them make k + 1 parts, and the database is only asked whether a
+            row has no key.
         parameters: as in `SQLDataset`.
         transform: a function of the row, whose result is the sample. Random numbers that it draws are the sample's own.
 
@@ -56,8 +57,8 @@ class SQLStream(Stream[Any]):
         ValueError: the URL cannot be read, or `parts` is less than 1, not ascending, or given without `key`.
         MissingExtraError: the driver is not installed.
         DatabaseConnectionError: the database cannot be opened or reached.
-        QueryError: the database refuses the query; there is no column `key`; with `key` and a number of parts, there
-            are no rows, or a row has no key.
+        QueryError: the database refuses the query; there is no column `key`; with `key`, a row has no key,
+            or there are no rows to cut into parts.
 
     While iterating:
         DatabaseConnectionError: the connection has ended.
