@@ -460,13 +460,7 @@ def test_a_worker_that_dies_loses_no_row(server: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
 @pytest.mark.parametrize("key", ["id", None])
 def test_memory_of_a_million_rows_is_bounded(items: Items, key: str | None) -> None:
-    for start in range(0, 8):
-        numbers = range(40 + start * 125_000, 40 + (start + 1) * 125_000)
-        if items.kind == "duckdb":
-            table = f"range({numbers.start}, {numbers.stop}) numbers(i)"
-            items.change(f"INSERT INTO items SELECT i, 'name ' || i, i / 2, NULL FROM {table}")
-        else:
-            items.change("INSERT INTO items VALUES (?, ?, ?, NULL)", [(n, f"name {n}", n / 2) for n in numbers])
+    items.fill(1_000_000, start=40)
     if items.kind != "duckdb":
         items.change("CREATE INDEX items_by_id ON items (id)")
     reader, writer = os.pipe()
