@@ -25,12 +25,12 @@ class SQLDataset(Dataset[Any]):
     gives, exactly. Rows keep the order of the query: without ORDER BY, the database decides it.
 
     Memory: 8 bytes for each row, 5 for an integer of 32 bits, 9 for a float, and some 2 bytes beside those of a text. A
-    row with a value of another type (`datetime`, `Decimal`, `UUID`, a list) takes 60 bytes more, and some 40 for each
-    such value. Beside the arrays, 4 MB of rows are in memory while the query is read. Thread safe, except `refresh`.
+    value of another type (`datetime`, `Decimal`, `UUID`, a list) takes 50 to 100 bytes. Beside the arrays, 4 MB of rows
+    are in memory while the query is read. Thread safe, except `refresh`.
 
     Args:
-        query: a statement that selects rows. It cannot write to SQLite, DuckDB and PostgreSQL; nothing that it writes
-            elsewhere is committed.
+        query: a statement that selects rows. It cannot change a database of SQLite, DuckDB or PostgreSQL; elsewhere
+            nothing that it writes is committed.
         url: the database. It is opened for reading, and closed again.
 
             - `sqlite:///relative/path`, `sqlite:////absolute/path`.

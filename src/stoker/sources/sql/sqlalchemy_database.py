@@ -26,7 +26,7 @@ class SQLAlchemyDatabase(Database):
         scheme = url.partition("://")[0]
         try:
             parts = sqlalchemy.make_url(url)
-            self._dialect = parts.get_dialect()()
+            parts.get_dialect()
         except sqlalchemy.exc.ArgumentError:  # its text may quote the password; a subclass for an unknown scheme
             raise ValueError(
                 f"SQLAlchemy cannot read a URL of scheme {scheme!r}: it needs a dialect of that name, the form "
@@ -79,7 +79,8 @@ class SQLAlchemyDatabase(Database):
         return f":{name}"
 
     def quoted(self, name: str) -> str:
-        quoted: str = self._dialect.identifier_preparer.quote_identifier(name)
+        dialect = _sqlalchemy().make_url(self._url).get_dialect()()
+        quoted: str = dialect.identifier_preparer.quote_identifier(name)
         return quoted
 
 
