@@ -3,7 +3,8 @@
 Rows of an integer, a text and a float from SQLite, and from PostgreSQL where `--postgresql` names a database in which
 the table `stoker_benchmark` may be made. By index: `SQLDataset` beside a list of tuples (`fetchall`) and a pandas
 DataFrame; what counts is the time until all rows are there, and by how much the process has grown. In sequence:
-`SQLStream` in one process, without workers, beside a bare loop that makes dicts of the rows of a cursor.
+`SQLStream` in one process, without workers, beside a bare loop that makes dicts of the rows of a cursor, and, from
+PostgreSQL, of those of ADBC's Arrow batches.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ def cases(options: argparse.Namespace) -> list[Case]:
     for database, url in urls.items():
         for store, names, goal in (
             ("by index", ("stoker", "list of tuples", "pandas"), Goal(MEMORY, against="list of tuples", at_most=1)),
-            ("in sequence", ("stoker", "bare cursor"), Goal(MEMORY, at_most=50)),
+            ("in sequence", ("stoker", "bare cursor", "ADBC"), Goal(MEMORY, at_most=50)),
         ):
+            if database == "SQLite":
+                names = tuple(name for name in names if name != "ADBC")
             runs = {rival: {"rival": rival, "store": store, "url": url, "rows": rows} for rival in names}
             found.append(Case(f"{database}, {rows:,} rows {store}", runs, [goal]))
     return found
@@ -77,16 +80,40 @@ def by_index(rival: str, url: str, rows: int) -> Figures:
 def in_sequence(rival: str, url: str, rows: int) -> Figures:
     import stoker
 
+    if rival == "ADBC":
+        try:
+            import adbc_driver_postgresql.dbapi
+            import pyarrow  # noqa: F401
+        except ImportError:
+            return dict.fromkeys((READ, MEMORY), rivals.NOT_INSTALLED)
+        adbc_driver_postgresql.dbapi.connect(url).close()
     stoker.SQLDataset("SELECT 1 AS one", url)  # imports
     before, began = method.memory_of_all(), time.perf_counter()
     most = count = 0
-    for _ in stoker.SQLStream(QUERY, url, key="id") if rival == "stoker" else bare(url):
+    rows_of = {"stoker": stream, "bare cursor": bare, "ADBC": adbc}[rival]
+    for _ in rows_of(url):
         count += 1
         if count % 100_000 == 0:
             most = max(most, method.memory_of_all())
     took = time.perf_counter() - began
     assert count == rows
     return {READ: took, MEMORY: (max(most, method.memory_of_all()) - before) / 1e6}
+
+
+def stream(url: str) -> Iterator[dict[str, Any]]:
+    import stoker
+
+    return iter(stoker.SQLStream(QUERY, url, key="id"))
+
+
+def adbc(url: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of Arrow batches, which ADBC reads by COPY."""
+    import adbc_driver_postgresql.dbapi
+
+    with adbc_driver_postgresql.dbapi.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(f"{QUERY} ORDER BY id")
+        for batch in cursor.fetch_record_batch():
+            yield from batch.to_pylist()
 
 
 def bare(url: str) -> Iterator[dict[str, Any]]:
