@@ -102,6 +102,8 @@ def test_shares_hold_each_row_once(items: Items, shares: int) -> None:
     assert all(part == sorted(part) for part in parts)
     assert sorted(number for part in parts for number in part) == list(range(40))
     assert max(map(len, parts)) - min(map(len, parts)) <= 7
+    ranks = [ids(stream.shard(2, rank).shard(2, worker)) for rank in range(2) for worker in range(2)]
+    assert sorted(number for part in ranks for number in part) == list(range(40))
 
 
 @in_process
