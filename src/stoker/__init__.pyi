@@ -50,6 +50,7 @@ from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
 from stoker.errors import CompressedFileError as CompressedFileError
 from stoker.errors import CSVHeaderError as CSVHeaderError
+from stoker.errors import DatabaseConnectionError as DatabaseConnectionError
 from stoker.errors import DeviceInWorkerError as DeviceInWorkerError
 from stoker.errors import DuplicateKeyError as DuplicateKeyError
 from stoker.errors import EmptyBatchError as EmptyBatchError
@@ -151,7 +152,8 @@ from stoker.sources.mds.dataset import MDSDataset as MDSDataset
 from stoker.sources.megatron import MegatronTokens as MegatronTokens
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
-from stoker.sources.sql import SQLDataset as SQLDataset
+from stoker.sources.sql.dataset import SQLDataset as SQLDataset
+from stoker.sources.sql.stream import SQLStream as SQLStream
 from stoker.sources.tar.dataset import TarDataset as TarDataset
 from stoker.sources.tar.index import index_shards as index_shards
 from stoker.sources.tar.stream import TarStream as TarStream

@@ -9,6 +9,7 @@
     ├── CSVHeaderError (ValueError)            a CSV file without names of columns, or with one name twice
     ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
     ├── CompressedFileError (ValueError)       a compressed file whose records are to be read by index
+    ├── DatabaseConnectionError (ConnectionError)   a database that cannot be reached, or ends the connection
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
     ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
@@ -124,6 +125,11 @@ class CannotSendError(StokerError, TypeError):
 
 class CompressedFileError(StokerError, ValueError):
     """A file is compressed, so its records cannot be read by index: the message names the stream that reads it."""
+
+
+class DatabaseConnectionError(StokerError, ConnectionError):
+    """A database cannot be opened or reached, or ends the connection: the message names it, but neither user nor
+    password."""
 
 
 class DeviceInWorkerError(StokerError, RuntimeError):
@@ -288,7 +294,7 @@ class QuarantineError(StokerError, OSError):
 
 
 class QueryError(StokerError, ValueError):
-    """An SQL query cannot run, or selects no rows, or two columns of one name."""
+    """An SQL query cannot run, selects no rows, two columns of one name, or a key that is not unique."""
 
 
 class RecordError(StokerError, ValueError):

@@ -71,22 +71,11 @@ ARROWS: dict[str, set[str]] = {
 }
 
 LAZY = {
-    "PIL",
-    "backports",
-    "compression",
-    "confluent_kafka",
-    "google_crc32c",
-    "h5py",
-    "lmdb",
-    "obstore",
-    "pyarrow",
-    "torch",
-    "zarr",
+    *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
+    *("psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
 }
 """Packages that a program may lack: they are imported in functions alone."""
-THIRD_PARTY = {
-    *("numpy", "cloudpickle"),
-}
+THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
 OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib"}}

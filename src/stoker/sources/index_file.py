@@ -13,10 +13,13 @@ import logging
 import os
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+
+from stoker.sources.places import Place, places_of
 
 _OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records)\.index(?:\.[0-9a-f]{8}\.partial)?", re.DOTALL)
 """The names of indexes, and of those that are being written."""
@@ -27,8 +30,13 @@ _log = logging.getLogger("stoker")
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def without_indexes(paths: list[str]) -> list[str]:
-    """Returns the paths that are not indexes of others among them: a pattern such as `data/*` finds both."""
+def files_of(files: Place | Iterable[Place]) -> list[str]:
+    """Returns the local files that places stand for, without indexes of others among them: `data/*` finds both.
+
+    Raises:
+        FileNotFoundError, ValueError: as `places_of` says.
+    """
+    paths = places_of(files, "files", only_local=True)
     given = set(paths)
     return [path for path in paths if (match := _OF_INDEX.fullmatch(path)) is None or match[1] not in given]
 

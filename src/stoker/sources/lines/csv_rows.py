@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stoker.errors import CSVHeaderError, SchemaMismatchError
-from stoker.sources.index_file import without_indexes
+from stoker.sources.index_file import files_of
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.column_types import Convert, functions_of, missing_column
 from stoker.sources.lines.cutting import Cutting, check_encoding, one_byte
@@ -14,7 +14,7 @@ from stoker.sources.lines.json_lines import checked_columns
 from stoker.sources.lines.parsing import CSVParser, FieldParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.lines.text_lines import checked_transform
-from stoker.sources.places import Place, places_of
+from stoker.sources.places import Place
 
 
 class CSVDataset(RecordDataset):
@@ -77,9 +77,7 @@ class CSVDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        records = IndexedRecords(
-            without_indexes(places_of(files, "files", only_local=True)), cutting, encoding, "CSVStream"
-        )
+        records = IndexedRecords(files_of(files), cutting, encoding, "CSVStream")
         header = _header_of(records.files, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
@@ -138,7 +136,7 @@ class CSVStream(RecordStream):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        paths = without_indexes(places_of(files, "files", only_local=True))
+        paths = files_of(files)
         header = _header_of(paths, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns

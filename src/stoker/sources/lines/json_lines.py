@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from stoker.sources.index_file import without_indexes
+from stoker.sources.index_file import files_of
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.cutting import Cutting, check_encoding
 from stoker.sources.lines.parsing import JSONParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.lines.text_lines import checked_transform
-from stoker.sources.places import Place, places_of
+from stoker.sources.places import Place
 
 _CUTTING = Cutting(skips_blank=True)
 
@@ -59,9 +59,7 @@ class JSONLinesDataset(RecordDataset):
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
-        records = IndexedRecords(
-            without_indexes(places_of(files, "files", only_local=True)), _CUTTING, encoding, "JSONLinesStream"
-        )
+        records = IndexedRecords(files_of(files), _CUTTING, encoding, "JSONLinesStream")
         super().__init__(records, parser, 0, transform)
 
 
@@ -106,9 +104,7 @@ class JSONLinesStream(RecordStream):
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
         super().__init__(
-            UntransformedRecords(
-                without_indexes(places_of(files, "files", only_local=True)), _CUTTING, parser, encoding
-            ),
+            UntransformedRecords(files_of(files), _CUTTING, parser, encoding),
             transform,
         )
 

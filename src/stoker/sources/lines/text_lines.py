@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stoker.sources.index_file import without_indexes
+from stoker.sources.index_file import files_of
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.cutting import Cutting, check_encoding
 from stoker.sources.lines.parsing import TextParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
-from stoker.sources.places import Place, places_of
+from stoker.sources.places import Place
 
 
 class TextLineDataset(RecordDataset):
@@ -57,9 +57,7 @@ class TextLineDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
-        records = IndexedRecords(
-            without_indexes(places_of(files, "files", only_local=True)), Cutting(), encoding, "TextLineStream"
-        )
+        records = IndexedRecords(files_of(files), Cutting(), encoding, "TextLineStream")
         super().__init__(records, TextParser(encoding, errors), 0, transform)
 
 
@@ -109,9 +107,7 @@ class TextLineStream(RecordStream):
         encoding = check_encoding(encoding, errors)
         parser = TextParser(encoding, errors)
         super().__init__(
-            UntransformedRecords(
-                without_indexes(places_of(files, "files", only_local=True)), Cutting(), parser, encoding
-            ),
+            UntransformedRecords(files_of(files), Cutting(), parser, encoding),
             transform,
         )
 

@@ -11,10 +11,10 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import CompressedFileError, FileChangedError, RecordError
-from stoker.sources.index_file import without_indexes
+from stoker.sources.index_file import files_of
 from stoker.sources.lines.opened_text import compression_of
 from stoker.sources.per_process import OpenFiles
-from stoker.sources.places import Place, places_of
+from stoker.sources.places import Place
 from stoker.sources.storage import LocalStorage
 from stoker.sources.tfrecord.example import ExampleDecoder
 from stoker.sources.tfrecord.framing import HEAD, checksum, data_of, length_of, record_offsets
@@ -78,7 +78,7 @@ class TFRecordDataset(Dataset[Any]):
         self._check = check
         crc = checksum() if check else None
         storage = LocalStorage()
-        self.files = without_indexes(places_of(files, "files", only_local=True))
+        self.files = files_of(files)
         self._open = OpenFiles(storage)
         self._versions = []
         offsets = []

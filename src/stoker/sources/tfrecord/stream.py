@@ -14,9 +14,9 @@ from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import MissingExtraError, RecordError, ShardError, StateFormatError, StateMismatchError
-from stoker.sources.index_file import without_indexes
+from stoker.sources.index_file import files_of
 from stoker.sources.lines.opened_text import check_zstd, decompressed
-from stoker.sources.places import Place, places_of
+from stoker.sources.places import Place
 from stoker.sources.tfrecord.dataset import decoder_of
 from stoker.sources.tfrecord.example import ExampleDecoder
 from stoker.sources.tfrecord.framing import HEAD, TAIL, checksum, data_of, length_of
@@ -71,7 +71,7 @@ class TFRecordStream(Stream[Any]):
         decoder = decoder_of(columns, scalars, decode, transform)
         if check:
             checksum()
-        self.files = without_indexes(places_of(files, "files", only_local=True))
+        self.files = files_of(files)
         check_zstd(self.files)
         self._source = ExampleStream(self.files, decoder, check)
         self._transform = transform

@@ -1,0 +1,1 @@
+"""Rows of SQL queries: by index, and as a stream."""
