@@ -14,8 +14,9 @@ from stoker.cli.command_error import CommandError
 from stoker.cli.output import print_json
 from stoker.cli.status_line import standard_error
 from stoker.errors import StokerError
-from stoker.sources.places import places_of, shown
+from stoker.sources.places import places_of
 from stoker.sources.tar.index import SUFFIX, index_shards, loaded
+from stoker.sources.urls import shown
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from stoker.datasets.gather import Array, Indices, copy_rows
 from stoker.errors import FileChangedError
 from stoker.sources.arrays.stored import FileContents, StoredArray
+from stoker.sources.storage import Version
 
 
 class MappedFile:
@@ -29,7 +30,7 @@ class MappedFile:
         descriptor = os.open(contents.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
-            if (status.st_size, status.st_mtime_ns) != contents.version:
+            if Version(status.st_size, status.st_mtime_ns) != contents.version:
                 raise changed(contents, status.st_size)
             self._map = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
         finally:
