@@ -264,3 +264,17 @@ def save_grey() -> Callable[[int], bytes]:
         return file.getvalue()
 
     return saved
+
+
+def test_cached_epoch_is_read_from_the_disk(bucket: Bucket, shards: list[str], tmp_path: Path) -> None:
+    images = [bucket.put(f"{number}.bin", bytes([number]) * 9) for number in range(3)]
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_size": 1 << 30}
+    streams = [TarDataset(shards, **options), TarStream(shards, **options), ImageFiles(images, loader=len, **options)]
+    for stream in streams:
+        first = [repr(sample) for sample in DataLoader(stream, batch_size=None, num_workers=1)]
+        held = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file())
+        assert len(first) in (14, 3) and held > 0
+        assert [repr(sample) for sample in DataLoader(stream, batch_size=None, num_workers=1)] == first
+    assert held > sum(map(len, images))
+    with pytest.raises(ValueError, match="needs a limit in bytes"):
+        TarDataset(shards, cache=tmp_path / "cache")

@@ -13,6 +13,7 @@ from stoker.datasets.column import Array, NumberColumn, TextColumn
 from stoker.datasets.columnar import Columns, columns, of_columns, stores_of
 from stoker.errors import LabelCountError
 from stoker.sources import read_image, tables
+from stoker.sources.cached_storage import CachedStorage, cached
 from stoker.sources.object_store import ObjectStorage
 from stoker.sources.urls import is_remote, shown
 
@@ -44,6 +45,9 @@ class ImageFiles(Dataset[Any]):
         root: a folder, or a URL of one, that relative paths start from.
         classes: names of the classes in the order of their indices. None takes the sorted names that occur.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Attributes:
         classes: names of the classes; empty if labels are no names.
@@ -75,13 +79,16 @@ class ImageFiles(Dataset[Any]):
         root: Path | None = None,
         classes: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         self.transform = transform
         self.target_transform = target_transform
         self.loader: Callable[[Any], Any] = read_image.read_rgb if loader is None else loader
         self.root = None if root is None else os.path.expanduser(os.fspath(root))
         self._storage_options = storage_options
-        self._storage: ObjectStorage | None = None
+        self._storage: ObjectStorage | CachedStorage | None = None
+        self._cache = cache, cache_size
         images_column = _images(images)
         self.images: Sequence[Any] = of_columns(images_column)
         self.classes: list[str] = []
@@ -193,7 +200,7 @@ class ImageFiles(Dataset[Any]):
 
     def _contents(self, url: str) -> bytes:
         if self._storage is None:
-            self._storage = ObjectStorage(self._storage_options)
+            self._storage = _remote(self._storage_options, *self._cache)
         return self._storage.read_whole(url)
 
     def _source(self, index: int) -> Any:
@@ -201,6 +208,14 @@ class ImageFiles(Dataset[Any]):
         if self.root is None or not isinstance(source, str) or is_remote(source):
             return source
         return os.path.join(self.root, source)
+
+
+def _remote(
+    storage_options: Mapping[str, Any] | None, cache: str | os.PathLike[str] | None, cache_size: int | None
+) -> ObjectStorage | CachedStorage:
+    storage = ObjectStorage(storage_options)
+    kept = cached(storage, cache, cache_size, name=str((storage_options or {}).get("endpoint", "")))
+    return kept if isinstance(kept, CachedStorage) else storage
 
 
 def _images(images: Iterable[Any] | TextColumn) -> TextColumn:

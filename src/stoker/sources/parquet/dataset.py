@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,9 @@ class ParquetDataset(Dataset[Any]):
         columns: names of the columns to read, in the order of the sample; None for all, in the order of the first file.
         transform: a function of the dict, whose result is the sample.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -63,10 +67,12 @@ class ParquetDataset(Dataset[Any]):
         columns: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        self._groups = RowGroups(files, columns, storage_options)
+        self._groups = RowGroups(files, columns, storage_options, cache, cache_size)
         self._transform = transform
         self.files = self._groups.files
         self.columns = self._groups.columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -44,6 +45,9 @@ class RowGroups:
         files: places of files, as `places_of` takes them.
         columns: names of the columns to read; None for all.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -67,6 +71,8 @@ class RowGroups:
         files: Place | Iterable[Place],
         columns: Sequence[str] | None,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         if isinstance(columns, str):
             raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
@@ -74,7 +80,7 @@ class RowGroups:
             raise ValueError("columns is an empty list: name at least one column, or leave it out to read all")
         self._process: PerProcess[_OpenFiles] = PerProcess(_OpenFiles)
         self._places = places_of(files, "Parquet files", storage_options)
-        self._storage = storage_of(self._places, storage_options)
+        self._storage = storage_of(self._places, storage_options, cache, cache_size)
         self.files = [shown(path) for path in self._places]
         self.sizes: list[int] = []
         self.first_groups: list[int] = []

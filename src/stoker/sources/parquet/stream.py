@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,6 +41,9 @@ class ParquetStream(Stream[Any]):
         transform: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's
             own.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -66,10 +70,12 @@ class ParquetStream(Stream[Any]):
         columns: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        self._groups = RowGroups(files, columns, storage_options)
+        self._groups = RowGroups(files, columns, storage_options, cache, cache_size)
         self._transform = transform
         self._rows = RowStream(self._groups)
         self.files = self._groups.files

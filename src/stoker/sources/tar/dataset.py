@@ -50,6 +50,9 @@ class TarDataset(Dataset[Any]):
         index_folder: a folder of this machine for the indexes. None for beside the shards, or for remote ones the
             user's cache folder (`~/.cache/stoker/indexes`); an index beside a remote shard is used, too.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -77,11 +80,13 @@ class TarDataset(Dataset[Any]):
         transform: Callable[[dict[str, Any]], Any] | None = None,
         index_folder: Folder | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         self._decoder = SampleDecoder(decode, transform)
         self._places, self._claims = _shards_of(places_of(shards, "shards", storage_options))
         self.shards = [shown(path) for path in self._places]
-        storage = storage_of(self._places, storage_options)
+        storage = storage_of(self._places, storage_options, cache, cache_size)
         self._files = OpenFiles(storage)
         indexes = []
         for path, file in zip(self._places, opened_all(storage, self._places), strict=True):

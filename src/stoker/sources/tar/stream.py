@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -62,6 +63,9 @@ class TarStream(Stream[Any]):
             sample's own.
         index_folder: where indexes of shards may lie, as in `TarDataset`.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -87,13 +91,15 @@ class TarStream(Stream[Any]):
         transform: Callable[[dict[str, Any]], Any] | None = None,
         index_folder: Folder | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         if operator.index(buffer_size) < 0:
             raise ValueError(f"buffer_size is {buffer_size}, expected 0 or more")
         places = places_of(shards, "shards", storage_options)
         self.shards = [shown(path) for path in places]
         self._decoder = SampleDecoder(decode, transform)
-        storage = storage_of(places, storage_options)
+        storage = storage_of(places, storage_options, cache, cache_size)
         undecoded = UndecodedTarStream(places, storage, operator.index(seed) if shuffle else None, index_folder)
         self._source: ShuffleDataset[Any] | UndecodedTarStream = (
             ShuffleDataset(undecoded, buffer_size, seed) if buffer_size else undecoded
