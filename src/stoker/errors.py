@@ -42,8 +42,8 @@
     ├── MissingColumnError (ValueError, KeyError)   a column that a file does not have
     ├── MissingExtraError (ImportError)        an optional package that is not installed
     ├── MissingKeyError (KeyError)             a key that is not in its file
-    ├── PackError (ValueError)                 a dataset or folder that cannot be packed
     ├── ObjectStoreError (OSError)             an object store that cannot be reached, or answers with errors
+    ├── PackError (ValueError)                 a dataset or folder that cannot be packed
     ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader

@@ -130,6 +130,8 @@ def found(name: str, backend: str) -> dict[str, Any]:
 
 
 CASES = [(name, backend) for name in LOADERS for backend in RAN.get(name, BACKENDS)]
+# clean workers import what the process of all tests has imported: seconds for each
+MARKED = [pytest.param(*case, marks=[pytest.mark.slow] if case[1] == "forkserver" else []) for case in CASES]
 
 
 def key(name: str, backend: str) -> str:
@@ -139,7 +141,7 @@ def key(name: str, backend: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::stoker.errors.StokerWarning")
-@pytest.mark.parametrize(("name", "backend"), CASES)
+@pytest.mark.parametrize(("name", "backend"), MARKED)
 def test_batches_and_states_are_those_of_before(name: str, backend: str) -> None:
     expected = json.loads(EXPECTED.read_text())[key(name, backend)]
     now = found(name, backend)
@@ -148,7 +150,7 @@ def test_batches_and_states_are_those_of_before(name: str, backend: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore::stoker.errors.StokerWarning")
-@pytest.mark.parametrize(("name", "backend"), CASES)
+@pytest.mark.parametrize(("name", "backend"), MARKED)
 def test_states_of_before_are_resumed(name: str, backend: str) -> None:
     expected = json.loads(EXPECTED.read_text())[key(name, backend)]
     for number, state in expected["states"].items():

@@ -73,7 +73,9 @@ def test_trainer_gets_no_threads_and_forks_workers_that_read(bucket: Bucket) -> 
 
     dataset = _Calls(read, 8)
     with DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork") as loader:
-        assert list(loader) == [[number, True] for number in range(8)]
+        # workers of a process that has loaded obstore read through the clean interpreter too
+        has_own = "obstore" not in sys.modules
+        assert list(loader) == [[number, has_own] for number in range(8)]
     assert threads() == before
 
 

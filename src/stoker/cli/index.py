@@ -15,7 +15,6 @@ from stoker.cli.output import print_json
 from stoker.cli.status_line import standard_error
 from stoker.errors import StokerError
 from stoker.sources.places import places_of
-from stoker.sources.tar.index import SUFFIX, index_shards, loaded
 from stoker.sources.urls import shown
 
 
@@ -68,6 +67,8 @@ def index(
 
 
 def _indexed(places: list[str], overwrite: bool) -> Iterator[IndexedShard]:
+    from stoker.sources.tar.index import SUFFIX, index_shards, loaded  # imports torch; other commands do without
+
     for place in places:
         is_new = overwrite or not os.path.exists(place + SUFFIX)
         try:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from stoker.cli.command_error import CommandError
 from stoker.cli.output import console_of, print_json, size
 from stoker.diagnostics.target import find
-from stoker.packing import pack as packing
-from stoker.sources.image_folder import ImageFolder
+
+if TYPE_CHECKING:
+    from stoker.packing.pack import PackResult
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
@@ -34,12 +35,15 @@ def pack(
     destination: Annotated[str, typer.Argument(metavar="DEST", help="A folder that is empty or does not exist.")],
     format: Annotated[PackFormat, typer.Option(help="What is written.")] = PackFormat.tar,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each CPU if not given.")] = None,
-    max_count: Annotated[int, typer.Option(min=1, help="Samples of a shard.")] = packing.COUNT,
+    max_count: Annotated[int, typer.Option(min=1, help="Samples of a shard.")] = 10_000,
     max_size: Annotated[str, typer.Option(help="Bytes of a tar shard: 500MB, 1GiB.")] = "1GiB",
     verify: Annotated[bool, typer.Option("--verify", help="Read all back, and compare.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Writes a dataset as tar shards with indexes, Parquet, LMDB or arrays. The same command goes on after a kill."""
+    from stoker.packing import pack as packing  # these import torch, and other commands do without
+    from stoker.sources.image_folder import ImageFolder
+
     dataset = ImageFolder(source) if os.path.isdir(source) else _dataset(source)
     limit = bytes_of(max_size)
     console = console_of(sys.stderr)
@@ -70,7 +74,7 @@ def pack(
     _print(done, as_json)
 
 
-def _print(done: packing.PackResult, as_json: bool) -> None:
+def _print(done: PackResult, as_json: bool) -> None:
     written = done.samples - done.began_at
     rate = written / done.seconds if written else 0.0
     if as_json:

@@ -13,7 +13,6 @@ from stoker.cli.output import check_writable, console_of, print_json, print_tabl
 from stoker.diagnostics.peek.class_balance import ClassBalance
 from stoker.diagnostics.peek.fields import FieldSummary
 from stoker.diagnostics.peek.open_source import open_source
-from stoker.diagnostics.peek.sheet import write_sheet
 from stoker.diagnostics.peek.source_peek import SourcePeek
 from stoker.diagnostics.peek.source_peek import peek as peek_at
 from stoker.errors import StokerError
@@ -50,6 +49,8 @@ def peek(
         raise CommandError(f"{source} cannot be opened: {error}") from error
     found = peek_at(opened, samples)
     if sheet is not None:
+        from stoker.diagnostics.peek.sheet import write_sheet  # imports torch; other commands do without
+
         write_sheet(opened, sheet, images)
     if as_json:
         print_json(found.as_dict())

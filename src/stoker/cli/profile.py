@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,10 +14,11 @@ from stoker.cli.command_error import CommandError
 from stoker.cli.output import console_of, print_json, print_table
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.target import find
-from stoker.loader._profile.loader_profile import LoaderProfile
-from stoker.loader._profile.profile_tables import heading, tables
-from stoker.loader._profile.profiling import Profiling
-from stoker.loader.dataloader import DataLoader
+
+if TYPE_CHECKING:
+    from stoker.loader._profile.loader_profile import LoaderProfile
+    from stoker.loader._profile.profiling import Profiling
+    from stoker.loader.dataloader import DataLoader
 
 
 def profile(
@@ -51,6 +52,8 @@ def ours(loader: Any, name: str, workers: int | None) -> DataLoader[Any]:
     """
     if loader is None:
         raise CommandError(f"{name} is a dataset: name the loader, or a function that makes it")
+    from stoker.loader.dataloader import DataLoader  # imports torch, and other commands do without
+
     changes = {} if workers is None else {"num_workers": workers}
     if isinstance(loader, DataLoader) and not changes:
         return loader
@@ -73,6 +76,8 @@ def run(profiling: Profiling, step_ms: float | None, tell: Callable[[int], None]
 
 def show(console: Console, profile: LoaderProfile) -> None:
     """Prints a profile."""
+    from stoker.loader._profile.profile_tables import heading, tables
+
     console.print(heading(profile))
     console.print()
     console.print(str(profile.verdict))

@@ -82,8 +82,10 @@ def test_fork_is_kept_where_the_user_asks_for_it(library: str) -> None:
         assert batches(loader) == [0, 1, 2, 3]
 
 
-def test_pool_of_no_loaded_library_is_none(thread: str) -> None:
+def test_pool_of_no_loaded_library_is_none(thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """hf_xet alone runs Tokio too."""
+    for name in LIBRARIES.values():
+        monkeypatch.delitem(sys.modules, name, raising=False)  # another test may have loaded it
     assert native_pools.find() is None
     assert batches(DataLoader(Users(), num_workers=1, output="numpy")) == [0, 1, 2, 3]
 

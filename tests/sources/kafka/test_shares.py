@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import StateFormatError
-from stoker.sources.kafka.cursor import Cursor, SavedPlace
+from stoker.sources.kafka.cursor import PartitionCursor, SavedPlace
 from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
 
 END = 40
@@ -26,7 +26,7 @@ class Message:
         return 1000
 
 
-def given_by(cursor: Cursor, count: int) -> list[int]:
+def given_by(cursor: PartitionCursor, count: int) -> list[int]:
     """The offsets that a cursor gives, as messages arrive."""
     given = []
     for offset in range(cursor.fetched, END + 3):
@@ -56,7 +56,7 @@ def test_any_cut_after_any_cut_gives_each_record_once(steps: list[tuple[int, lis
         read += [each for place in saved for each in place.read]
         state = {}
         for share, count in zip(shared_out(num_shards), counts, strict=False):
-            cursor = Cursor(share, first_unread(share, start, read), END, read)
+            cursor = PartitionCursor(share, first_unread(share, start, read), END, read)
             seen += given_by(cursor, count)
             state[share.name] = cursor.state(is_next=False, partitions=1)
     assert sorted(seen) == list(range(start, END))
@@ -109,7 +109,7 @@ def test_damaged_places_are_refused(name: str, entry: Any) -> None:
 
 
 def test_a_full_cursor_says_so() -> None:
-    cursor = Cursor(PartitionShare("t", 0), 0, None)
+    cursor = PartitionCursor(PartitionShare("t", 0), 0, None)
     assert cursor.has_room and not cursor.is_full
     for offset in range(9000):  # MB of values
         cursor.arrives(Message(offset))
@@ -120,7 +120,7 @@ def test_a_full_cursor_says_so() -> None:
 
 
 def test_records_that_were_removed_are_passed_over() -> None:
-    cursor = Cursor(PartitionShare("t", 0), 0, 10)
+    cursor = PartitionCursor(PartitionShare("t", 0), 0, 10)
     for offset in (0, 4, 4, 3, 12):  # compacted, repeated, and behind the end
         cursor.arrives(Message(offset))
     assert [cursor.give().offset(), cursor.give().offset()] == [0, 4]

@@ -51,7 +51,7 @@ class SavedPlace(NamedTuple):
             raise StateFormatError(f"the place in {name} was expected in a state, found {str(entry)[:200]}") from error
 
 
-class Cursor:
+class PartitionCursor:
     """The place in a share of a partition.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import KafkaError
 from stoker.sources.kafka.client_config import KafkaConfig
-from stoker.sources.kafka.cursor import Cursor
+from stoker.sources.kafka.cursor import PartitionCursor
 from stoker.sources.per_process import PerProcess
 
 _AT_ONCE = 200
@@ -37,7 +37,7 @@ class KafkaRecords(StreamIterator[Record]):
     """
 
     def __init__(
-        self, config: KafkaConfig, cursors: Sequence[Cursor], turn: int, partitions: int, timeout: float
+        self, config: KafkaConfig, cursors: Sequence[PartitionCursor], turn: int, partitions: int, timeout: float
     ) -> None:
         self._config = config
         self._cursors = cursors
@@ -140,7 +140,7 @@ class KafkaRecords(StreamIterator[Record]):
             self._fetch([cursor for cursor in self._cursors if not cursor.is_fetched and not cursor.is_full])
         return client
 
-    def _fetch(self, cursors: Sequence[Cursor]) -> None:
+    def _fetch(self, cursors: Sequence[PartitionCursor]) -> None:
         """Lets the client fetch these shares, from where they stand."""
         import confluent_kafka
 
@@ -153,7 +153,7 @@ class KafkaRecords(StreamIterator[Record]):
         for cursor in cursors:
             cursor.is_assigned = True
 
-    def _unfetch(self, cursors: Sequence[Cursor]) -> None:
+    def _unfetch(self, cursors: Sequence[PartitionCursor]) -> None:
         """Stops the client from fetching those of the shares that are complete, lost, or have enough in memory."""
         import confluent_kafka
 
@@ -165,7 +165,7 @@ class KafkaRecords(StreamIterator[Record]):
         for cursor in enough:
             cursor.is_assigned = False
 
-    def _out_of_range(self, client: Any, cursor: Cursor) -> None:
+    def _out_of_range(self, client: Any, cursor: PartitionCursor) -> None:
         """Notes that the broker does not have the next record, and continues at the first that it has."""
         import confluent_kafka
 
@@ -197,7 +197,7 @@ class KafkaRecords(StreamIterator[Record]):
             )
         self._errors.append(KafkaError(told))
 
-    def _failed(self, error: Any, cursor: Cursor | None) -> KafkaError:
+    def _failed(self, error: Any, cursor: PartitionCursor | None) -> KafkaError:
         where = "" if cursor is None else f" of {cursor.share.place} at offset {cursor.fetched}"
         said = self._config.scrubbed(error.str())
         return KafkaError(f"the records{where} cannot be read from {self._config.servers}: {said}")

@@ -13,7 +13,7 @@ from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
 from stoker.sources.kafka.client_config import KafkaConfig
-from stoker.sources.kafka.cursor import Cursor, SavedPlace
+from stoker.sources.kafka.cursor import PartitionCursor, SavedPlace
 from stoker.sources.kafka.listing import PartitionRange, partitions_of
 from stoker.sources.kafka.reader import KafkaRecords, Record
 from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
@@ -102,7 +102,7 @@ class KafkaStream(Stream[Any]):
         for each in ranges:
             self.topics.setdefault(each.topic, []).append(each.partition)
         self._begins = {(each.topic, each.partition): _begin_of(each, start) for each in ranges}
-        self._records = RecordStream(self._config, ranges, self._begins, until == "end", timeout)
+        self._records = PartitionRecords(self._config, ranges, self._begins, until == "end", timeout)
         if isinstance(start, Mapping) and (others := [place for place in start if place not in self._begins]):
             raise ValueError(f"start= names {others}, which are no partitions of the stream: {self.topics}")
         self._decode = decode
@@ -127,7 +127,7 @@ class KafkaStream(Stream[Any]):
         return resume(records if self._decode is None else MapDataset(records, RecordDecoder(self._decode)), state)
 
 
-class RecordStream(Stream[Record]):
+class PartitionRecords(Stream[Record]):
     """The records of partitions, undecoded.
 
     Args:
@@ -157,7 +157,7 @@ class RecordStream(Stream[Record]):
     def num_shards(self) -> int:
         return max(PIECES, len(self.shares))
 
-    def shard(self, num_shards: int, index: int) -> RecordStream:
+    def shard(self, num_shards: int, index: int) -> PartitionRecords:
         if not 0 <= index < num_shards <= self.num_shards:
             raise ValueError(f"there is no share {index} of {num_shards} shares of {self.num_shards}")
         part = copy.copy(self)
@@ -204,13 +204,13 @@ class RecordStream(Stream[Record]):
             by_partition[place.share.topic, place.share.partition].append(place)
         return by_partition
 
-    def _cursor(self, share: PartitionShare, saved: Sequence[SavedPlace]) -> Cursor:
+    def _cursor(self, share: PartitionShare, saved: Sequence[SavedPlace]) -> PartitionCursor:
         begin = self.begins[share.topic, share.partition]
         read = [ReadUpTo(place.share.residue, place.share.modulus, place.at) for place in saved]
         read += [each for place in saved for each in place.read]
         ends = [place.end for place in saved if place.end is not None]
         end = max(ends, default=self.ranges[share.topic, share.partition].high) if self.ends else None
-        return Cursor(share, first_unread(share, begin, read), end, read)
+        return PartitionCursor(share, first_unread(share, begin, read), end, read)
 
 
 class RecordDecoder:
