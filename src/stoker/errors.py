@@ -49,8 +49,8 @@
     ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
-    ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
     ├── RecordDecodeError (ValueError)         a Kafka record that `decode=` refuses
+    ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
     ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
     ├── ShardError (OSError)                   a shard that is truncated or damaged
