@@ -12,8 +12,8 @@ import pytest
 
 from stoker._machine.memory import Available
 from stoker.diagnostics import watched_program
-from stoker.diagnostics.batch_limit import BatchLimit
-from stoker.diagnostics.loader_setting import LoaderSetting, Override
+from stoker.diagnostics.settings.batch_limit import BatchLimit
+from stoker.diagnostics.settings.loader_setting import LoaderSetting, Override
 from stoker.diagnostics.watched_program import TOO_LATE, WatchedProgram, run_to_limit
 
 ENDLESS = """

@@ -15,11 +15,11 @@ from stoker.cli.run import check_engine
 from stoker.cli.setting_table import print_trials, short
 from stoker.cli.status_line import StatusLine
 from stoker.cli.tune import EACH, is_target, numbers
-from stoker.diagnostics.bench_plot import check_plot, write_plot
-from stoker.diagnostics.setting_bench import BenchedLoader, TargetBench
-from stoker.diagnostics.setting_search import grid, numbers_of_workers
-from stoker.diagnostics.setting_trial import SettingTrial
-from stoker.diagnostics.tuning import Tuning, in_words
+from stoker.diagnostics.settings.bench_plot import check_plot, write_plot
+from stoker.diagnostics.settings.setting_bench import BenchedLoader, TargetBench
+from stoker.diagnostics.settings.setting_search import grid, numbers_of_workers
+from stoker.diagnostics.settings.setting_trial import SettingTrial
+from stoker.diagnostics.settings.tuning import Tuning, in_words
 
 EVERY = 8
 """CPUs up to which every number of workers is measured; beyond them, powers of two."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from stoker.cli.output import NARROW, print_table, seconds, size
-from stoker.diagnostics.loader_setting import LoaderSetting
-from stoker.diagnostics.setting_trial import SettingTrial
+from stoker.diagnostics.settings.loader_setting import LoaderSetting
+from stoker.diagnostics.settings.setting_trial import SettingTrial
 
 BAR = 20
 """Characters of the longest bar."""

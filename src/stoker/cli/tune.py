@@ -17,10 +17,10 @@ from stoker.cli.output import console_of, print_json
 from stoker.cli.run import check_engine, checked_command
 from stoker.cli.setting_table import print_trials, short
 from stoker.cli.status_line import StatusLine
-from stoker.diagnostics.setting_bench import BenchedLoader, ScriptBench, SettingBench, TargetBench
-from stoker.diagnostics.setting_search import SearchSpace, SettingSearch
-from stoker.diagnostics.setting_trial import SettingTrial
-from stoker.diagnostics.tuning import Tuning, conclusion, line_to_paste
+from stoker.diagnostics.settings.setting_bench import BenchedLoader, ScriptBench, SettingBench, TargetBench
+from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch
+from stoker.diagnostics.settings.setting_trial import SettingTrial
+from stoker.diagnostics.settings.tuning import Tuning, conclusion, line_to_paste
 from stoker.diagnostics.watched_program import Engine
 
 EACH = 2.5

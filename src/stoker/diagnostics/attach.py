@@ -66,7 +66,7 @@ def flush() -> None:
 def _recorder(folder: str, limit: str | None) -> Recorder:
     if not limit:
         return Recorder(folder)
-    from stoker.diagnostics.batch_limit import BatchLimit, LimitedRecorder
+    from stoker.diagnostics.settings.batch_limit import BatchLimit, LimitedRecorder
 
     return LimitedRecorder(folder, BatchLimit.of_text(limit))
 
@@ -74,7 +74,7 @@ def _recorder(folder: str, limit: str | None) -> Recorder:
 def _override(text: str | None) -> Callable[[Any, str], None] | None:
     if not text:
         return None
-    from stoker.diagnostics.loader_setting import Override
+    from stoker.diagnostics.settings.loader_setting import Override
 
     return Override.of_text(text)
 

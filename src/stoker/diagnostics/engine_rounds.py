@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stoker.diagnostics.batch_limit import BatchLimit
 from stoker.diagnostics.engine_comparison import EngineRun, main_loader, run_of, same_loaders
+from stoker.diagnostics.settings.batch_limit import BatchLimit
 from stoker.diagnostics.watched_program import Engine, WatchedProgram, run_to_limit
 from stoker.errors import ProgramFailedError
 

@@ -19,11 +19,11 @@ from typing import IO, Literal, Self
 
 from stoker._machine import memory, reserve
 from stoker.diagnostics import attach
-from stoker.diagnostics.batch_limit import BatchLimit
-from stoker.diagnostics.loader_setting import Override
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree
 from stoker.diagnostics.script_run import STARTUP
+from stoker.diagnostics.settings.batch_limit import BatchLimit
+from stoker.diagnostics.settings.loader_setting import Override
 
 POLL = 0.05
 """Seconds between two looks at the program."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnostics.bench_plot import check_plot, curves, write_plot
-from stoker.diagnostics.loader_setting import LoaderSetting
-from stoker.diagnostics.setting_trial import SettingTrial
+from stoker.diagnostics.settings.bench_plot import check_plot, curves, write_plot
+from stoker.diagnostics.settings.loader_setting import LoaderSetting
+from stoker.diagnostics.settings.setting_trial import SettingTrial
 from stoker.errors import MissingExtraError
 
 TRIALS = [

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from stoker._machine.memory import Available
-from stoker.diagnostics import tuning
-from stoker.diagnostics.loader_setting import LoaderSetting
-from stoker.diagnostics.setting_bench import BenchedLoader, SettingBench
-from stoker.diagnostics.setting_search import SearchSpace, SettingSearch
-from stoker.diagnostics.setting_trial import REPEATS, SettingTrial
-from stoker.diagnostics.tuning import Tuning, conclusion, line_to_paste
+from stoker.diagnostics.settings import tuning
+from stoker.diagnostics.settings.loader_setting import LoaderSetting
+from stoker.diagnostics.settings.setting_bench import BenchedLoader, SettingBench
+from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch
+from stoker.diagnostics.settings.setting_trial import REPEATS, SettingTrial
+from stoker.diagnostics.settings.tuning import Tuning, conclusion, line_to_paste
 from stoker.diagnostics.watched_program import TOO_LATE
 from stoker.errors import ProgramFailedError
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from stoker._machine import memory, reserve
-from stoker.diagnostics.loader_setting import PREFETCH, LoaderSetting
-from stoker.diagnostics.memory_forecast import forecast
-from stoker.diagnostics.setting_bench import PATIENCE, BenchedLoader, SettingBench
-from stoker.diagnostics.setting_search import SettingSearch
-from stoker.diagnostics.setting_trial import REPEATS, SettingTrial, repeats
+from stoker.diagnostics.settings.loader_setting import PREFETCH, LoaderSetting
+from stoker.diagnostics.settings.memory_forecast import forecast
+from stoker.diagnostics.settings.setting_bench import PATIENCE, BenchedLoader, SettingBench
+from stoker.diagnostics.settings.setting_search import SettingSearch
+from stoker.diagnostics.settings.setting_trial import REPEATS, SettingTrial, repeats
 from stoker.diagnostics.watched_program import TOO_LATE
 from stoker.errors import ProgramFailedError
 

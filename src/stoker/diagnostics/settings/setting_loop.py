@@ -1,6 +1,6 @@
 """The program that `stoker tune module:object` measures: it makes the loader once, and iterates with each setting.
 
-`python -m stoker.diagnostics.setting_loop TARGET ANSWERS [BATCH_SIZE]` reads lines of JSON, `{"setting": ...,
+`python -m stoker.diagnostics.settings.setting_loop TARGET ANSWERS [BATCH_SIZE]` reads lines of JSON, `{"setting": ...,
 "seconds": ..., "least": ..., "most": ..., "step": ...}`, until its standard input ends. It appends a line to the file
 ANSWERS at the start, which describes the loader, and one after each setting. Batches are recorded by the hooks of
 `stoker run`.
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stoker.diagnostics import attach
-from stoker.diagnostics.loader_setting import LoaderSetting, put_into, setting_of
+from stoker.diagnostics.settings.loader_setting import LoaderSetting, put_into, setting_of
 from stoker.diagnostics.target import find
 
 BATCH_SIZE = 32

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from stoker.diagnostics.setting_trial import SettingTrial
+from stoker.diagnostics.settings.setting_trial import SettingTrial
 from stoker.errors import MissingExtraError
 
-PAGE = Path(__file__).with_name("page")
+PAGE = Path(__file__).parents[1] / "page"
 
 IMAGES = (".png", ".svg", ".pdf")
 """Endings of files that matplotlib writes."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from stoker.diagnostics.loader_setting import LoaderSetting
 from stoker.diagnostics.measurements import EpochSpans, Span
 from stoker.diagnostics.process_tree import TreeSample
-from stoker.diagnostics.setting_trial import UNSURE, SettingTrial, repeats, together, trial_of
+from stoker.diagnostics.settings.loader_setting import LoaderSetting
+from stoker.diagnostics.settings.setting_trial import UNSURE, SettingTrial, repeats, together, trial_of
 
 
 def epoch_of(begun: float, first: float, count: int, wait: float, step: float, ends: bool = True) -> EpochSpans:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnostics.batch_limit import BatchLimit, EnoughBatches, LimitedRecorder
 from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.settings.batch_limit import BatchLimit, EnoughBatches, LimitedRecorder
 
 
 class OneLoader:

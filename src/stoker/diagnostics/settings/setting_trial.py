@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
-from stoker.diagnostics.loader_setting import LoaderSetting
 from stoker.diagnostics.measurements import EpochSpans, cpu_between
 from stoker.diagnostics.process_tree import TreeSample
+from stoker.diagnostics.settings.loader_setting import LoaderSetting
 
 WINDOWS = 10
 """Parts of the measured time, at most. The rate is the median of their rates."""

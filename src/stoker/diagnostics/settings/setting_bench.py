@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from stoker.diagnostics.batch_limit import BatchLimit
 from stoker.diagnostics.engine_comparison import main_loader, same_loaders
-from stoker.diagnostics.loader_setting import LoaderSetting, Override
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader
-from stoker.diagnostics.setting_trial import SettingTrial, trial_of
+from stoker.diagnostics.settings.batch_limit import BatchLimit
+from stoker.diagnostics.settings.loader_setting import LoaderSetting, Override
+from stoker.diagnostics.settings.setting_trial import SettingTrial, trial_of
 from stoker.diagnostics.watched_program import TOO_LATE, Engine, WatchedProgram, run_to_limit
 from stoker.errors import ProgramFailedError, TargetError
 
@@ -228,7 +228,7 @@ class TargetBench(SettingBench):
         os.close(handle)
         self._read = 0
         size = [] if self._batch_size is None else [str(self._batch_size)]
-        command = [sys.executable, "-m", "stoker.diagnostics.setting_loop", self._name, self._answers, *size]
+        command = [sys.executable, "-m", "stoker.diagnostics.settings.setting_loop", self._name, self._answers, *size]
         self._program = WatchedProgram(command, self._engine, asked=True)
         self._program.__enter__()
         about = self._answer(None)

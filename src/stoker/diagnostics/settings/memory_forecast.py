@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.diagnostics.loader_setting import PREFETCH, LoaderSetting
-from stoker.diagnostics.setting_trial import SettingTrial
+from stoker.diagnostics.settings.loader_setting import PREFETCH, LoaderSetting
+from stoker.diagnostics.settings.setting_trial import SettingTrial
 
 
 def forecast(trials: Sequence[SettingTrial], setting: LoaderSetting) -> int | None:

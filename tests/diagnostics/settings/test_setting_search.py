@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from stoker.diagnostics.loader_setting import LoaderSetting
-from stoker.diagnostics.setting_search import SearchSpace, SettingSearch, grid, numbers_of_workers
-from stoker.diagnostics.setting_trial import SettingTrial
+from stoker.diagnostics.settings.loader_setting import LoaderSetting
+from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch, grid, numbers_of_workers
+from stoker.diagnostics.settings.setting_trial import SettingTrial
 
 Model = Callable[[LoaderSetting], SettingTrial]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from stoker.diagnostics.loader_setting import PREFETCH, LoaderSetting
-from stoker.diagnostics.setting_trial import REPEATS, SettingTrial, repeats, together
+from stoker.diagnostics.settings.loader_setting import PREFETCH, LoaderSetting
+from stoker.diagnostics.settings.setting_trial import REPEATS, SettingTrial, repeats, together
 
 TIE = 0.03
 """Relative difference of rates below which two settings are equal; more if the rates are noisier."""
