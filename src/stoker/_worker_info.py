@@ -213,7 +213,7 @@ class _Current(threading.local):
             self.reading.on_resumed()
 
     def begin_again(self) -> None:
-        """Seeds the generators of the current sample as at its beginning: what makes it is called once more."""
+        """Seeds the generators of the current sample as at its beginning: its function is called once more."""
         reading = self.reading
         if reading.on_resumed is None:
             again = getattr(self.rng, "again", None)

@@ -52,7 +52,7 @@ class StepTimes:
             holder["transforms"] = timed
 
     def end(self) -> None:
-        """Puts the lists back, with what was changed in them meanwhile."""
+        """Puts the lists back, with the changes that were made to them meanwhile."""
         while self._changed:
             holder, plain, timed = self._changed.pop()
             found: Any = holder.get("transforms")
@@ -174,7 +174,7 @@ def _attributes(holder: Any) -> dict[str, Any] | None:
 
 
 def _children(holder: Any, own: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
-    """Yields what an object holds; the steps of a chain without the name of the list."""
+    """Yields the contents of an object; the steps of a chain without the name of the list."""
     for name, value in (own or {}).items():
         if type(value) in (list, tuple) and name == "transforms":
             yield from ((str(number), step) for number, step in enumerate(value[:64]))

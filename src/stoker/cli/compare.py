@@ -107,7 +107,7 @@ def row(figure: ComparedFigure) -> dict[str, str]:
 
 
 def _spread(spread: Spread, words: Callable[[float], str]) -> str:
-    """Returns the median, and what lies around it, with the unit once if it is the same."""
+    """Returns the median and the range around it, with the unit once if it is the same."""
     middle, least, most = (words(value) for value in (spread.median, spread.least, spread.most))
     if least == most:
         return middle

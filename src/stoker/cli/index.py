@@ -20,7 +20,7 @@ from stoker.sources.urls import shown
 
 @dataclass(frozen=True)
 class IndexedShard:
-    """What became of a shard.
+    """The result for a shard.
 
     Attributes:
         shard: its place.

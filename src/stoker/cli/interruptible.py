@@ -1,4 +1,4 @@
-"""Ends a command at Ctrl-C or SIGTERM, with what it has measured so far."""
+"""Ends a command at Ctrl-C or SIGTERM, with its measurements so far."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "
 
 
 class PackFormat(StrEnum):
-    """What `--format` accepts."""
+    """The values of `--format`."""
 
     tar = "tar"
     parquet = "parquet"

@@ -1,4 +1,4 @@
-"""`stoker peek`: what a source of data holds."""
+"""`stoker peek`: the contents of a source of data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def peek(
 
 
 def show(console: Console, found: SourcePeek, sheet: str | None) -> None:
-    """Prints what was found."""
+    """Prints the findings."""
     number = "an unknown number of" if found.count is None else f"{found.count:,}"
     console.print(f"{found.name}: {found.kind}; {number} samples")
     if not found.looked:

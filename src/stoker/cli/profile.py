@@ -30,7 +30,7 @@ def profile(
     workers: Annotated[int | None, typer.Option(min=0, help="Another num_workers than the loader's.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Shows where the time of an epoch goes, by stage, sample, transform and worker, and what to change.
+    """Shows where the time of an epoch goes, by stage, sample, transform and worker, and the change to make.
 
     Ctrl-C ends it with what was measured until then. Without --step-ms the loader is measured alone.
     """

@@ -152,7 +152,7 @@ def show(
     best: SettingTrial,
     interrupted: bool,
 ) -> None:
-    """Prints the curve, what the best setting gains, and the line to paste."""
+    """Prints the curve, the gain of the best setting, and the line to paste."""
     console.print(f"{about.name} {about.dataset}, on {'Stoker' if about.engine == 'stoker' else 'torch'}'s engine")
     console.print()
     print_trials(console, search.trials(), best.setting)

@@ -44,13 +44,13 @@ class WindowStarts:
 
 
 def _count(tokens: Any, length: int, stride: int) -> Any:
-    """Returns the number of windows in a text of so many tokens, or in each of several."""
+    """Returns the number of windows in a text of that number of tokens, or in each of several."""
     count = (tokens - length - 1) // stride + 1
     return np.maximum(count, 0) if isinstance(count, np.ndarray) else max(0, count)
 
 
 def _covered(count: Any, length: int, stride: int) -> Any:
-    """Returns the number of tokens that so many windows over one text have in x."""
+    """Returns the number of tokens that this number of windows over one text has in x."""
     covered = (count - 1) * min(stride, length) + length
     return covered if isinstance(count, np.ndarray) else covered * (count > 0)
 

@@ -30,7 +30,7 @@ LASTING = (
     ParquetFileError,
     ShardError,
 )
-"""Classes of `OSError` that another attempt does not change: what is missing, forbidden or damaged."""
+"""Classes of `OSError` that another attempt does not change: missing, forbidden or damaged files."""
 
 
 class RetryDataset(Dataset[T_co]):

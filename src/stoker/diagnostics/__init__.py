@@ -1,1 +1,1 @@
-"""Measurements of loaders and checks of a machine: what is slow, why, and what to change."""
+"""Measurements of loaders and checks of a machine: what is slow, why, and the change to make."""

@@ -1,4 +1,4 @@
-"""Compares what a loader did under torch's engine with what it did under Stoker's. Pure: runs in, figures out."""
+"""Compares a loader's figures under torch's engine with those under Stoker's. Pure: runs in, figures out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_DIFFERENCE = 0.02
 
 @dataclass(frozen=True)
 class EngineRun:
-    """What a loader did in one run.
+    """The figures of a loader in one run.
 
     Attributes:
         engine: "torch" or "stoker".
@@ -95,7 +95,7 @@ def same_loaders(loaders: Sequence[MeasuredLoader], site: str, dataset: str) -> 
 
 
 def run_of(engine: str, loaders: Sequence[MeasuredLoader], samples: Sequence[TreeSample]) -> EngineRun:
-    """Returns what a loader did, over all its ranks: rates are added, shares are means, times are the longest."""
+    """Returns the figures of a loader, over all its ranks: rates are added, shares are means, times are the longest."""
     sums = [one.summary(samples) for one in loaders]
     steady = [steady_rate(one.epochs) for one in loaders]
     return EngineRun(

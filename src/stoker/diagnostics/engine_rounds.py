@@ -79,7 +79,7 @@ class EngineRounds:
         self.runs.append(measured)
 
     def _loader(self, loaders: Any, engine: str, dataset: str | None, program: WatchedProgram) -> dict[str, Any]:
-        """Returns what is known of the loader that counts."""
+        """Returns the facts of the loader that counts."""
         found = main_loader(loaders, self.about.get("site", self._site))
         if found is None and self._site is not None and loaders:
             sites = ", ".join(sorted({one.about["site"] for one in loaders}))

@@ -1,4 +1,4 @@
-"""The verdict about a loader: whether the training loop waits for data, what there is to gain, and what to change.
+"""The verdict about a loader: whether the training loop waits for data, what there is to gain, and the change to make.
 
 Pure: figures in, words out.
 """

@@ -1,4 +1,4 @@
-"""What has been written so far, in a file beside the data, so that a pack that was killed goes on."""
+"""The progress of a pack, in a file beside the data, so that a pack that was killed goes on."""
 
 from __future__ import annotations
 

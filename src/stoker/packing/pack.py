@@ -26,7 +26,7 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class PackResult:
-    """What `pack` has done.
+    """The result of `pack`.
 
     Attributes:
         samples: of the dataset.

@@ -33,13 +33,13 @@ class Packer(Protocol):
         """Ends the last file, and commits all samples."""
 
     def close(self) -> None:
-        """Gives up what is not committed, and closes what is open."""
+        """Gives up uncommitted rows, and closes open files."""
 
     def read(self, count: int) -> Sequence[Any]:
-        """Returns what was written, by index."""
+        """Returns the written samples, by index."""
 
     def expected(self, index: int, row: Row) -> Any:
-        """Returns what `read` gives for a row."""
+        """Returns the value that `read` gives for a row."""
 
 
 class TarPacker:
@@ -79,7 +79,7 @@ class TarPacker:
 
 
 class _Members(Sequence[Any]):
-    """Samples of shards without what says from where they are."""
+    """Samples of shards without their places."""
 
     def __init__(self, dataset: TarDataset) -> None:
         self._dataset = dataset
@@ -114,7 +114,7 @@ def _member(name: str, value: Any) -> tuple[str, Any]:
 
 
 class ParquetPacker:
-    """Parquet files, a row group each for so many samples: `part-00000.parquet`."""
+    """Parquet files of row groups of 1,000 samples: `part-00000.parquet`."""
 
     def __init__(self, manifest: Manifest, max_count: int) -> None:
         self._arrow, self._parquet = _pyarrow()
@@ -342,7 +342,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _remove_unfinished(folder: str, files: list[str]) -> None:
-    """Removes what an earlier pack of this folder began and did not commit."""
+    """Removes files that an earlier pack of this folder began and did not commit."""
     for name in os.listdir(folder):
         if name.startswith(("shard-", "part-")) and name.removesuffix(".index") not in files:
             with contextlib.suppress(FileNotFoundError):

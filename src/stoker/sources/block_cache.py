@@ -153,7 +153,7 @@ class BlockCache:
     def finish(self, part: str, name: str) -> bool:
         """Makes a part that is written a block; returns False if the account is not free.
 
-        The account is held because whoever counts files would see one that is renamed meanwhile twice, or never.
+        The account is held because a process that counts files would see one that is renamed meanwhile twice, or never.
 
         Raises:
             OSError: the folder cannot be written.
@@ -289,7 +289,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _is_kept(path: str) -> bool:
-    """Removes a part that nobody writes, and returns False; True for one that somebody does, and for a block."""
+    """Removes a part that no process writes, and returns False; True for one that is being written, and for a block."""
     if path.endswith(".block"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a process does when the folder of a cache cannot be written: it does without, and tells the user once."""
+"""The behaviour of a process when the folder of a cache cannot be written: it does without, and tells the user once."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class _Interpreter:
             return None
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):  # somebody else has waited for it
+        with contextlib.suppress(ChildProcessError):  # other code has waited for it
             return os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
         return None
 

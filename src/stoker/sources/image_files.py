@@ -45,7 +45,7 @@ class ImageFiles(Dataset[Any]):
         root: a folder, or a URL of one, that relative paths start from.
         classes: names of the classes in the order of their indices. None takes the sorted names that occur.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
 

@@ -1,4 +1,4 @@
-"""Columns of int64 in a file beside the data, which know of what version of the data they are.
+"""Columns of int64 in a file beside the data, which name the version of the data.
 
 The file holds a line of JSON, padded with spaces to a multiple of 64 bytes, and the columns, little-endian, one after
 the other. The line holds what identifies the index, the lengths of the columns, and a checksum of them.

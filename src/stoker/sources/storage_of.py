@@ -47,7 +47,7 @@ def storage_of(
     Args:
         places: paths, and URLs of object stores or web servers.
         storage_options: of the object store, see `ObjectStorage`; ignored for local files.
-        cache: a folder that keeps what is read, see `cached`; None for none.
+        cache: a folder that keeps the data that is read, see `cached`; None for none.
         cache_size: bytes that the cache may take.
 
     Raises:

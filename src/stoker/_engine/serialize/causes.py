@@ -17,7 +17,7 @@ _MAKE_THERE = f"leave it out in __getstate__ and make it anew in __setstate__, o
 
 
 class _Cause(NamedTuple):
-    """A kind of object that cannot be sent: its name (`{}`: its type), the reason, and what to change."""
+    """A kind of object that cannot be sent: its name (`{}`: its type), the reason, and the change to make."""
 
     applies: Callable[[Any], bool]
     what: str

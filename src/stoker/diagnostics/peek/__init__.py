@@ -1,1 +1,1 @@
-"""What a source of data holds: opened by its extension, and described from some of its samples."""
+"""The contents of a source of data: opened by its extension, and described from some of its samples."""

@@ -121,7 +121,7 @@ def fields_of(samples: Iterable[Any]) -> dict[str, FieldSummary]:
 
 
 def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a sample with their paths; what is no container is one field."""
+    """Yields the fields of a sample with their paths; a value that is no container is one field."""
     if depth < DEEPEST:
         if isinstance(value, Mapping) and value:
             for key, item in list(value.items()):

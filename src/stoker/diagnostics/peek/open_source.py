@@ -1,4 +1,4 @@
-"""Opens a source by what it is called: `module:object`, a folder, or files by their extension."""
+"""Opens a source by its name: `module:object`, a folder, or files by their extension."""
 
 from __future__ import annotations
 
@@ -233,4 +233,4 @@ OPENERS: dict[str, Opener] = dict(
         )
     )
 )
-"""What opens files of an extension."""
+"""The function that opens files of an extension."""

@@ -19,7 +19,7 @@ class OpenedSource:
 
     Attributes:
         name: as given.
-        kind: what it was opened as, for people.
+        kind: the class or format that opened it, for people.
         count: number of samples; None if only reading all of them would tell.
         dataset: by index; None for a stream.
         stream: returns an iterator over the samples of a stream.

@@ -1,4 +1,4 @@
-"""`SourcePeek`: what a source holds, from some of its samples."""
+"""`SourcePeek`: the contents of a source, from some of its samples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LONGEST = 40
 
 @dataclass(frozen=True)
 class SourcePeek:
-    """What a source holds.
+    """The contents of a source.
 
     Attributes:
         name: of the source, as given.
-        kind: what it was opened as.
+        kind: the class or format that opened it.
         count: number of samples; None if it is not known.
         looked: number of samples looked at.
         fields: of the samples, by path.
@@ -68,7 +68,7 @@ class SourcePeek:
 
 
 def peek(source: OpenedSource, samples: int) -> SourcePeek:
-    """Returns what a source holds, from its first samples, and others at equal distances."""
+    """Returns the contents of a source, from its first samples, and others at equal distances."""
     looked = source.look(SHOWN, samples)
     good = [(index, sample) for index, sample in looked if not isinstance(sample, Exception)]
     values = [sample for _, sample in good]

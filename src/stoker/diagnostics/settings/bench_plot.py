@@ -24,7 +24,7 @@ def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: s
     Args:
         trials: of the grid; failures are left out.
         path: of the file; its ending decides.
-        title: what was measured.
+        title: the measurement.
         verdict: the heading.
 
     Raises:

@@ -61,11 +61,11 @@ class SettingBench(ABC):
         self.close()
 
     def close(self) -> None:  # noqa: B027  # a script's bench keeps nothing
-        """Ends what was started. Idempotent."""
+        """Ends all that was started. Idempotent."""
 
     @abstractmethod
     def open(self) -> BenchedLoader:
-        """Returns what is known of the loader. Starts what is needed; call it once.
+        """Returns the facts of the loader. Starts the processes that it needs; call it once.
 
         Raises:
             TargetError: there is no such loader.

@@ -67,7 +67,7 @@ def made(name: str, batch_size: int) -> Any:
 
 
 def described(loader: Any) -> dict[str, Any]:
-    """Returns what the search needs to know of a loader."""
+    """Returns the facts of a loader that the search needs."""
     record = vars(loader).get("_stoker")
     has_threads = False
     if record is not None and hasattr(loader.dataset, "__getitem__"):

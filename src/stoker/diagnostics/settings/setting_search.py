@@ -38,7 +38,7 @@ PREFETCHES, THREADS = (4, 8), (4, 8, 16)
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What may be tried.
+    """The settings that may be tried.
 
     Attributes:
         present: the loader's own setting.
@@ -64,7 +64,7 @@ class SettingSearch:
     and at last those near the best again, by turns.
 
     Args:
-        space: what may be tried.
+        space: the settings that may be tried.
 
     Attributes:
         known: the trials, by setting.

@@ -1,4 +1,4 @@
-"""`SettingTrial`: what a loader gave with one setting, computed from the records of a run. Pure."""
+"""`SettingTrial`: the figures of a loader with one setting, computed from the records of a run. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNSURE = 0.1
 
 @dataclass(frozen=True)
 class SettingTrial:
-    """A setting, and what was measured with it.
+    """A setting and its measurements.
 
     Attributes:
         setting: that was tried.

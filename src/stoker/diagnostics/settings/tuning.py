@@ -133,7 +133,7 @@ def line_to_paste(loader: BenchedLoader, trial: SettingTrial) -> str:
 
 
 def conclusion(loader: BenchedLoader, trials: Iterable[SettingTrial], best: SettingTrial) -> str:
-    """Returns what the best setting gains, as a sentence.
+    """Returns the gain of the best setting, as a sentence.
 
     Args:
         loader: that was measured.

@@ -1,1 +1,1 @@
-"""`DataLoader.profile()`: where the time of an epoch goes, and what there is to gain at most."""
+"""`DataLoader.profile()`: where the time of an epoch goes, and the gain that is possible at most."""

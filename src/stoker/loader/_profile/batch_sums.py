@@ -37,7 +37,7 @@ class TimedSample(NamedTuple):
 
 
 class WorkerUse(NamedTuple):
-    """What a worker did, from the first unit of any worker to its own last one.
+    """The work of a worker, from the first unit of any worker to its own last one.
 
     Attributes:
         worker: its number.

@@ -1,4 +1,4 @@
-"""`LoaderProfile`: where the time of an epoch went, and what to change."""
+"""`LoaderProfile`: where the time of an epoch went, and the change to make."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class LoaderProfile(ProfileFigures):
         cpu_share: share of the fetching time in which the worker's thread had a CPU; None if other threads fetch.
         slowest: the slowest samples.
         steps: calls and times of the steps of each `Compose`, in order.
-        workers: what each worker did.
-        verdict: what it comes to.
+        workers: the work of each worker.
+        verdict: the conclusion.
     """
 
     verdict: ProfileVerdict

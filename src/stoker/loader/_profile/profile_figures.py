@@ -1,4 +1,4 @@
-"""`ProfileFigures`: what was measured of an epoch."""
+"""`ProfileFigures`: the measurements of an epoch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SlowSample:
 
 @dataclass(frozen=True)
 class ProfileFigures:
-    """What was measured of an epoch: the attributes of a `LoaderProfile`, but its verdict.
+    """The measurements of an epoch: the attributes of a `LoaderProfile`, but its verdict.
 
     All times are seconds. Those of stages are worker time, of all workers together; those of the loop are wall time
     without the first batch, which contains the start of the workers.
@@ -60,7 +60,7 @@ class ProfileFigures:
         cpu_share: share of the fetching time in which the worker's thread had a CPU; None if other threads fetch.
         slowest: the slowest samples.
         steps: calls and times of the steps of each `Compose`, in order.
-        workers: what each worker did.
+        workers: the work of each worker.
     """
 
     dataset: str

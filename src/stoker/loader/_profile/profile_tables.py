@@ -13,7 +13,7 @@ _NAMES = {"memory": "wait for memory"}
 
 
 def heading(profile: ProfileFigures) -> str:
-    """Returns what was measured, in a line."""
+    """Returns the measurements in a line."""
     made = f"{profile.num_workers} workers" if profile.num_workers else "no workers"
     failed = f", {profile.errors} of them with an error" if profile.errors else ""
     rate = f": {profile.rate:,.0f} samples/s" if profile.rate else ""

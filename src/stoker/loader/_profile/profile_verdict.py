@@ -1,4 +1,4 @@
-"""The verdict of a profile: what binds the loop, which stage makes batches slow, and what to change.
+"""The verdict of a profile: the bound of the loop, the stage that makes batches slow, and the change to make.
 
 Pure: figures in, words out.
 """
@@ -48,7 +48,7 @@ _DOING = {
 
 @dataclass(frozen=True)
 class ProfileVerdict:
-    """What a profile comes to.
+    """The conclusion of a profile.
 
     Attributes:
         kind: "data-bound", "balanced", "compute-bound", "loader alone" if the loop does nothing with its batches, or

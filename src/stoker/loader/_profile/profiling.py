@@ -176,7 +176,7 @@ class Profiling:
 
     @property
     def result(self) -> LoaderProfile:
-        """Returns what was measured. Ends the profile if it has not ended, as after `break`."""
+        """Returns the measurements. Ends the profile if it has not ended, as after `break`."""
         self.close()
         if self._result is None:
             self._result = self._summed()
@@ -214,7 +214,7 @@ class Profiling:
 
 
 class _Session:
-    """What is arranged in the loader while it is profiled.
+    """The arrangements in the loader while it is profiled.
 
     Attributes:
         sums: of the batches.

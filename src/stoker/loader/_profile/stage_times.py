@@ -80,7 +80,7 @@ class Durations:
         return self._count
 
     def times(self) -> StageTimes:
-        """Returns the figures of what was counted until now."""
+        """Returns the figures that were counted until now."""
         if not self._count:
             return StageTimes()
         median, p95 = np.quantile(np.array(self._kept), (0.5, 0.95)).tolist()

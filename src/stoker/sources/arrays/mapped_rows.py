@@ -18,7 +18,7 @@ class MappedFile:
     """A file in memory, mapped as a whole. All processes that map it share its pages. Thread safe.
 
     Args:
-        contents: what the file held when the dataset was made.
+        contents: the contents of the file when the dataset was made.
 
     Raises:
         OSError: it cannot be opened.
@@ -44,7 +44,7 @@ class MappedFile:
         return np.ndarray(stored.shape, stored.dtype, self._map, stored.begin, order=order)
 
     def check(self) -> None:
-        """Raises FileChangedError if the file is shorter than its map: reading what is gone would kill the process."""
+        """Raises FileChangedError if the file is shorter than its map: reading missing pages would kill the process."""
         if (size := self._map.size()) < self._contents.version.size:
             raise changed(self._contents, size)
 

@@ -27,7 +27,7 @@ class ArrayOpener:
     in the memory of its parent; a pickled copy decompresses its own.
 
     Args:
-        files: what they hold.
+        files: their contents.
     """
 
     def __init__(self, files: Sequence[FileContents]) -> None:
@@ -56,7 +56,7 @@ class OpenArrays:
     """The array files of a process, opened at first use. Thread safe.
 
     Args:
-        files: what they hold.
+        files: their contents.
         in_memory: arrays that are decompressed already, by number of the file and key; others are added.
     """
 

@@ -13,7 +13,7 @@ from stoker.sources.arrays.stored import PLAIN, StoredArray
 
 
 class RawRows(NamedTuple):
-    """What a file without a header holds.
+    """The contents of a file without a header.
 
     Attributes:
         dtype: of the numbers.

@@ -16,7 +16,7 @@ _READERS = {".npy": npy_arrays, ".npz": npz_arrays, ".safetensors": safetensors_
 
 
 def contents_of(path: str, raw: RawRows | None) -> FileContents:
-    """Returns what a file holds; its format follows from its name, and a folder is Zarr.
+    """Returns the contents of a file; its format follows from its name, and a folder is Zarr.
 
     Args:
         path: of the file or folder.

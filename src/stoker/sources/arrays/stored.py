@@ -1,4 +1,4 @@
-"""Where the arrays of a file lie: what is known of a file without reading its numbers."""
+"""The places of the arrays of a file, known without reading its numbers."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class PartitionCursor:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many records wait to be given that no more should be fetched."""
+        """Whether enough records wait to be given that no more should be fetched."""
         return len(self._arrived) >= _MOST_RECORDS or self._bytes >= _MOST_BYTES
 
     @property

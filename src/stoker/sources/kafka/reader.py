@@ -104,7 +104,7 @@ class KafkaRecords(StreamIterator[Record]):
         }
 
     def _poll(self) -> bool:
-        """Takes what has arrived; returns whether anything has."""
+        """Takes the messages that have arrived; returns whether there are any."""
         import confluent_kafka
 
         client = self._consumer()

@@ -35,7 +35,7 @@ class ParquetDataset(Dataset[Any]):
         columns: names of the columns to read, in the order of the sample; None for all, in the order of the first file.
         transform: a function of the dict, whose result is the sample.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
 

@@ -41,7 +41,7 @@ class ParquetStream(Stream[Any]):
         transform: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's
             own.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
 

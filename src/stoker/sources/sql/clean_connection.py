@@ -129,7 +129,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def serve() -> None:
-    """Runs queries in the clean interpreter, until nobody asks for more."""
+    """Runs queries in the clean interpreter, until its peer has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks is told, and ends this one
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a driver prints is no answer

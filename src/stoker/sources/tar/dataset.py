@@ -50,7 +50,7 @@ class TarDataset(Dataset[Any]):
         index_folder: a folder of this machine for the indexes. None for beside the shards, or for remote ones the
             user's cache folder (`~/.cache/stoker/indexes`); an index beside a remote shard is used, too.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
 

@@ -55,7 +55,7 @@ class TarStream(Stream[Any]):
         shards: a path, a glob pattern (`*.tar`), a brace pattern (`train-{000..127}.tar`), a URL of an object store or
             a web server, or a list of these. URLs are not checked before they are read.
         shuffle: read the pieces in another order in each epoch.
-        buffer_size: shuffle samples within a buffer of so many, see `ShuffleDataset`; 0 for none. The buffer holds
+        buffer_size: shuffle samples within a buffer of this size, see `ShuffleDataset`; 0 for none. The buffer holds
             undecoded bytes.
         seed: of the shuffling, any integer.
         decode: as in `TarDataset`.
@@ -63,7 +63,7 @@ class TarStream(Stream[Any]):
             sample's own.
         index_folder: where indexes of shards may lie, as in `TarDataset`.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk that keeps what is read, shared by all processes of the machine; needs
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
 
