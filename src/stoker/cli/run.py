@@ -40,8 +40,8 @@ def run(
 ) -> None:
     """Runs a PyTorch program as it is, and measures its data loaders.
 
-    At its end a table shows for each loader how long the program waited for batches, and the change to make. The exit code
-    is the program's. Programs that it starts (torchrun, mp.spawn) are measured too.
+    At its end a table shows for each loader how long the program waited for batches, and the change to make. The exit
+    code is the program's. Programs that it starts (torchrun, mp.spawn) are measured too.
     """
     words = checked_command(command or [], module)
     check_engine(engine)
