@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +40,13 @@ if __name__ == "__main__":
 
 SOURCES = {
     "obstore": """
+# from files, not over HTTP: a forked child would register sockets with the epoll that it shares with the trainer, whose
+# runtime then reads pointers of another process, and crashes (beside torch's loader too)
 def read():
     import obstore
-    from obstore.store import HTTPStore
+    from obstore.store import LocalStore
 
-    return len(obstore.get(HTTPStore({url!r}, client_options={{"allow_http": True}}), "file").bytes())
+    return len(obstore.get(LocalStore({folder!r}), "file").bytes())
 """,
     "polars": """
 def read():
@@ -71,37 +68,25 @@ def read():
 THREADS = {"obstore": "tokio-rt-worker", "polars": "polars-0", "confluent_kafka": "rdk:main"}
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+def folder(tmp_path: Path) -> str:
+    """The folder of a file of 100 bytes."""
     (tmp_path / "file").write_bytes(b"x" * 100)
-    handler = functools.partial(Quiet, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    return str(tmp_path)
 
 
-def run(library: str, method: str, url: str, tmp_path: Path) -> Any:
+def run(library: str, method: str, folder: str, tmp_path: Path) -> Any:
     pytest.importorskip(library)
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(source=SOURCES[library].format(url=url)))
+    program.write_text(PROGRAM.format(source=SOURCES[library].format(folder=folder)))
     command = [sys.executable, str(program), method]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60)
-    # the threads of such a library can crash an interpreter that ends: the program has said all by then
-    assert ended.returncode in (0, -signal.SIGSEGV) and ended.stdout
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     return json.loads(ended.stdout)
 
 
 @pytest.mark.parametrize("library", THREADS)
-def test_forked_workers_are_warned_of(library: str, url: str, tmp_path: Path) -> None:
-    here, told, batches = run(library, "fork", url, tmp_path)
+def test_forked_workers_are_warned_of(library: str, folder: str, tmp_path: Path) -> None:
+    here, told, batches = run(library, "fork", folder, tmp_path)
     cause = f"thread '{THREADS[library]}' of this process (most likely of {library}) does not survive a fork"
     assert cause in told[0] and "multiprocessing_context='forkserver'" in told[0]
     assert here and batches != [here, here]
@@ -110,6 +95,6 @@ def test_forked_workers_are_warned_of(library: str, url: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("library", THREADS)
-def test_clean_workers_read_the_same(library: str, url: str, tmp_path: Path) -> None:
-    here, told, batches = run(library, "forkserver", url, tmp_path)
+def test_clean_workers_read_the_same(library: str, folder: str, tmp_path: Path) -> None:
+    here, told, batches = run(library, "forkserver", folder, tmp_path)
     assert batches == [here, here] and told == []
