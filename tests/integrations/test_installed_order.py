@@ -217,7 +217,7 @@ def test_stream_that_every_worker_reads_is_reported_once() -> None:
         loader = data.DataLoader(Whole(), 3, num_workers=2)
         with pytest.warns(stoker.StokerWarning, match="each of the 2 workers reads the whole stream") as told:
             ours = [batch.tolist() for batch in loader]
-        assert sum("reads the whole stream" in str(warning.message) for warning in told) == 1
+        assert len(told) == 1
         assert ours == torchs == [batch.tolist() for batch in loader], "no second warning, which would be an error"
 
 
