@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-# A program of its own: MLflow imports Polars where it is installed, whose threads stay in the process of the other tests.
+# A program of its own: MLflow imports Polars where it is installed, whose threads would stay beside the other tests.
 PROGRAM = """
 import json, sys
 import mlflow
