@@ -17,7 +17,6 @@ from stoker._epoch.plan import BatchesPlan, ComputedPlan, Endless, Plan, Streame
 from stoker._epoch.rank_slice import Mode, RankSlice
 from stoker._epoch.sampler_walk import at_rest
 from stoker._job import datapipes
-from stoker._options import argument_checks
 from stoker._protocol import offered, offers
 from stoker._random.generators import mix
 from stoker._state.resharding import going_on, reshared
@@ -277,13 +276,13 @@ def kind_of(options: LoaderOptions) -> dict[str, Any]:
         kind |= {"order": "stream", "batch_size": options.batch_size, "drop_last": options.drop_last}
         return kind | {"shard": "auto" if shared else "none"}
     inner, given = getattr(sampler, "sampler", None), {"batch_size": None, "drop_last": None}
-    kind |= {"samples": _length(dataset)} | {name: _plain(getattr(sampler, name, None)) for name in given}
+    kind |= {"samples": length_if_known(dataset)} | {name: _plain(getattr(sampler, name, None)) for name in given}
     if not is_computed(options):
         kind["order"] = f"walked from {_named(sampler)}" + (f" over {_named(inner)}" if inner is not None else "")
         kind["num_replicas"] = _plain(getattr(sampler if inner is None else inner, "num_replicas", None))
         return kind
     known = knower(options)
-    kind |= {"order": f"{_named(known)}/{ORDER_VERSION}", "of": _length(known), "ranks": world_of(options).size}
+    kind |= {"order": f"{_named(known)}/{ORDER_VERSION}", "of": length_if_known(known), "ranks": world_of(options).size}
     return kind | {"distributed": options.distributed, "batches_per_epoch": options.batches_per_epoch}
 
 
@@ -291,7 +290,7 @@ def _named(sampler: Any) -> str:
     return type(sampler).__qualname__
 
 
-def _length(sized: Any) -> int | None:
+def length_if_known(sized: Any) -> int | None:
     """Returns the length of an object, or None; only a call shows whether a wrapper has a length."""
     try:
         return len(sized)
@@ -367,7 +366,7 @@ def resumed(
         left = max(0, options.batches_per_epoch - place.batches)
         end = place.position + _positions_in_piece(options, left)
     elif is_computed(options):
-        length = _length(knower(options))
+        length = length_if_known(knower(options))
         if length is not None and place.position > length:
             raise errors.StateFormatError(
                 f"the state is damaged: it stands at position {place.position} of an order of {length}."
@@ -378,38 +377,6 @@ def resumed(
             )
     epochs.resume(options, number, place, end)
     return place
-
-
-def check_samplers(options: LoaderOptions, tell: Callable[[str], None]) -> None:
-    """Refuses a sampler that was made for a larger dataset, and generators of another device, before they are used."""
-    if options.is_stream:
-        return
-    known = knower(options)
-    if isinstance(known, WalkedInEpochs):
-        argument_checks.check_generator(getattr(known, "generator", None))
-    for name in _counted(known):
-        count, samples = _length(getattr(known, name, None)), _length(options.dataset)
-        if count is None or samples is None or count == samples:
-            continue
-        told = f"the {type(known).__name__} has {count} {name}, but the dataset has {samples} samples"
-        if count > samples:
-            raise errors.SamplerError(f"{told}: one is needed for each. Were they made for another split?")
-        tell(f"{told}: those from {count} on are never drawn. One is needed for each.")
-
-
-_COUNTED = {
-    "WeightedRandomSampler": "weights",
-    "BucketBatchSampler": "lengths",
-    "BalancedBatchSampler": "labels",
-    "StratifiedBatchSampler": "labels",
-}
-"""The attribute of Stoker's and torch's samplers that has one item for each sample."""
-
-
-def _counted(sampler: Any) -> list[str]:
-    """Returns the attributes of a sampler that should have one item for each sample; none for an unknown class."""
-    kinds = [kind for kind in type(sampler).__mro__ if kind.__module__.startswith(("stoker.", "torch.utils.data."))]
-    return [_COUNTED[kind.__name__] for kind in kinds if kind.__name__ in _COUNTED][:1]
 
 
 def check_shares(options: LoaderOptions) -> None:
@@ -450,7 +417,7 @@ def check_shares(options: LoaderOptions) -> None:
             f"{told} cannot be used with {type(options.batch_sampler).__name__}, whose passes hold whole batches: "
             "iterate over its epochs one after the other."
         )
-    if options.batches_per_epoch is not None and _length(knower(options)) == 0:
+    if options.batches_per_epoch is not None and length_if_known(knower(options)) == 0:
         raise errors.SamplerError(f"{told} needs an order without end, but there are no samples.")
     if options.rank is not None:  # without rank= checked when an epoch begins, since the rank may not be known yet
         _check_something_is_left(options)
@@ -461,7 +428,7 @@ def _check_something_is_left(options: LoaderOptions) -> None:
     if options.distributed is None:
         return
     known = knower(options)
-    of = _length(known)
+    of = length_if_known(known)
     leaves_out = options.distributed == "drop" or getattr(options.batch_sampler, "drop_last", False)
     if of and leaves_out and length_of(options) == 0:
         here = world_of(options)

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.cli import batch, bench, compare, doctor, index, pack, peek, tune
-from stoker.cli import profile as profile_
-from stoker.cli import run as run_
 from stoker.cli.command_error import CommandError
+from stoker.cli.commands import batch, bench, compare, doctor, index, pack, peek, tune
+from stoker.cli.commands import profile as profile_
+from stoker.cli.commands import run as run_
 from stoker.errors import StokerError
 
 app = typer.Typer(

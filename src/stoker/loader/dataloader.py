@@ -22,6 +22,7 @@ from stoker import _nominal, collate
 from stoker._accounting.report import Report
 from stoker._epoch import draws, epoch
 from stoker._epoch.progress import Progress
+from stoker._epoch.sampler_checks import check_samplers
 from stoker._epoch.sampler_epochs import lend_to_samplers
 from stoker._job.error_policy import OnError
 from stoker._machine import cpus
@@ -32,10 +33,10 @@ from stoker._state import schema
 from stoker._supervision import restarts, stalls
 from stoker._supervision.rules import StallAction
 from stoker.events import Listener
-from stoker.loader import from_torch as taken_over
+from stoker.loader._torch import from_torch as taken_over
+from stoker.loader._torch.torch_compile import keep_dynamo_out, untraced
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import NAME, LoaderRecord, options_of, record_of
-from stoker.loader.torch_compile import keep_dynamo_out, untraced
 from stoker.samplers.base import Sampler
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.random import RandomSampler
@@ -270,7 +271,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         self._iterator: LoaderIterator | None = None
         now = record.options(self)
         epoch.check_shares(now)
-        epoch.check_samplers(now, record.tell_once)
+        check_samplers(now, record.tell_once)
         lend_to_samplers(now, record.epochs)
         self.__initialized = True
         self.check_worker_number_rationality()
@@ -515,7 +516,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         Raises:
             MissingExtraError: neither rich nor tqdm is installed.
         """
-        from stoker.loader.progress_bar import progress
+        from stoker.loader._display.progress_bar import progress
 
         return progress(self, name)
 
@@ -599,7 +600,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             MissingExtraError: Pillow is not installed.
             Exception: what a sample, the sampler or the `collate_fn` has raised.
         """
-        from stoker.loader.preview import preview
+        from stoker.loader._display.preview import preview
 
         return preview(self, path, images, classes, mean, std, seconds)
 

@@ -27,11 +27,11 @@ from stoker._epoch import epoch
 from stoker._epoch.plan import Step
 from stoker._worker_info import current
 from stoker.device import pinning
-from stoker.loader import torch_profiler
 from stoker.loader._iteration.epoch_start import EpochStart
 from stoker.loader._iteration.prefetch import Prefetch
 from stoker.loader._iteration.short_path import ShortPath, short_path
 from stoker.loader._iteration.unit_queue import UnitQueue
+from stoker.loader._torch import torch_profiler
 from stoker.loader.backends import new_backend
 from stoker.loader.record import LoaderRecord, record_of
 

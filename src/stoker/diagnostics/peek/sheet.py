@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stoker.diagnostics.peek.opened import OpenedSource, spread
-from stoker.loader.contact_sheet import pillow
+from stoker.loader._display.contact_sheet import pillow
 from stoker.loader.dataloader import DataLoader
 
 

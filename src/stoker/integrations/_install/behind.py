@@ -13,7 +13,7 @@ from stoker._options import argument_checks
 from stoker._options.loader_options import is_iterable
 from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
 from stoker.integrations._install.jpegs import register_jpegs
-from stoker.loader import from_torch
+from stoker.loader._torch import from_torch
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.hidden import HiddenLoader
 

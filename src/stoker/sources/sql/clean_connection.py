@@ -15,7 +15,7 @@ from typing import Any
 
 from stoker.errors import DatabaseConnectionError
 from stoker.sources.sql.connection import Connection, DirectConnection, Selection
-from stoker.sources.sql.database import Database, Parameters, Row
+from stoker.sources.sql.databases.database import Database, Parameters, Row
 from stoker.sources.sql.records import RowRecords
 
 _COMMAND = """import json, sys

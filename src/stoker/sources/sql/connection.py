@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.errors import QueryError
-from stoker.sources.sql.database import Cursor, Database, Parameters, Row
+from stoker.sources.sql.databases.database import Cursor, Database, Parameters, Row
 from stoker.sources.sql.records import RowRecords, records_of
 
 _MOST_ROWS = 8192

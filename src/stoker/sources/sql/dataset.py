@@ -12,7 +12,7 @@ from stoker.datasets.base import Dataset
 from stoker.datasets.column import TextColumn
 from stoker.datasets.combining import absolute
 from stoker.errors import QueryError
-from stoker.sources.sql.find_database import database_of
+from stoker.sources.sql.databases.find_database import database_of
 from stoker.sources.sql.open_connection import connect
 from stoker.sources.sql.records import row_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stoker.errors import QueryError
 from stoker.sources.sql.connection import Connection
-from stoker.sources.sql.database import Database, Parameters
+from stoker.sources.sql.databases.database import Database, Parameters
 
 
 def cuts_between(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.sources.sql.clean_connection import CleanConnection
 from stoker.sources.sql.connection import Connection, DirectConnection
-from stoker.sources.sql.database import Database
+from stoker.sources.sql.databases.database import Database
 
 
 def connect(database: Database, told: str) -> Connection:

@@ -15,7 +15,7 @@ from stoker.datasets._stream.worker_share import OfWorker
 from stoker.datasets.stream import State, Stream, StreamIterator
 from stoker.errors import QueryError, StateFormatError, StateMismatchError
 from stoker.sources.sql.connection import Connection, Selection
-from stoker.sources.sql.database import Row
+from stoker.sources.sql.databases.database import Row
 from stoker.sources.sql.key_json import from_json, to_json
 from stoker.sources.sql.open_connection import connect
 from stoker.sources.sql.row_query import RowQuery

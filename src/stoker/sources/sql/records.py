@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from stoker.sources.sql.database import Row
+from stoker.sources.sql.databases.database import Row
 
 _PLAIN = {int, float, str, bytes, bool, type(None)}
 """Types that `marshal` gives back as they are. It takes others for bytes, such as NumPy's numbers."""

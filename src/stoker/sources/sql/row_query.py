@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 from stoker.errors import QueryError
-from stoker.sources.sql.database import Parameters
-from stoker.sources.sql.find_database import database_of
+from stoker.sources.sql.databases.database import Parameters
+from stoker.sources.sql.databases.find_database import database_of
 from stoker.sources.sql.key_json import to_json
 from stoker.sources.sql.key_ranges import cuts_between, refuse_nulls, select_nothing, select_range
 from stoker.sources.sql.open_connection import connect

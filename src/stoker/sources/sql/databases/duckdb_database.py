@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from stoker.errors import MissingExtraError
-from stoker.sources.sql.database import Cursor, Database, DriverCursor, Parameters
+from stoker.sources.sql.databases.database import Cursor, Database, DriverCursor, Parameters
 
 PREFIX = "duckdb:///"
 

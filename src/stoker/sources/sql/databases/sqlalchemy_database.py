@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoker.errors import MissingExtraError
-from stoker.sources.sql.database import Cursor, Database, Parameters
+from stoker.sources.sql.databases.database import Cursor, Database, Parameters
 
 
 class SQLAlchemyDatabase(Database):

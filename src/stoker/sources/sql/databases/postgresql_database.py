@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from stoker.errors import MissingExtraError
-from stoker.sources.sql.database import Cursor, Database, Parameters
+from stoker.sources.sql.databases.database import Cursor, Database, Parameters
 
 PREFIXES = ("postgresql://", "postgres://")
 

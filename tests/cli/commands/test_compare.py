@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from stoker.cli import compare, main
+from stoker.cli import main
+from stoker.cli.commands import compare
 from stoker.cli.output import console_of
 from stoker.diagnostics.engine_comparison import EngineRun, compared
 from stoker.diagnostics.engine_rounds import EngineRounds

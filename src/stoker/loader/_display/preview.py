@@ -22,7 +22,7 @@ from stoker import _exceptions
 from stoker._engine.fork.start_zygote import quiet_about_threads, signals_blocked
 from stoker._engine.process import linux, process_setup
 from stoker.errors import PreviewError, WorkerTraceback
-from stoker.loader import contact_sheet
+from stoker.loader._display import contact_sheet
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from stoker import DataLoader, MissingExtraError
-from stoker.loader import progress_bar
+from stoker.loader._display import progress_bar
 
 KINDS = ["RichBar", "TqdmBar"]
 

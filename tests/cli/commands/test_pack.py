@@ -13,7 +13,7 @@ pytest.importorskip("rich")
 
 from stoker.cli import main
 from stoker.cli.command_error import CommandError
-from stoker.cli.pack import bytes_of
+from stoker.cli.commands.pack import bytes_of
 
 
 @pytest.fixture(autouse=True)

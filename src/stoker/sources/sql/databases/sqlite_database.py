@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from urllib.parse import unquote
 
-from stoker.sources.sql.database import Cursor, Database, DriverCursor, Parameters
+from stoker.sources.sql.databases.database import Cursor, Database, DriverCursor, Parameters
 
 PREFIX = "sqlite:///"
 

@@ -9,12 +9,12 @@ import typer
 
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
+from stoker.cli.commands.run import check_engine
+from stoker.cli.commands.tune import EACH, is_target, numbers
 from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import check_writable, console_of, print_json
-from stoker.cli.run import check_engine
 from stoker.cli.setting_table import print_trials, short
 from stoker.cli.status_line import StatusLine
-from stoker.cli.tune import EACH, is_target, numbers
 from stoker.diagnostics.settings.bench_plot import check_plot, write_plot
 from stoker.diagnostics.settings.setting_bench import BenchedLoader, TargetBench
 from stoker.diagnostics.settings.setting_search import grid, numbers_of_workers

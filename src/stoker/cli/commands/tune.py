@@ -12,9 +12,9 @@ from rich.console import Console
 
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
+from stoker.cli.commands.run import check_engine, checked_command
 from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import console_of, print_json
-from stoker.cli.run import check_engine, checked_command
 from stoker.cli.setting_table import print_trials, short
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.settings.setting_bench import BenchedLoader, ScriptBench, SettingBench, TargetBench

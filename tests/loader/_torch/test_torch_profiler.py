@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import stoker
-from stoker.loader import torch_profiler
+from stoker.loader._torch import torch_profiler
 
 torch = pytest.importorskip("torch")
 

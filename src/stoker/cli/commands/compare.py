@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from stoker.cli.commands.run import check_engine, checked_command
 from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import console_of, print_json, print_table, seconds, size
-from stoker.cli.run import check_engine, checked_command
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.engine_comparison import ComparedFigure, Spread, compared, conclusion, figures_as_dict
 from stoker.diagnostics.engine_rounds import EngineRounds

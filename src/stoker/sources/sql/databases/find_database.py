@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stoker.sources.sql import duckdb_database, postgresql_database, sqlite_database
-from stoker.sources.sql.database import Database
-from stoker.sources.sql.duckdb_database import DuckDBDatabase
-from stoker.sources.sql.postgresql_database import PostgreSQLDatabase
-from stoker.sources.sql.sqlalchemy_database import SQLAlchemyDatabase
-from stoker.sources.sql.sqlite_database import SQLiteDatabase
+from stoker.sources.sql.databases import duckdb_database, postgresql_database, sqlite_database
+from stoker.sources.sql.databases.database import Database
+from stoker.sources.sql.databases.duckdb_database import DuckDBDatabase
+from stoker.sources.sql.databases.postgresql_database import PostgreSQLDatabase
+from stoker.sources.sql.databases.sqlalchemy_database import SQLAlchemyDatabase
+from stoker.sources.sql.databases.sqlite_database import SQLiteDatabase
 
 
 def database_of(url: str) -> Database:

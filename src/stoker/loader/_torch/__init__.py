@@ -1,0 +1,1 @@
+"""What is torch's: loaders that are taken over, torch.compile and torch.profiler."""

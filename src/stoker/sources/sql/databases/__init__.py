@@ -1,0 +1,1 @@
+"""The databases: how each is opened and asked."""
