@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -106,6 +108,27 @@ def test_inherited_handle_is_not_finalised_in_a_child() -> None:
     assert in_child(drop) == b"0"
     held.clear()
     assert ended == [os.getpid()]
+
+
+def test_handles_close_after_their_modules_are_cleared(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    program = f"""
+import os
+from stoker.sources import per_process, storage
+
+handle = per_process.PerProcess(lambda: storage.LocalFile({str(tmp_path / "file")!r}), lambda file: None)
+descriptor = handle.get()._descriptor
+for module in (per_process, storage):
+    for name in list(vars(module)):
+        setattr(module, name, None)  # as at interpreter exit
+del handle
+try:
+    os.fstat(descriptor)
+except OSError:
+    print("closed")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("closed\n", "")
 
 
 def test_threads_share_one_handle() -> None:

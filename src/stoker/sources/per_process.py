@@ -15,6 +15,11 @@ MOST_OPEN = 64
 """Files that `OpenFiles` holds open. Processes may have 1,024 descriptors, and a loader's workers have others."""
 
 
+def _keep(handle: Any, keep: Any = ctypes.pythonapi.Py_IncRef, as_object: Any = ctypes.py_object) -> None:
+    """Adds a reference to `handle`, so that it is never finalised."""
+    keep(as_object(handle))
+
+
 class PerProcess(Generic[T]):
     """A handle that each process opens for itself when it first asks.
 
@@ -59,18 +64,23 @@ class PerProcess(Generic[T]):
             self._closes(mine)
         return winner
 
-    def close(self) -> None:
+    def close(self, getpid: Callable[[], int] = os.getpid) -> None:
         """Closes the handle of this process, if it is open. The next `get` opens another."""
-        handle = self._by_process.pop(os.getpid(), None)
+        handle = self._by_process.pop(getpid(), None)
         if handle is not None and self._closes is not None:
             self._closes(handle)
 
-    def __del__(self) -> None:
+    # At interpreter exit, module globals may be None already.
+    def __del__(
+        self,
+        keep: Callable[[Any], None] = ctypes.pythonapi.Py_IncRef,
+        as_object: Callable[[Any], Any] = ctypes.py_object,
+    ) -> None:
         if "_by_process" in self.__dict__:
             self.close()
             if self._keeps_inherited:  # it is not closed by its own finaliser either, at the end of the process
                 for inherited in self._by_process.values():
-                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+                    keep(inherited)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_process": {}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -117,9 +117,11 @@ class LocalFile:
             found += more
         return found
 
-    def __del__(self) -> None:
+    def __del__(
+        self, close: Callable[[int], None] = os.close
+    ) -> None:  # module globals may be None at interpreter exit
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            close(self._descriptor)
 
 
 class LocalStorage:
