@@ -48,3 +48,21 @@ def test_commands_start_without_torch() -> None:
     pytest.importorskip("rich")
     program = "import sys, stoker.cli.app\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_interrupt_during_imports_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    class Interrupts:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "stoker.cli.app":
+                raise KeyboardInterrupt
+
+    imports = Interrupts()
+    app = sys.modules.pop("stoker.cli.app", None)
+    sys.meta_path.insert(0, imports)  # type: ignore[arg-type]
+    try:
+        assert stoker.cli.main(["--version"]) == 130
+    finally:
+        sys.meta_path.remove(imports)  # type: ignore[arg-type]
+        if app is not None:
+            sys.modules["stoker.cli.app"] = app
+    assert capsys.readouterr() == ("", "stoker: interrupted.\n")

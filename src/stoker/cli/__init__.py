@@ -22,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "pip install 'stoker[cli]'\n"
         )
         return 1
-    from stoker.cli.app import run
+    try:
+        from stoker.cli.app import run
 
-    return run(sys.argv[1:] if arguments is None else list(arguments))
+        return run(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:  # while modules are imported; a command ends by itself
+        sys.stderr.write("stoker: interrupted.\n")
+        return 130
