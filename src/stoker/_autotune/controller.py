@@ -14,7 +14,8 @@ from stoker import collate
 from stoker._accounting.event_dispatcher import EventDispatcher
 from stoker._autotune.backend import AutotuneBackend
 from stoker._autotune.dataset_copy import dataset_copy
-from stoker._autotune.policy import WAITS, Choice, Trial
+from stoker._autotune.policy import Choice, Trial
+from stoker._autotune.wait_share import WAITS
 from stoker._engine.backend import Backend
 from stoker._engine.backends import KINDS
 from stoker._machine import cpu_allocation, cpus, memory

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-WAITS = 0.2
-"""Share of its time from which on the training loop counts as waiting."""
+from stoker._autotune.wait_share import WAITS
 
 BATCHES, SECONDS = 20, 2.0
 """Batches and seconds that are measured. The first batch, which opens files, does not count."""

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stoker._autotune.wait_share import WAITS
+
 NEAR = 0.010
 """Seconds: a slower batch is never tried in the trainer, because it would stop the training loop."""
 
 CHEAP = 0.03
 """Seconds for a batch up to which every number is tried, because a wrong number costs more than the trial."""
-
-WAITS = 0.2
-"""Share of its time from which on the training loop counts as waiting."""
 
 UNUSED, GAINS = 0.5, 0.8
 """Share of the workers' CPU time, and factor: below that share, samples wait for something else, and more workers are

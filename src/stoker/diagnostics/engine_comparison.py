@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from stoker._autotune.wait_share import NEGLIGIBLE
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader
 from stoker.diagnostics.process_tree import TreeSample
-from stoker.diagnostics.verdict import NEGLIGIBLE
 
 ENGINES = ("torch", "stoker")
 

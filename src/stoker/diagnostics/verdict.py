@@ -9,15 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stoker._autotune.hint import workers_for
+from stoker._autotune.wait_share import NEGLIGIBLE, WAITS
 from stoker.diagnostics.measurements import LoaderSummary
 
 Kind = Literal["data-bound", "balanced", "compute-bound", "too short"]
-
-WAITS = 0.2
-"""Share of its time from which on a loop that waits for batches is data-bound."""
-
-NEGLIGIBLE = 0.05
-"""Share of its time up to which a loop that waits for batches is compute-bound."""
 
 BUSY = 0.85
 """Share of the CPUs from which on they count as all in use."""

@@ -8,13 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker._autotune.hint import workers_for
+from stoker._autotune.wait_share import NEGLIGIBLE, WAITS
 from stoker.loader._profile.profile_figures import ProfileFigures
-
-WAITS = 0.2
-"""Share of its time from which on a loop that waits for batches is data-bound."""
-
-NEGLIGIBLE = 0.05
-"""Share of its time up to which a loop that waits for batches is compute-bound."""
 
 ENOUGH = 5, 0.2
 """Batches, and seconds, from which on there is a verdict."""
