@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import PackError, TarDataset, TarStream, pack, sample_rng
+from stoker import PackError, TarDataset, TarStream, TarWriter, pack, sample_rng
 from stoker.packing.manifest import NAME, only_one
 
 FORMATS = ["tar", "parquet", "lmdb", "npy"]
@@ -136,6 +136,28 @@ def test_verification_names_the_sample_that_differs(format: Any, tmp_path: Path)
     pack(Rows(), tmp_path, format=format, num_workers=0)
     with pytest.raises(PackError, match=r"'y[^']*' of sample 33 differs"):
         pack(Changed(), tmp_path, format=format, num_workers=0, verify=True)
+
+
+class ChangedTexts(Texts):
+    def __getitem__(self, index: int) -> Any:
+        return "another" if index == 33 else super().__getitem__(index)
+
+
+def test_verification_of_single_values_names_the_sample(tmp_path: Path) -> None:
+    dataset_for("lmdb")
+    pack(Texts(), tmp_path, format="lmdb", num_workers=0)
+    with pytest.raises(PackError, match="sample 33 differs"):
+        pack(ChangedTexts(), tmp_path, format="lmdb", num_workers=0, verify=True)
+
+
+def test_verification_counts_the_samples(tmp_path: Path) -> None:
+    pack(Rows(), tmp_path, num_workers=0, max_count=20)
+    for path in tmp_path.glob("*shard-000002*"):
+        path.unlink()
+    with TarWriter(tmp_path / "shard-000002.tar") as writer:
+        writer.write({"__key__": "000000040", "y.cls": 40})
+    with pytest.raises(PackError, match="41 samples were read back, and the dataset has 50"):
+        pack(Rows(), tmp_path, num_workers=0, max_count=20, verify=True)
 
 
 def test_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
