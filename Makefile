@@ -30,14 +30,18 @@ test test-slow test-frameworks test-long: export GLIBC_TUNABLES := glibc.malloc.
 # Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
 BENCHMARKS := transport overhead start memory columns small_shm small_memory by_turns images order resume order_cost rows tokens dicts ragged tar streams where auto
-BENCHMARKS += installed latency first_batch chaos recovery supervision
+BENCHMARKS += installed latency first_batch chaos recovery supervision jpeg photographs image_folder
 # Those of which a short form says something beside torch's loader, in 5 minutes.
-QUICK := $(filter-out memory by_turns where resume order_cost streams auto latency chaos recovery supervision,$(BENCHMARKS))
+QUICK := $(filter-out memory by_turns where resume order_cost streams auto latency chaos recovery supervision jpeg image_folder,$(BENCHMARKS))
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...
 TENSORFLOW ?=
 bench_images := --data $(PHOTOS) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
+bench_jpeg := --data $(PHOTOS)
+# And one with DALI: make bench DALI=...
+DALI ?=
+bench_photographs := --data $(PHOTOS) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW)) $(if $(DALI),--dali $(DALI))
 bench_transport := $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 bench_first_batch := --data $(PHOTOS)
 bench_by_turns := --data $(PHOTOS)

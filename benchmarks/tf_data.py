@@ -42,6 +42,42 @@ def batches(data: Path, batch: int, workers: int, side: int) -> Any:
     return made.with_options(options).as_numpy_iterator()
 
 
+def crops(
+    files: list[tuple[str, int]],
+    batch: int,
+    workers: int,
+    side: int,
+    draws: tuple[tuple[float, float], tuple[float, float]],
+    antialias: bool,
+) -> Any:
+    """Random parts (shares of the area, ratios of the sides) of photographs, (batch, side, side, 3) as bytes, and their
+    classes, without end. The decoder leaves out what is not in the part.
+    """
+    os.environ.update(BEFORE)
+    import tensorflow as tf
+
+    areas, ratios = draws
+    paths, labels = map(list, zip(*files, strict=True))
+
+    def sample(path: Any, label: Any) -> Any:
+        encoded = tf.io.read_file(path)
+        sides = tf.cast(tf.image.extract_jpeg_shape(encoded)[:2], tf.float32)
+        area, ratio = sides[0] * sides[1] * tf.random.uniform((), *areas), tf.random.uniform((), *ratios)
+        part = tf.minimum(sides, tf.sqrt(tf.stack([area / ratio, area * ratio])))
+        corner = tf.random.uniform((2,)) * (sides - part)
+        window = tf.cast(tf.concat([corner, part], 0), tf.int32)
+        image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+        image = tf.image.random_flip_left_right(tf.image.resize(image, (side, side), antialias=antialias))
+        return tf.cast(image, tf.uint8), label
+
+    made = tf.data.Dataset.from_tensor_slices((paths, labels))
+    made = made.shuffle(len(paths)).repeat().map(sample, num_parallel_calls=tf.data.AUTOTUNE)
+    made = made.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = workers
+    return made.with_options(options).as_numpy_iterator()
+
+
 def tensors(samples: Any, batch: int, workers: int) -> Any:
     """Batches of rows of an array, without end."""
     os.environ.update(BEFORE)
