@@ -9,7 +9,7 @@ import typer
 
 from stoker import __version__
 from stoker.cli.command_error import CommandError
-from stoker.cli.commands import batch, bench, compare, doctor, index, pack, peek, tune
+from stoker.cli.commands import batch, bench, compare, demo, doctor, index, pack, peek, tune
 from stoker.cli.commands import profile as profile_
 from stoker.cli.commands import run as run_
 from stoker.errors import StokerError
@@ -21,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("demo")(demo.demo)
 app.command("run", context_settings={"allow_interspersed_args": False})(run_.run)
 app.command("compare", context_settings={"allow_interspersed_args": False})(compare.compare)
 app.command("tune", context_settings={"allow_interspersed_args": False})(tune.tune)
