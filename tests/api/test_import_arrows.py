@@ -65,7 +65,7 @@ ARROWS: dict[str, set[str]] = {
     # what users see
     "__init__": GROUND | DATA_SIDE | EPOCH_SIDE | {"_freeze", "loader", "images", "sources", "integrations", "packing"},
     # measurements of loaders, and the command line, which nothing imports
-    "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__", "sources"},
+    "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__", "sources", "images"},
     "cli": GROUND | EPOCH_SIDE | {"datasets", "sources", "loader", "packing", "diagnostics", "__init__"},
     "__main__": {"cli"},
 }
@@ -78,7 +78,7 @@ LAZY = {
 THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}
 OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
-OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib"}}
+OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib", "torchvision"}}
 """Packages that a part of Stoker imports where they are installed, and nothing else does."""
 
 FRAMEWORKS = {
