@@ -73,17 +73,16 @@ def loader_of(program: str, folder: str, workers: int) -> tuple[Any, str]:
     """Returns the loader of a program, and the name of what makes its crops."""
     import torch.utils.data
 
-    import stoker
+    from stoker import DataLoader, ImageFolder, install
 
     if program == "stoker":
         from stoker.images import Compose, PILToTensor, RandomHorizontalFlip, RandomResizedCrop
 
         crops = Compose([RandomResizedCrop(SIDE), RandomHorizontalFlip(), PILToTensor()])
-        return stoker.DataLoader(
-            stoker.ImageFolder(folder, crops), batch_size=BATCH, shuffle=True, num_workers=workers
-        ), "stoker.images"
+        pictures = ImageFolder(folder, crops)
+        return DataLoader(pictures, batch_size=BATCH, shuffle=True, num_workers=workers), "stoker.images"
     if program == "install":
-        stoker.install()
+        install()
     dataset, crops_of = usual_dataset(folder)
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers), crops_of
 
