@@ -521,11 +521,23 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return progress(self, name)
 
     @overload
-    def profile(self, batches: int | None = None, *, step: None = None, replay: int | None = None) -> Profiling: ...
+    def profile(
+        self,
+        batches: int | None = None,
+        *,
+        step: None = None,
+        replay: int | None = None,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> Profiling: ...
 
     @overload
     def profile(
-        self, batches: int | None = None, *, step: Callable[[Any], object], replay: int | None = None
+        self,
+        batches: int | None = None,
+        *,
+        step: Callable[[Any], object],
+        replay: int | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> LoaderProfile: ...
 
     def profile(
@@ -534,6 +546,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         *,
         step: Callable[[Any], object] | None = None,
         replay: int | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> Profiling | LoaderProfile:
         """Measures where the time of the next epoch goes: by stage, sample, transform and worker.
 
@@ -550,13 +563,15 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             batches: number of batches after which the epoch is left; None for all of it.
             step: called with each batch.
             replay: steps on the held batch; None for a fifth of `batches`, from 5 to 20, and none without `batches`.
+            trace: file for the timeline of the loop and the workers, as Chrome JSON for ui.perfetto.dev.
 
         Raises:
             ValueError: `batches` is less than 1, or `replay` less than 0.
+            OSError: `trace` cannot be written.
         """
         from stoker.loader._profile.profiling import Profiling
 
-        profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self))
+        profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self), trace)
         if step is None:
             return profiling
         with profiling:

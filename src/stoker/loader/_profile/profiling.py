@@ -18,6 +18,7 @@ from stoker.loader._profile.batch_sums import BatchSums, TimedSample
 from stoker.loader._profile.held_batch import fresh, wait_for_device
 from stoker.loader._profile.loader_profile import LoaderProfile
 from stoker.loader._profile.profile_figures import ProfileFigures, SlowSample
+from stoker.loader._profile.profile_trace import ProfileTrace
 from stoker.loader._profile.stage_times import Durations
 from stoker.loader.record import record_of
 
@@ -43,12 +44,21 @@ class Profiling:
         batches: number of batches of the epoch; None for all.
         replay: number of steps on the held batch; None for a fifth of `batches`, from 5 to 20, and none without it.
         end_workers: ends the persistent workers of the loader.
+        trace: the file for the timeline; None for none.
 
     Raises:
         ValueError: `batches` is less than 1, or `replay` less than 0.
+        OSError: `trace` cannot be written.
     """
 
-    def __init__(self, loader: Any, batches: int | None, replay: int | None, end_workers: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        batches: int | None,
+        replay: int | None,
+        end_workers: Callable[[], None],
+        trace: str | os.PathLike[str] | None = None,
+    ) -> None:
         if batches is not None and batches < 1:
             raise ValueError(f"profile(batches={batches}): at least 1 is needed, or None for the whole epoch")
         if replay is not None and replay < 0:
@@ -56,7 +66,8 @@ class Profiling:
         if replay is None:
             replay = 0 if batches is None else min(MOST_HELD, max(LEAST_HELD, batches // 5))
         self._loader, self._limit, self._replay = loader, batches, replay
-        self._session = _Session(loader, end_workers)
+        self._trace = None if trace is None else ProfileTrace(trace)
+        self._session = _Session(loader, end_workers, self._trace)
         self._finalize = weakref.finalize(self, self._session.end)
         self._finalize.atexit = False  # workers end by themselves there
         self._batches: Any = None
@@ -138,6 +149,8 @@ class Profiling:
             return
         self._phase = "held"
         _wait_too(self._step)
+        if self._trace is not None:
+            self._trace.end(perf_counter())
         close = getattr(self._batches, "close", None)
         self._batches = None
         try:
@@ -222,8 +235,9 @@ class _Session:
         is_inside: whether the profile asks for a batch; those of other iterators do not count.
     """
 
-    def __init__(self, loader: Any, end_workers: Callable[[], None]) -> None:
+    def __init__(self, loader: Any, end_workers: Callable[[], None], trace: ProfileTrace | None) -> None:
         self._record = record_of(loader)
+        self._trace = trace
         self._end_workers = end_workers
         self._owner = os.getpid()
         self._steps: StepTimes | None = None
@@ -250,7 +264,10 @@ class _Session:
     def sum_up(self) -> None:
         """Adds the last batches to the sums."""
         while self._pending:
-            self.sums.add(self._pending.pop())
+            times = self._pending.pop()
+            self.sums.add(times)
+            if self._trace is not None:
+                self._trace.add(times)
         if self._steps is not None:
             self.sums.count_steps(self._steps.read())
 
@@ -260,6 +277,8 @@ class _Session:
             return
         self._is_on = False
         self.sum_up()
+        if self._trace is not None:
+            self._trace.write()
         if self._record.timing_sink == self._take:
             self._record.timing_sink = self._outer
         if self._steps is not None:
