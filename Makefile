@@ -84,7 +84,7 @@ test-long: $(VENV)/.demo $(VENV)/.test
 
 # For an hour and some gigabytes. Chromium is the system's: apt install chromium.
 full: test-long $(VENV)/.browser
-	$(BIN)/python -m pytest -m long tests/diagnostics tests/images tests/faults $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m long tests/diagnostics tests/loader/_profile tests/images tests/faults $(PYTEST_ARGS)
 	$(BIN)/python scripts/frameworks_matrix.py build/full
 
 # Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'

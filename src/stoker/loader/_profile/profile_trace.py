@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -12,6 +13,9 @@ from stoker._engine.timings import BatchTimings, UnitTimings
 
 MOST_SPANS = 300_000
 """Spans from which on single samples are left out: some 40 MB, which the Perfetto UI still opens."""
+
+_INSIDE = 1e-7
+"""Seconds before the end of a span at which an arrow is tied to it."""
 
 LOOP = 0
 """Number of the training loop's track; worker `n` has `n + 1`."""
@@ -89,16 +93,17 @@ class ProfileTrace:
                 yield _span(LOOP, f"step with batch {times.batch}", got, asked)
 
     def _made(self) -> Iterator[dict[str, Any]]:
+        numbers = itertools.count()
         for times in self._batches:
             indices = times.indices if isinstance(times.indices, (list, tuple, range)) else ()
-            for part, made in enumerate(times.made):
-                tid, number = made.worker + 1, f"{times.unit}.{part}"
+            for made in times.made:
+                tid = made.worker + 1
                 yield _span(tid, f"batch {times.batch}", made.begun, made.ended)
                 yield from _phases(tid, made, [str(index) for index in indices])
-                flow = {"cat": "batch", "name": "batch", "id": number}
+                flow = {"cat": "batch", "name": "batch", "id": next(numbers)}
                 got = times.asked + times.waited
-                yield {"ph": "s", "tid": tid, "ts": made.begun + 0.5 * (made.ended - made.begun), **flow}
-                yield {"ph": "f", "bp": "e", "tid": LOOP, "ts": times.asked + 0.5 * (got - times.asked), **flow}
+                yield {"ph": "s", "tid": tid, "ts": max(made.begun, made.ended - _INSIDE), **flow}
+                yield {"ph": "f", "bp": "e", "tid": LOOP, "ts": max(times.asked, got - _INSIDE), **flow}
 
 
 def _phases(tid: int, made: UnitTimings, indices: list[str]) -> Iterator[dict[str, Any]]:
