@@ -64,7 +64,7 @@ def test_clips_are_cut_from_the_whole_file(name: str, within: float, tmp_path: P
     assert dataset.describe(5) == f"sample 5: seconds 1 to 1.5 of {path}"
 
 
-def test_random_clips_repeat_with_the_seed_and_differ_between_epochs(tmp_path: Path) -> None:
+def test_random_clips_repeat_with_the_seed(tmp_path: Path) -> None:
     files = files_in(tmp_path, "a.wav", "b.wav", "c.wav")
     dataset = AudioClips(files, seconds=0.5, random=True)
     assert len(dataset) == 3
@@ -106,7 +106,7 @@ def test_short_files_are_refused_or_padded(tmp_path: Path) -> None:
     assert AudioClips(files, seconds=1, short="pad", random=True)[1]["start"] == 0
 
 
-def test_bad_file_is_a_sample_that_the_policy_may_leave_out(tmp_path: Path) -> None:
+def test_bad_file_is_a_sample_that_may_be_left_out(tmp_path: Path) -> None:
     good = files_in(tmp_path, "a.wav", "c.wav")
     bad = tmp_path / "b.wav"
     bad.write_text("this is no audio file")

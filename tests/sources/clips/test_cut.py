@@ -33,9 +33,19 @@ def test_clips_cover_a_file_as_far_as_they_can(
 
 @pytest.mark.parametrize(
     ("seconds", "hop", "pads", "expected"),
-    [(1, None, False, 10), (1, None, True, 11), (1, 0.5, False, 20), (1, 0.5, True, 20), (1, 0.6, True, 17), (3, 4, False, 2), (11, None, False, 0),
-     (11, None, True, 1), (10.5, None, True, 1), (0.1, None, False, 105)],
-)  # fmt: skip
+    [
+        (1, None, False, 10),
+        (1, None, True, 11),
+        (1, 0.5, False, 20),
+        (1, 0.5, True, 20),
+        (1, 0.6, True, 17),
+        (3, 4, False, 2),
+        (11, None, False, 0),
+        (11, None, True, 1),
+        (10.5, None, True, 1),
+        (0.1, None, False, 105),
+    ],
+)
 def test_count(seconds: float, hop: float | None, pads: bool, expected: int) -> None:
     assert Cut.checked(seconds, hop, False, "pad" if pads else "raise").count(105_000, 10_000) == expected
 

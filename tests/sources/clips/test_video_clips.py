@@ -112,7 +112,7 @@ def test_pictures_are_turned_as_the_file_says(film: Path, pictures: Any, tmp_pat
     assert VideoClips(turned, frames=1, size=(40, 24))[0]["video"].shape == (1, 40, 24, 3)
 
 
-def test_few_frames_come_twice_and_short_files_are_refused_or_padded(tmp_path: Path) -> None:
+def test_short_files_are_refused_or_padded(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", frames=5)
     pictures = decoded(path)[1]
     assert (VideoClips(path, frames=10)[0]["video"] == pictures.repeat(2, axis=0)).all()
@@ -161,7 +161,7 @@ def test_a_process_holds_few_files_open(tmp_path: Path) -> None:
     assert len(cloudpickle.dumps(dataset)) < 5000
 
 
-def test_bad_file_is_a_sample_that_the_policy_may_leave_out(film: Path, tmp_path: Path) -> None:
+def test_bad_file_is_a_sample_that_may_be_left_out(film: Path, tmp_path: Path) -> None:
     bad = tmp_path / "b.mp4"
     bad.write_text("this is no video")
     dataset = VideoClips([film, bad, film], frames=2, seconds=1)

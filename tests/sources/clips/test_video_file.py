@@ -82,9 +82,7 @@ def test_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
     assert len(frame_times(str(path)).frames) == 10
 
 
-def test_index_lives_in_memory_where_the_folder_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_lives_in_memory_in_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_video(tmp_path / "a.mp4", frames=10)
 
     def refuse(*arguments: Any) -> None:
@@ -107,7 +105,7 @@ def test_frames_without_times_are_refused(tmp_path: Path) -> None:
         frame_times(str(path))
 
 
-def test_truncated_mp4_with_its_header_in_front_is_refused(tmp_path: Path) -> None:
+def test_truncated_mp4_with_its_header_in_front(tmp_path: Path) -> None:
     whole, cut = write_video(tmp_path / "a.mp4"), tmp_path / "b.mp4"
     with av.open(str(whole)) as source, av.open(str(cut), "w", options={"movflags": "faststart"}) as target:
         stream = target.add_stream_from_template(source.streams.video[0])

@@ -36,7 +36,8 @@ class AudioClips(ClipsOfFiles):
 
     Args:
         files: places of the files: paths, a glob or brace pattern, or a list of them. Local only.
-        labels: one for each file, in their order: a list, an array, or any object with `__len__` and `__getitem__`.
+        labels: one for each file, in their order: a list of numbers or texts, an array, or any object with `__len__`
+            and `__getitem__`.
         seconds: the length of a clip, rounded to frames. None for whole files, however long.
         hop: seconds from the begin of a clip to that of the next one; None for `seconds`. The headers of all files are
             then read when the dataset is made, unless there is one clip of each file.

@@ -49,7 +49,8 @@ class VideoClips(ClipsOfFiles):
 
     Args:
         files: places of the files: paths, a glob or brace pattern, or a list of them. Local only.
-        labels: one for each file, in their order: a list, an array, or any object with `__len__` and `__getitem__`.
+        labels: one for each file, in their order: a list of numbers or texts, an array, or any object with `__len__`
+            and `__getitem__`.
         frames: the number of frames of a clip.
         seconds: the length of a clip. None for the whole file.
         hop: seconds from the begin of a clip to that of the next one; None for `seconds`.
@@ -98,7 +99,7 @@ class VideoClips(ClipsOfFiles):
         if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
             raise TypeError(f"size is {size!r}, expected (height, width)")
         self._size = None if size is None else (positive(size[0], "height"), positive(size[1], "width"))
-        self._open: PerProcess[dict[str, VideoFile]] = PerProcess(dict)
+        self._open: PerProcess[dict[str, VideoFile]] = PerProcess(dict, _close_all)
         super().__init__(files, labels, Cut.checked(seconds, hop, random, short), transform)
 
     def _count(self, path: str) -> int:
@@ -110,14 +111,20 @@ class VideoClips(ClipsOfFiles):
         opened = self._open.get()
         video = opened.pop(path, None)
         if video is not None and video.times.version != LocalFile(path).version:
+            video.close()
             video = None
         if video is None:
             video = VideoFile(path)
-        rows = self._rows(path, video.times, number)
-        pictures = video.read(rows.tolist(), self._size)
+        try:
+            rows = self._rows(path, video.times, number)
+            pictures = video.read(rows.tolist(), self._size)
+        except BaseException:
+            video.close()  # its decoder may stand anywhere
+            raise
         opened[path] = video
         for oldest in list(opened)[: max(0, len(opened) - _MOST_OPEN)]:
-            opened.pop(oldest, None)
+            if (other := opened.pop(oldest, None)) is not None:
+                other.close()
         times = video.times.frames
         return {"video": pictures, "times": (times[rows] - times[0]) / video.times.rate}
 
@@ -146,3 +153,8 @@ class VideoClips(ClipsOfFiles):
             )
         shown = times.frames[0] + start + (np.arange(self._frames) + places) * (length / self._frames)
         return np.maximum(np.searchsorted(times.frames, shown, "right") - 1, 0)
+
+
+def _close_all(videos: dict[str, VideoFile]) -> None:
+    for video in videos.values():
+        video.close()

@@ -75,6 +75,10 @@ class VideoFile:
         self._decoded = self._container.decode(self._stream)
         self._last = None
 
+    def _reopen(self) -> None:
+        self._container.close()
+        self._open()
+
     def _second(self, row: int) -> float:
         return float(self.times.frames[row] - self.times.frames[0]) / self.times.rate
 
@@ -85,9 +89,11 @@ class VideoFile:
         if self._last is None or not self.times.keys[key] <= self._last.pts <= time:
             self._seek(key)
         frame = self._decoded_at(time)
-        if frame is None:  # it depends on frames before its key frame, as in streams that refresh bit by bit
-            self._container.close()
-            self._open()
+        if frame is None and key:  # it depends on frames before its key frame, as in streams that refresh bit by bit
+            self._seek(key - 1)
+            frame = self._decoded_at(time)
+        if frame is None:
+            self._reopen()
             frame = self._decoded_at(time)
         if frame is None or frame.is_corrupt:
             raise MediaFileError(
@@ -118,8 +124,7 @@ class VideoFile:
                 packets = itertools.chain([first], packets)
                 self._decoded = itertools.chain.from_iterable(packet.decode() for packet in packets)
                 return
-        self._container.close()
-        self._open()
+        self._reopen()
 
 
 def _pixels(frame: Any, size: tuple[int, int] | None) -> Frames:
