@@ -48,6 +48,7 @@ from stoker.datasets.zip import ZipDataset as ZipDataset
 from stoker.errors import ArrayFileError as ArrayFileError
 from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
+from stoker.errors import ClipLengthError as ClipLengthError
 from stoker.errors import CompressedFileError as CompressedFileError
 from stoker.errors import CSVHeaderError as CSVHeaderError
 from stoker.errors import DatabaseConnectionError as DatabaseConnectionError
@@ -77,6 +78,7 @@ from stoker.errors import LabelCountError as LabelCountError
 from stoker.errors import LeafTypeError as LeafTypeError
 from stoker.errors import LMDBError as LMDBError
 from stoker.errors import LoaderTimeoutError as LoaderTimeoutError
+from stoker.errors import MediaFileError as MediaFileError
 from stoker.errors import MemberDecodeError as MemberDecodeError
 from stoker.errors import MemoryLimitError as MemoryLimitError
 from stoker.errors import MissingColumnError as MissingColumnError
@@ -136,6 +138,8 @@ from stoker.samplers.stratified import StratifiedBatchSampler as StratifiedBatch
 from stoker.samplers.subset_random import SubsetRandomSampler as SubsetRandomSampler
 from stoker.samplers.weighted import WeightedRandomSampler as WeightedRandomSampler
 from stoker.sources.arrays.dataset import ArrayDataset as ArrayDataset
+from stoker.sources.clips.audio_clips import AudioClips as AudioClips
+from stoker.sources.clips.video_clips import VideoClips as VideoClips
 from stoker.sources.frames import decode_frames as decode_frames
 from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles

@@ -8,6 +8,7 @@
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
     ├── CSVHeaderError (ValueError)            a CSV file without names of columns, or with one name twice
     ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
+    ├── ClipLengthError (ValueError)           an audio or video file that is shorter than a clip of it
     ├── CompressedFileError (ValueError)       a compressed file whose records are to be read by index
     ├── DatabaseConnectionError (ConnectionError)   a database that cannot be reached, or ends the connection
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
@@ -37,6 +38,7 @@
     ├── LMDBError (OSError)                    a file that is no LMDB, or is damaged
     ├── LabelCountError (ValueError)           fewer or more labels than images
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
+    ├── MediaFileError (OSError)               an audio or video file that is truncated, damaged, or none
     ├── MemberDecodeError (ValueError)         a member of a shard that its decoder refuses
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
     ├── MissingColumnError (ValueError, KeyError)   a column that a file does not have
@@ -121,6 +123,10 @@ class CSVHeaderError(StokerError, ValueError):
 
 class CannotSendError(StokerError, TypeError):
     """An object cannot be sent to a clean interpreter: the message names it by its path."""
+
+
+class ClipLengthError(StokerError, ValueError):
+    """An audio or video file is shorter than a clip of it: the message names the file and both lengths."""
 
 
 class CompressedFileError(StokerError, ValueError):
@@ -241,6 +247,11 @@ class LabelCountError(StokerError, ValueError):
 
 class LoaderTimeoutError(StokerError, RuntimeError):
     """No batch arrived within the loader's `timeout`."""
+
+
+class MediaFileError(StokerError, OSError):
+    """An audio or video file is empty, truncated, damaged or none: the message names the file, and the second if one
+    frame is damaged."""
 
 
 class MemberDecodeError(StokerError, ValueError):

@@ -48,9 +48,9 @@ ARROWS: dict[str, set[str]] = {
     "device": GROUND,
     # an epoch of a loader, from its random numbers to its reports
     "_random": GROUND | {"_engine"},
-    # images draw as samples do; datasets that read files lie above the data side and images
+    # images and clips draw as samples do; datasets that read files lie above the data side and images
     "images": GROUND | {"_random"},
-    "sources": GROUND | {"datasets", "images"},
+    "sources": GROUND | {"datasets", "images", "_random"},
     "_state": GROUND | {"datasets", "_random"},
     "_job": GROUND | DATA_SIDE | ENGINE_SIDE | {"_random", "_state"},
     "_options": GROUND | DATA_SIDE | {"_supervision", "_engine", "_job"},
@@ -71,8 +71,8 @@ ARROWS: dict[str, set[str]] = {
 }
 
 LAZY = {
-    *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
-    *("psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
+    *("PIL", "av", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
+    *("psycopg", "pyarrow", "soundfile", "sqlalchemy", "torch", "zarr"),
 }
 """Packages that a program may lack: they are imported in functions alone."""
 THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}

@@ -21,7 +21,7 @@ import numpy as np
 
 from stoker.sources.places import Place, places_of
 
-_OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records)\.index(?:\.[0-9a-f]{8}\.partial)?", re.DOTALL)
+_OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records|frames)\.index(?:\.[0-9a-f]{8}\.partial)?", re.DOTALL)
 """The names of indexes, and of those that are being written."""
 _ALIGNED = 64
 _CANNOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}

@@ -1,0 +1,1 @@
+"""Clips by time of audio and video files."""

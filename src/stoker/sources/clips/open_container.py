@@ -1,0 +1,77 @@
+"""Video files opened by PyAV, without threads and without network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from stoker.errors import MediaFileError, MissingExtraError
+from stoker.sources.storage import LocalFile
+
+_OPTIONS = {"protocol_whitelist": "file", "fflags": "+genpts"}
+"""A playlist that poses as a video may name files of this machine, but no URL."""
+
+
+def opened_container(path: str) -> Any:
+    """Returns an open container.
+
+    Raises:
+        MediaFileError: the file is empty, truncated, damaged, or of no format that the library knows.
+        MissingExtraError: PyAV is not installed.
+        OSError: the file cannot be read.
+    """
+    av = pyav()
+    size = LocalFile(path).version.size  # the errors of Python for files that are missing, or may not be read
+    if not size:
+        raise MediaFileError(f"{path} is empty: was it written or copied completely?")
+    with named_errors(path):
+        return av.open(f"file:{path}", options=_OPTIONS, metadata_errors="replace")
+
+
+def first_video(container: Any, path: str) -> Any:
+    """Returns the first stream of pictures, to be decoded without threads: they would not survive a fork.
+
+    Raises:
+        MediaFileError: there is none.
+    """
+    for stream in container.streams.video:
+        if stream.codec_context is not None and "attached_pic" not in str(stream.disposition):
+            stream.thread_type = "NONE"
+            stream.codec_context.thread_count = 1
+            return stream
+    kinds = sorted({stream.type for stream in container.streams})
+    raise MediaFileError(
+        f"{path} ({container.format.long_name}) holds no video that can be decoded: its streams are of "
+        f"{', '.join(kinds) or 'no kind'}"
+    )
+
+
+@contextmanager
+def named_errors(path: str, what: str = "cannot be opened") -> Iterator[None]:
+    """Names the file in the errors of the library.
+
+    Raises:
+        MediaFileError: the library raised an error.
+    """
+    try:
+        yield
+    except pyav().FFmpegError as error:
+        raise MediaFileError(
+            f"{path} {what}: {error.strerror}. Is it a video, and was it written and copied completely?"
+        ) from error
+
+
+def pyav() -> Any:
+    """Returns the module `av`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise MissingExtraError(
+            f"VideoClips needs PyAV, which cannot be imported ({error}): install the extra stoker[video]."
+        ) from error
+    return av

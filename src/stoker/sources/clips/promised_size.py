@@ -1,0 +1,49 @@
+"""The size of a file by its own header: libraries read a truncated file of these formats as a shorter one."""
+
+from __future__ import annotations
+
+from stoker.errors import MediaFileError
+
+_UNKNOWN_RIFF = 0x7FFF_0000
+"""The least length in a RIFF header of programs that do not know it yet, as those that write into a pipe."""
+_EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
+_HEAD = 4096
+"""Bytes in which a Matroska file names the size of its segment: usually within the first 60."""
+
+
+def check_is_whole(path: str, size: int) -> None:
+    """Compares the size of a file with what its header promises, in WAV, AVI, Matroska and WebM files.
+
+    Raises:
+        MediaFileError: the file is smaller.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        promised = promised_size(file.read(_HEAD))
+    if promised is not None and size < promised:
+        raise MediaFileError(f"{path} is truncated: it has {size:,} bytes, and its header promises {promised:,}")
+
+
+def promised_size(head: bytes) -> int | None:
+    """Returns the size that the header of a file promises, in bytes; None if it promises none.
+
+    Args:
+        head: the first bytes of the file.
+    """
+    if head[:4] == b"RIFF":
+        length = int.from_bytes(head[4:8], "little")
+        return 7 + length if length < _UNKNOWN_RIFF else None  # 8, and some programs leave out the last byte of padding
+    if head[:4] == _EBML:
+        length, place = _number(head, 4)
+        place += length
+        if head[place : place + 4] == _SEGMENT:
+            length, begin = _number(head, place + 4)
+            return begin + length if length != (1 << 7 * (begin - place - 4)) - 1 else None  # all ones: unknown
+    return None
+
+
+def _number(head: bytes, place: int) -> tuple[int, int]:
+    """Returns a number of variable length at a place of a Matroska file, and the place behind it."""
+    width = 9 - head[place].bit_length() if place < len(head) else 1
+    number = int.from_bytes(head[place : place + width], "big")
+    return number & ((1 << 7 * width) - 1), place + width

@@ -1,0 +1,160 @@
+"""Clips of video files as a dataset by index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from stoker._random.sample_rng import sample_rng
+from stoker.datasets.combining import positive
+from stoker.errors import ClipLengthError
+from stoker.sources.clips.clips_of_files import ClipsOfFiles
+from stoker.sources.clips.cut import Cut
+from stoker.sources.clips.frame_times import FrameTimes, frame_times
+from stoker.sources.clips.open_container import pyav
+from stoker.sources.clips.video_file import VideoFile
+from stoker.sources.per_process import PerProcess
+from stoker.sources.places import Place
+from stoker.sources.storage import LocalFile
+
+_MOST_OPEN = 4
+"""Videos that a process holds open. A decoder of a large video holds some 50 MB of frames."""
+
+
+class VideoClips(ClipsOfFiles):
+    """Clips of video files, by index: with a length, a true shuffle, exact resume. Needs `stoker[video]` (PyAV).
+
+        VideoClips("videos/*.mp4", frames=8)                             # 8 frames from each file, evenly spread
+        VideoClips(paths, labels, frames=8, random=True)                 # one at random from each 8th of the file
+        VideoClips(paths, labels, frames=16, seconds=2, random=True)     # from 2 seconds at a random place
+        VideoClips(paths, frames=16, seconds=2, hop=1, size=(112, 112))  # all clips of 2 seconds, a second apart
+
+    A sample is a dict: `"video"`, a uint8 array (frames, height, width, 3) in RGB; `"times"`, the second of each frame,
+    counted from the first frame of the file, as float64; `"path"`; and `"label"`, if there are labels. A clip is cut
+    into `frames` equal parts, and the frame that is shown in the middle of each part is taken. Where there are fewer
+    frames than parts, some come twice. Pictures are turned as the file says.
+
+    Frames are exact: a frame is the same whether it is found by seeking or by decoding the file from its begin. For
+    this, an index of the times of all frames is made once and kept beside the file (`a.mp4.frames.index`, 8 bytes for
+    each frame), written as a whole and made anew if the file changes; it lives in memory where the folder cannot be
+    written. Making it reads the file, without decoding: at the first sample of a file, or, for consecutive clips, when
+    the dataset is made.
+
+    Decoding begins at the key frame before a frame, and goes on from frame to frame within a clip. So a clip costs up
+    to the distance of two key frames more than its own frames. Each process holds 4 files open, and opens them itself:
+    no decoder is inherited or pickled, and none runs threads. `RowGroupSampler(dataset.clip_counts)` shuffles file by
+    file. Thread safe, as long as `transform` is.
+
+    Args:
+        files: places of the files: paths, a glob or brace pattern, or a list of them. Local only.
+        labels: one for each file, in their order: a list of numbers or texts, an array, or any object with `__len__`
+            and `__getitem__`.
+        frames: the number of frames of a clip.
+        seconds: the length of a clip. None for the whole file.
+        hop: seconds from the begin of a clip to that of the next one; None for `seconds`.
+        random: whether a file is one sample, drawn anew at each read from `stoker.sample_rng()`, so that it repeats
+            with the loader's seed: with `seconds`, a clip that begins at any frame; without, any frame of each part.
+        size: height and width to which frames are scaled, bilinear. None for those of the file.
+        short: for files that are shorter than a clip. `"raise"`: such a file is a sample that raises `ClipLengthError`,
+            and what is left at the end of a file is left out. `"pad"`: both are clips, which repeat the last frame.
+        transform: a function of the dict, whose result is the sample.
+
+    Raises:
+        FileNotFoundError: a place leads to no file.
+        MissingExtraError: PyAV is not installed.
+        LabelCountError: the numbers of files and labels differ.
+        TypeError: a number is none, or `transform` cannot be called.
+        ValueError: there are no files, a number is not positive, or `hop` has no clips to apply to.
+
+    Attributes:
+        files: the paths, as a sequence.
+        labels: the labels, as a sequence; None if there are none.
+
+    At each access:
+        IndexError: the index is out of range.
+        MediaFileError: the file is empty, truncated, damaged, or holds no video; or a frame cannot be decoded, or has
+            another size than the first.
+        ClipLengthError: the file is shorter than a clip.
+        FileNotFoundError: the file was removed since.
+        FileChangedError: the file was changed since its clips were counted.
+    """
+
+    def __init__(
+        self,
+        files: Place | Iterable[Place],
+        labels: Any = None,
+        *,
+        frames: int,
+        seconds: float | None = None,
+        hop: float | None = None,
+        random: bool = False,
+        size: tuple[int, int] | None = None,
+        short: str = "raise",
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        pyav()
+        self._frames = positive(frames, "frames")
+        if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
+            raise TypeError(f"size is {size!r}, expected (height, width)")
+        self._size = None if size is None else (positive(size[0], "height"), positive(size[1], "width"))
+        self._open: PerProcess[dict[str, VideoFile]] = PerProcess(dict, _close_all)
+        super().__init__(files, labels, Cut.checked(seconds, hop, random, short), transform)
+
+    def _count(self, path: str) -> int:
+        times = frame_times(path)
+        return self._cut.count(times.total, times.rate, times.slack)
+
+    def _read(self, path: str, number: int) -> dict[str, Any]:
+        # A file is taken from the open ones while it is read, so two threads never share a decoder
+        opened = self._open.get()
+        video = opened.pop(path, None)
+        if video is not None and video.times.version != LocalFile(path).version:
+            video.close()
+            video = None
+        if video is None:
+            video = VideoFile(path)
+        try:
+            rows = self._rows(path, video.times, number)
+            pictures = video.read(rows.tolist(), self._size)
+        except BaseException:
+            video.close()  # its decoder may stand anywhere
+            raise
+        opened[path] = video
+        for oldest in list(opened)[: max(0, len(opened) - _MOST_OPEN)]:
+            if (other := opened.pop(oldest, None)) is not None:
+                other.close()
+        times = video.times.frames
+        return {"video": pictures, "times": (times[rows] - times[0]) / video.times.rate}
+
+    def _rows(self, path: str, times: FrameTimes, number: int) -> Any:
+        """Returns the numbers of the frames of a clip.
+
+        Raises:
+            ClipLengthError: the file is shorter than the clip.
+        """
+        total, rate = times.total, times.rate
+        length = self._cut.length(total, rate)
+        start = self._cut.start(number, rate)
+        places = np.full(self._frames, 0.5)
+        if self._cut.random:
+            rng = sample_rng().numpy_generator
+            if self._cut.seconds is None:
+                places = rng.random(self._frames)
+            else:
+                begins = times.frames - times.frames[0]
+                fitting = int(np.searchsorted(begins, total + times.slack - length, "right"))
+                start = int(begins[rng.integers(fitting)]) if fitting else 0
+        if start + length > total + times.slack and not self._cut.pads:
+            raise ClipLengthError(
+                f"{path} is shorter than a clip: it has {total / rate:g} seconds, and seconds={self._cut.seconds:g}. "
+                'Leave it out, make clips shorter, or repeat the last frame with short="pad".'
+            )
+        shown = times.frames[0] + start + (np.arange(self._frames) + places) * (length / self._frames)
+        return np.maximum(np.searchsorted(times.frames, shown, "right") - 1, 0)
+
+
+def _close_all(videos: dict[str, VideoFile]) -> None:
+    for video in videos.values():
+        video.close()

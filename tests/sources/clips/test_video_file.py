@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.errors import MediaFileError
+from stoker.sources.clips import frame_times as indexing
+from stoker.sources.clips.frame_times import frame_times
+from stoker.sources.clips.video_file import VideoFile
+from tests.sources.clips.media_files import decoded, write_video
+
+av = pytest.importorskip("av")
+
+FILMS: dict[str, dict[str, Any]] = {
+    "b-frames.mp4": {"options": {"bf": "3", "b-pyramid": "normal"}},
+    "far-keys.mp4": {"between_keys": 250, "options": {"bf": "3"}, "frames": 300},
+    "open-groups.mp4": {"options": {"bf": "3", "x264-params": "open-gop=1:keyint=12:scenecut=0"}},
+    "refreshed-bit-by-bit.mp4": {"options": {"x264-params": "intra-refresh=1:keyint=15:scenecut=0"}},
+    "keys-only.mp4": {"between_keys": 1},
+    "b-frames.mkv": {"options": {"bf": "3"}},
+    "b-frames.ts": {"options": {"bf": "3"}},
+    "a.avi": {"codec": "mpeg4"},
+    "vp9.webm": {"codec": "libvpx-vp9", "options": {"deadline": "realtime", "cpu-used": "8"}},
+}
+
+
+@pytest.mark.parametrize("name", FILMS)
+def test_a_frame_is_the_same_by_seeking_and_in_sequence(name: str, tmp_path: Path) -> None:
+    codec = FILMS[name].get("codec", "libx264")
+    if codec not in av.codecs_available:
+        pytest.skip(f"this FFmpeg does not write {codec}")
+    path = write_video(tmp_path / name, **FILMS[name])
+    times, pictures = decoded(path)
+    video = VideoFile(str(path))
+    assert video.times.frames.tolist() == times
+    for row in np.random.default_rng(0).integers(0, len(times), 25).tolist():
+        assert (video.read([row], None)[0] == pictures[row]).all(), f"frame {row}"
+    assert (VideoFile(str(path)).read([len(times) - 1], None)[0] == pictures[-1]).all()
+    rows = sorted(np.random.default_rng(1).integers(0, len(times), 12).tolist())
+    assert (video.read([*rows, rows[-1]], None)[:-1] == pictures[rows]).all()
+    assert (video.read(range(len(times)), None) == pictures).all()
+    video.close()
+
+
+def test_a_clip_is_decoded_from_its_key_frame_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.mp4", frames=60, between_keys=20, options={"x264-params": "scenecut=0"})
+    video = VideoFile(str(path))
+    seeks: list[int] = []
+    monkeypatch.setattr(
+        VideoFile, "_seek", lambda self, key, seek=VideoFile._seek: (seeks.append(key), seek(self, key))
+    )
+    video.read([22, 25, 39], None)
+    video.read([39], None)
+    assert seeks == [1]
+    video.read([41, 50], None)
+    assert seeks == [1, 2]
+    video.read([21], None)
+    assert seeks == [1, 2, 1]
+
+
+def test_index_is_kept_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.mp4", frames=30)
+    made = frame_times(str(path))
+    assert sorted(os.listdir(tmp_path)) == ["a.mp4", "a.mp4.frames.index"]
+    assert (made.total / made.rate, len(made.frames), made.stream) == (1.2, 30, 0)
+    monkeypatch.setattr(indexing, "_scanned", None)
+    again = frame_times(str(path))
+    for one, other in zip(made, again, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", frames=30)
+    frame_times(str(path))
+    write_video(path, frames=10)
+    assert len(frame_times(str(path)).frames) == 10
+    (tmp_path / "a.mp4.frames.index").write_bytes(b"damaged")
+    assert len(frame_times(str(path)).frames) == 10
+
+
+def test_index_lives_in_memory_in_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.mp4", frames=10)
+
+    def refuse(*arguments: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    assert VideoFile(str(path)).read([3], None).shape == (1, 48, 64, 3)
+    assert os.listdir(tmp_path) == ["a.mp4"]
+
+
+def test_times_begin_with_the_first_frame(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.ts", frames=25)  # whose clock begins elsewhere
+    times = frame_times(str(path))
+    assert times.frames[0] > 0 and times.total / times.rate == pytest.approx(1)
+
+
+def test_frames_without_times_are_refused(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.h264", frames=10)
+    with pytest.raises(MediaFileError, match=r"a\.h264 holds a video whose frames have no times \(raw H\.264 video\)"):
+        frame_times(str(path))
+
+
+def test_truncated_mp4_with_its_header_in_front(tmp_path: Path) -> None:
+    whole, cut = write_video(tmp_path / "a.mp4"), tmp_path / "b.mp4"
+    with av.open(str(whole)) as source, av.open(str(cut), "w", options={"movflags": "faststart"}) as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(source.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    os.truncate(cut, cut.stat().st_size * 2 // 3)
+    with pytest.raises(MediaFileError, match=r"b\.mp4 is truncated: it has \d+ of the 50 frames"):
+        frame_times(str(cut))
+    assert not (tmp_path / "b.mp4.frames.index").exists()
