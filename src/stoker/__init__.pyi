@@ -137,7 +137,7 @@ from stoker.samplers.subset_random import SubsetRandomSampler as SubsetRandomSam
 from stoker.samplers.weighted import WeightedRandomSampler as WeightedRandomSampler
 from stoker.sources.arrays.dataset import ArrayDataset as ArrayDataset
 from stoker.sources.frames import decode_frames as decode_frames
-from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
+from stoker.sources.hdf5.dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles
 from stoker.sources.image_folder import ImageFolder as ImageFolder
 from stoker.sources.kafka.stream import KafkaStream as KafkaStream
