@@ -5,8 +5,9 @@ that stays open. HDF5: images of 64 x 64 bytes, in one piece and in gzip chunks 
 the chunks; bare is `file[key][index]`. "zlib" is Stoker without the package isal.
 
 "Batches" are of 256 such images, in the order of a `RowGroupSampler` that shuffles 64 chunks at once; bare stacks
-`file[key][index]`. "Threads" are such batches of float32 images of 256 x 256, in chunks of 2 with shuffled bytes, in one
-worker of a loader; "torch" is torch's loader over `file[key][index]`, and "4 threads" decompress in the worker.
+`file[key][index]`. "Threads" are batches of 64 float32 images of 256 x 256 in that order, in chunks of 2 with shuffled
+bytes, made by one worker of a loader; "torch" is torch's loader over `file[key][index]`, and "4 threads" decompress in
+the worker.
 """
 
 from __future__ import annotations

@@ -257,4 +257,4 @@ def _layout(tables: dict[str, Any]) -> dict[str, Any] | None:
 def _in_worker_process() -> bool:
     """Returns whether this is the process of a worker, where threads are not in a fork's way."""
     worker = get_worker_info()
-    return worker is not None and getattr(worker, "worker_method", None) != "thread"
+    return worker is not None and getattr(worker, "worker_method", None) in (None, "multiprocessing")  # None: torch's

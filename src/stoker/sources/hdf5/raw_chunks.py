@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -115,8 +116,8 @@ def _unshuffled(data: bytes, width: int) -> bytes | memoryview:
 def _inflate() -> tuple[Callable[[Any, int, int], bytes], type[Exception]]:
     """Returns the decompression, which releases the GIL, and the error of damaged data: isal's, else Python's."""
     try:
-        from isal import isal_zlib as library
+        from isal import isal_zlib
     except ImportError:
-        import zlib as library  # type: ignore[no-redef]
-    damage: type[Exception] = library.error
-    return library.decompress, damage
+        return zlib.decompress, zlib.error
+    library: Any = isal_zlib  # its types call the class of the errors an error
+    return library.decompress, library.error
