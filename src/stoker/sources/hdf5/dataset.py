@@ -95,6 +95,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
             raise ValueError(f"threads should be 1 or more, but got {threads!r}")
         self.path = os.fspath(path)
         self._threads = threads
+        self._made_in = os.getpid()
         self._transform = transform
         self._version = LocalFile(self.path).version
         h5py = h5py_module()
@@ -136,10 +137,15 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         """Writes the rows at `indices`, unless one cannot be read: the samples, fetched one by one, show which."""
         rows = inside(indices, self._length)
         try:
-            self._process.get().take(rows, out, self._threads if self._threads > 1 and _in_worker_process() else 1)
+            self._process.get().take(rows, out, self._threads_here())
         except (HDF5Error, FileChangedError):
             return NotImplemented
         return None
+
+    def _threads_here(self) -> int:
+        """Returns the threads of a batch: several only in the process of a worker, which nobody forks."""
+        is_worker = self._threads > 1 and os.getpid() != self._made_in and get_worker_info() is not None
+        return self._threads if is_worker else 1
 
     def describe(self, index: int) -> str:
         """Returns the file, the keys and the row, counted from 0, of the sample at `index`."""
@@ -252,9 +258,3 @@ def _layout(tables: dict[str, Any]) -> dict[str, Any] | None:
             return None
         leaves[key] = row_layout(np.empty((0, *table.shape[1:]), table.dtype))
     return None if any(leaf is None for leaf in leaves.values()) else leaves
-
-
-def _in_worker_process() -> bool:
-    """Returns whether this is the process of a worker, where threads are not in a fork's way."""
-    worker = get_worker_info()
-    return worker is not None and getattr(worker, "worker_method", None) in (None, "multiprocessing")  # None: torch's
