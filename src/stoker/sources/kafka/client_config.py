@@ -59,9 +59,8 @@ class KafkaConfig:
                 "KafkaStream needs confluent-kafka, which is not installed: pip install 'stoker[kafka]'"
             )
         if group is not None and (not group or settings.get("group.id", group) != group):
-            raise ValueError(
-                f"group= is {group!r}, and config['group.id'] {settings.get('group.id')!r}: name one group"
-            )
+            named = settings.get("group.id")
+            raise ValueError(f"group= is {group!r} and config['group.id'] is {named!r}: name one group")
         self.group = group
         self._settings = settings if group is None else {**settings, "group.id": group}
 

@@ -51,11 +51,17 @@ def _commit(consumer: Any, offsets: Sequence[tuple[str, int, int]], timeout: flo
     import confluent_kafka
 
     places = [confluent_kafka.TopicPartition(*each) for each in offsets]
-    for place in consumer.commit(offsets=places, asynchronous=False):
-        if place.error is not None:
+    try:
+        errors = [place.error for place in consumer.commit(offsets=places, asynchronous=False)]
+    except confluent_kafka.KafkaException as error:
+        errors = [error.args[0]]
+    for refused in errors:
+        if refused is not None and refused.code() < 0:  # of the client itself: nothing was answered
+            raise confluent_kafka.KafkaException(refused)
+        if refused is not None:
             raise LookupError(
-                f"the offset {place.offset} of {place.topic}:{place.partition} cannot be committed: "
-                f"{place.error.str()}. A group with members that subscribe to the topic takes no offsets of others,"
+                f"the offsets {[list(each) for each in offsets]} are not committed: {refused.str()}. A group takes none "
+                "from outside while programs subscribe to topics as its members; may this user commit? Asked"
             )
 
 

@@ -118,12 +118,12 @@ class KafkaStream(Stream[Any]):
     def commit(self, *states: Mapping[str, Any]) -> dict[tuple[str, int], int]:
         """Makes the place of a state the offsets of the group; returns them by (topic, partition).
 
-        Of each partition, this is the offset below which all records were given; records above it that other workers
-        have given already are not left out when the group's offsets are read again, but come twice. Partitions that
-        the states do not name keep their offsets. The offset may be below the one committed before, if the state is.
+        Of each partition, it is the offset below which all records were given. Where workers share a partition out,
+        some above it may have been given too: who begins at the group's offsets gets those twice, and misses none.
+        Partitions that the states do not name keep their offsets. An older state sets the group back.
 
-        A client commits in a clean interpreter: a few tenths of a second. Call it where a checkpoint is saved, after
-        it, in the process that has the states; never in a worker.
+        Call it after a checkpoint was saved, in the process that has the states. It starts a clean interpreter, which
+        takes a few tenths of a second; this process makes no client.
 
         Args:
             states: `state_dict()` of the loader, or of the stream. With several ranks, those of all ranks at one step.
