@@ -60,8 +60,8 @@ def _commit(consumer: Any, offsets: Sequence[tuple[str, int, int]], timeout: flo
             raise confluent_kafka.KafkaException(refused)
         if refused is not None:
             raise LookupError(
-                f"the offsets {[list(each) for each in offsets]} are not committed: {refused.str()}. A group takes none "
-                "from outside while programs subscribe to topics as its members; may this user commit? Asked"
+                f"the offsets {[list(each) for each in offsets]} are not committed: {refused.str()}. Programs that "
+                "subscribe to topics as members of a group keep it from taking offsets of others. Asked"
             )
 
 
