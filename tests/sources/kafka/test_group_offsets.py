@@ -15,6 +15,7 @@ from stoker.sources.kafka.stream import KafkaStream
 
 pytest.importorskip("confluent_kafka")
 
+THREADS = Path("/proc/self/task")
 BEGINS = {("t", 0): 10, ("t", 1): 0}
 
 
@@ -84,10 +85,11 @@ def test_a_group_continues_where_a_state_was_committed(shared_broker: Any, topic
         batches = iter(loader)
         given = [text for _ in range(3) for text in next(batches)]
         offsets = stream.commit(loader.state_dict())
+        assert not workers or not any(path.read_text().startswith("rdk") for path in THREADS.glob("*/comm"))
+        del batches
     assert shared_broker.call("committed", topic, topic, 2) == [offsets[topic, 0], offsets[topic, 1]]
     rest = KafkaStream(topic, **settings)
     assert sorted(given + list(rest)) == sorted(expected(counts))
-    assert not any(path.read_text().startswith("rdk") for path in Path("/proc/self/task").glob("*/comm"))
 
 
 def test_partitions_that_are_cut_lose_nothing(shared_broker: Any, topic: str) -> None:
@@ -159,5 +161,5 @@ def test_a_commit_that_nobody_answers_is_an_error(own_broker: Any) -> None:
     own_broker.fill("t", [4])
     stream = KafkaStream("t", servers=own_broker.address, group="g", timeout=0.5)
     own_broker.call("down")
-    with pytest.raises(KafkaError, match=f"no Kafka broker of {own_broker.address} answered|are not committed"):
+    with pytest.raises(KafkaError, match=f"no Kafka broker of {own_broker.address} answered within 0.5 s"):
         stream.commit({"shards": {"t:0": {"at": 1, "end": 4, "of": 1}}})

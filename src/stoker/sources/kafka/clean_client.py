@@ -78,11 +78,17 @@ def answer(request: bytes) -> None:
             found = {"result": function(consumer, argument, timeout)}
         except confluent_kafka.KafkaException as error:
             said = "; ".join(dict.fromkeys(each.str() for each in (error.args[0], *heard[:3])))
-            found = {"refused": config.scrubbed(_unanswered(config, timeout, said))}
+            told = f"the Kafka brokers {config.servers} refuse: {said}. May this user do it, by config=?"
+            found = {"refused": config.scrubbed(told if _is_answer(error) else _unanswered(config, timeout, said))}
         except LookupError as error:
             found = {"refused": f"{error.args[0]} at {config.servers}"}
         consumer.close()
     print(json.dumps(found))
+
+
+def _is_answer(error: Any) -> bool:
+    """Returns whether a broker has answered with the error; those of the client itself have negative codes."""
+    return bool(error.args[0].code() > 0)
 
 
 def _unanswered(config: KafkaConfig, timeout: float, said: str) -> str:

@@ -51,6 +51,7 @@ def _commit(consumer: Any, offsets: Sequence[tuple[str, int, int]], timeout: flo
     import confluent_kafka
 
     places = [confluent_kafka.TopicPartition(*each) for each in offsets]
+    consumer.committed(places, timeout=timeout)  # a commit has no timeout: raises if nobody answers
     try:
         errors = [place.error for place in consumer.commit(offsets=places, asynchronous=False)]
     except confluent_kafka.KafkaException as error:
