@@ -141,7 +141,7 @@ from stoker.sources.arrays.dataset import ArrayDataset as ArrayDataset
 from stoker.sources.clips.audio_clips import AudioClips as AudioClips
 from stoker.sources.clips.video_clips import VideoClips as VideoClips
 from stoker.sources.frames import decode_frames as decode_frames
-from stoker.sources.hdf5_dataset import HDF5Dataset as HDF5Dataset
+from stoker.sources.hdf5.dataset import HDF5Dataset as HDF5Dataset
 from stoker.sources.image_files import ImageFiles as ImageFiles
 from stoker.sources.image_folder import ImageFolder as ImageFolder
 from stoker.sources.kafka.stream import KafkaStream as KafkaStream

@@ -51,6 +51,18 @@ class MockBroker:
             self.producer.poll(0)
         assert self.producer.flush(20) == 0
 
+    def committed(self, group: str, topic: str, partitions: int) -> list[int]:
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
+        places = [confluent_kafka.TopicPartition(topic, number) for number in range(partitions)]
+        found = [place.offset for place in consumer.committed(places, timeout=10)]
+        consumer.close()
+        return found
+
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
+        consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, partition, offset)], asynchronous=False)
+        consumer.close()
+
     def down(self) -> None:
         self.library.rd_kafka_mock_broker_set_down(self.cluster, BROKER)
 
@@ -63,8 +75,7 @@ def main() -> None:
     print(broker.address, flush=True)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
-        getattr(broker, name)(*arguments)
-        print("done", flush=True)
+        print(json.dumps(getattr(broker, name)(*arguments)), flush=True)
 
 
 if __name__ == "__main__":

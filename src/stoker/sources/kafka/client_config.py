@@ -16,7 +16,7 @@ _OURS = {
     "enable.partition.eof": True,
 }
 _DEFAULTS = {
-    "group.id": "stoker",  # the client asks for one; no group is joined
+    "group.id": "stoker",  # the client asks for one; no group is ever joined
     "log_level": 2,  # what fails is raised
     "queued.max.messages.kbytes": 16_384,  # for each partition, librdkafka's is 65,536
 }
@@ -29,16 +29,21 @@ class KafkaConfig:
     Args:
         servers: brokers as `host:port`, with commas or as a sequence; None if `config` names them.
         config: further settings of librdkafka by their names.
+        group: the consumer group whose offsets are read and committed; None for none.
 
     Raises:
-        ValueError: no brokers are named, or a setting is one that the stream makes itself.
+        ValueError: no brokers are named, `group` is empty or another one than in `config`, or a setting is one that the
+            stream makes itself.
         MissingExtraError: confluent-kafka is not installed.
 
     Attributes:
         servers: the brokers.
+        group: the consumer group, or None.
     """
 
-    def __init__(self, servers: str | Sequence[str] | None, config: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, servers: str | Sequence[str] | None, config: Mapping[str, Any] | None, group: str | None = None
+    ) -> None:
         settings = dict(config or {})
         if servers is None:
             servers = settings.get("bootstrap.servers", "")
@@ -53,7 +58,11 @@ class KafkaConfig:
             raise MissingExtraError(
                 "KafkaStream needs confluent-kafka, which is not installed: pip install 'stoker[kafka]'"
             )
-        self._settings = settings
+        if group is not None and (not group or settings.get("group.id", group) != group):
+            named = settings.get("group.id")
+            raise ValueError(f"group= is {group!r} and config['group.id'] is {named!r}: name one group")
+        self.group = group
+        self._settings = settings if group is None else {**settings, "group.id": group}
 
     def __repr__(self) -> str:
         return f"KafkaConfig({self.servers!r})"

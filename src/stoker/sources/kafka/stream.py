@@ -11,9 +11,10 @@ from stoker._exceptions import safe_str
 from stoker.datasets._stream.shards import torchs_part
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
-from stoker.errors import RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
+from stoker.errors import KafkaError, RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
 from stoker.sources.kafka.client_config import KafkaConfig
 from stoker.sources.kafka.cursor import PartitionCursor, SavedPlace
+from stoker.sources.kafka.group_offsets import commit_offsets, offsets_in
 from stoker.sources.kafka.listing import PartitionRange, partitions_of
 from stoker.sources.kafka.reader import KafkaRecords, Record
 from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
@@ -41,7 +42,11 @@ class KafkaStream(Stream[Any]):
     `stream.shard(num_shards=ranks, index=rank)`. Under torch's loader, workers share the partitions out too.
 
     The state holds the offset of the next record of each partition. It can be loaded with any number of workers or
-    ranks: no record is given twice, and none is left out. No consumer group is joined and no offset is committed.
+    ranks: no record is given twice, and none is left out.
+
+    With `group`, the stream begins at the offsets of a consumer group, and `commit(loader.state_dict())` makes a state
+    the group's offsets. No group is joined: partitions are assigned as above, nothing is rebalanced, and nothing is
+    committed otherwise.
 
     The topics are listed in a clean interpreter of its own, because a client runs native threads; with workers in other
     processes, the trainer makes no client. Each iteration makes a consumer, which is not pickled. Up to 20,000 records
@@ -54,17 +59,19 @@ class KafkaStream(Stream[Any]):
         config: settings of librdkafka, for security and others. They are pickled with the stream, and appear in no
             repr, error or state. `isolation.level` and the like may be set, offsets and commits may not.
         start: where an iteration without a state begins: "earliest", "latest" (behind the last record when the stream
-            was made), or a mapping from (topic, partition) to an offset, for others the earliest.
+            was made), or a mapping from (topic, partition) to an offset, for others the earliest. With `group`, for
+            partitions in which the group has no offset.
         until: "end", or None for never.
         decode: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's own.
         timeout: seconds after which brokers that do not answer are an error; before, the client connects again and
             again.
+        group: the name of a consumer group, whose offsets when the stream is made are where it begins.
 
     Raises:
         TypeError: `decode` cannot be called.
         ValueError: there are no topics, no partitions or no brokers, or an argument is none of these.
         MissingExtraError: confluent-kafka is not installed.
-        KafkaError: the brokers do not answer, or have no such topic.
+        KafkaError: the brokers do not answer, have no such topic, or the group stands behind the end of a partition.
 
     Attributes:
         topics: from each topic to the numbers of its partitions.
@@ -85,6 +92,7 @@ class KafkaStream(Stream[Any]):
         until: Literal["end"] | None = "end",
         decode: Callable[[Record], Any] | None = None,
         timeout: float = 30.0,
+        group: str | None = None,
     ) -> None:
         if decode is not None and not callable(decode):
             raise TypeError(f"decode is a {type(decode).__name__}, expected a function of a record")
@@ -94,7 +102,7 @@ class KafkaStream(Stream[Any]):
             raise ValueError(f"start should be 'earliest', 'latest' or a mapping to offsets, but got {start!r}")
         if not timeout > 0:
             raise ValueError(f"timeout should be positive, but got {timeout!r}")
-        self._config = KafkaConfig(servers, config)
+        self._config = KafkaConfig(servers, config, group)
         ranges = partitions_of(self._config, _wanted(topics), timeout)
         if not ranges:
             raise ValueError("there are no topics, or no partitions of them, to read")
@@ -106,6 +114,36 @@ class KafkaStream(Stream[Any]):
         if isinstance(start, Mapping) and (others := [place for place in start if place not in self._begins]):
             raise ValueError(f"start= names {others}, which are no partitions of the stream: {self.topics}")
         self._decode = decode
+
+    def commit(self, *states: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+        """Makes the place of a state the offsets of the group; returns them by (topic, partition).
+
+        Of each partition, it is the offset below which all records were given. Where workers share a partition out,
+        some above it may have been given too: who begins at the group's offsets gets those twice, and misses none.
+        Partitions that the states do not name keep their offsets. An older state sets the group back.
+
+        Call it after a checkpoint was saved, in the process that has the states. It starts a clean interpreter, which
+        takes a few tenths of a second; this process makes no client.
+
+        Args:
+            states: `state_dict()` of the loader, or of the stream. With several ranks, those of all ranks at one step.
+
+        Raises:
+            ValueError: the stream has no group, or the states have no place in it: one from before the first batch, or
+                from after the end of an epoch, is that of an epoch that begins.
+            StateFormatError: a state is damaged.
+            KafkaError: the brokers do not answer, or refuse.
+        """
+        if self._config.group is None:
+            raise ValueError("the stream has no group to commit offsets to: pass group= when it is made")
+        offsets = offsets_in(states, self._begins)
+        if not offsets:
+            raise ValueError(
+                f"the state has no place in {', '.join(self.topics)}: before the first batch and after the end of an "
+                "epoch, a loader's state is that of an epoch that begins. Take state_dict() within the loop."
+            )
+        commit_offsets(self._config, offsets, self._records.timeout)
+        return offsets
 
     @property
     def num_shards(self) -> int:
@@ -245,6 +283,14 @@ def _wanted(topics: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[s
 
 
 def _begin_of(known: PartitionRange, start: Start) -> int:
+    if known.committed is not None:
+        if known.committed > known.high:
+            raise KafkaError(
+                f"the group stands at offset {known.committed} of {known.topic}:{known.partition}, which ends at "
+                f"{known.high}: the topic was made anew, or its brokers have lost records. Delete the group's offsets, "
+                "or name another group."
+            )
+        return known.committed  # below the first record, reading raises an error
     if start == "latest":
         return known.high
     offset = start.get((known.topic, known.partition), known.low) if isinstance(start, Mapping) else known.low

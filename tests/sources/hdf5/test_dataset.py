@@ -4,17 +4,21 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import stoker
 from stoker.errors import FileChangedError, HDF5Error, MissingKeyError
 from stoker.loader.dataloader import DataLoader
 from stoker.samplers.row_groups import RowGroupSampler
-from stoker.sources.hdf5_dataset import HDF5Dataset
+from stoker.sources.hdf5.dataset import HDF5Dataset
+from stoker.sources.hdf5.rows import BlockRows, SharedMapRows
 from stoker.testing.datasets import DatasetSuite
+from stoker.testing.gather import GatherSuite
 
 h5py = pytest.importorskip("h5py")
 
@@ -28,6 +32,15 @@ def written(path: Path, **settings: Any) -> Path:
         file.create_dataset("names", data=[f"é{number}" for number in range(14)], dtype=h5py.string_dtype())
         file.attrs["license"] = "none"
     return path
+
+
+def damage(path: Path, number: int) -> None:
+    """Overwrites a chunk of the images."""
+    with h5py.File(path) as file:
+        chunk = file["images"].id.get_chunk_info(number)
+    with open(path, "r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(b"\xff" * chunk.size)
 
 
 class TestHDF5Dataset(DatasetSuite):
@@ -57,8 +70,8 @@ def test_sample_is_a_row_of_all_keys(settings: dict[str, Any], tmp_path: Path) -
 def test_data_in_one_piece_is_mapped(tmp_path: Path) -> None:
     whole = HDF5Dataset(written(tmp_path / "a.h5"), keys=["images"])
     chunks = HDF5Dataset(written(tmp_path / "b.h5", chunks=True), keys=["images"])
-    tables = {dataset.path: dataset._process.get()._tables[0][1] for dataset in (whole, chunks)}
-    assert [isinstance(table, np.memmap) for table in tables.values()] == [True, False]
+    rows = [dataset._process.get()._rows[0] for dataset in (whole, chunks)]
+    assert [type(each) for each in rows] == [SharedMapRows, BlockRows]
 
 
 def test_keys_and_transform_choose_what_is_read(tmp_path: Path) -> None:
@@ -115,11 +128,7 @@ def test_file_that_is_being_written_is_refused(tmp_path: Path) -> None:
 
 def test_damaged_chunk_is_an_error_of_its_row(tmp_path: Path) -> None:
     path = written(tmp_path / "a.h5", chunks=(7, 3, 4), compression="gzip")
-    with h5py.File(path) as file:
-        chunk = file["images"].id.get_chunk_info(1)
-    with open(path, "r+b") as raw:
-        raw.seek(chunk.byte_offset)
-        raw.write(b"\xff" * chunk.size)
+    damage(path, 1)
     dataset = HDF5Dataset(path)
     assert (dataset[0]["images"] == IMAGES[0]).all()
     with pytest.raises(HDF5Error, match=r"row 7 of 'images' in .*a\.h5 cannot be read"):
@@ -136,6 +145,8 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         HDF5Dataset(path, keys="images")
     with pytest.raises(ValueError, match="keys is an empty list"):
         HDF5Dataset(path, keys=[])
+    with pytest.raises(ValueError, match="threads should be 1 or more"):
+        HDF5Dataset(path, threads=0)
     with pytest.raises(TypeError, match="transform is a int"):
         HDF5Dataset(path, transform=3)  # type: ignore[arg-type]
     with h5py.File(tmp_path / "b.h5", "w") as file:
@@ -151,4 +162,109 @@ def test_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.Mon
     path = written(tmp_path / "a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"install the extra stoker\[hdf5\]"):
+        HDF5Dataset(path)
+
+
+class TestGathered(GatherSuite):
+    @pytest.fixture(params=["in one piece", "gzip", "lzf", "virtual"])
+    def dataset(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HDF5Dataset]:
+        stored = {"gzip": "gzip", "lzf": "lzf"}.get(request.param)
+        path = written(tmp_path / "a.h5", **({"chunks": (4, 2, 4), "compression": stored} if stored else {}))
+        keys = ["images", "labels/fine"]
+        if request.param == "virtual":
+            layout = h5py.VirtualLayout(IMAGES.shape, IMAGES.dtype)
+            layout[:] = h5py.VirtualSource(path, "images", IMAGES.shape)
+            with h5py.File(tmp_path / "b.h5", "w") as file:
+                file.create_virtual_dataset("images", layout)
+            path, keys = tmp_path / "b.h5", keys[:1]
+        dataset = HDF5Dataset(path, keys=keys)
+        yield dataset
+        dataset._process.close()  # pytest keeps it longer
+
+
+def test_batches_of_numbers_alone_are_gathered(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5")
+    assert HDF5Dataset(path).gather_layout() is None  # it has names
+    assert HDF5Dataset(path, keys=["images"], transform=len).gather_layout() is None
+    assert list(HDF5Dataset(path, keys=["images"]).gather_layout()) == ["images"]
+
+
+def test_a_row_that_cannot_be_read_is_not_gathered(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", chunks=(7, 3, 4), compression="gzip")
+    damage(path, 1)
+    with (
+        pytest.warns(stoker.StokerWarning, match=r"row \d+ of 'images' in .*a\.h5 cannot be read"),
+        DataLoader(HDF5Dataset(path, keys=["images"]), batch_size=14, on_error="skip", output="numpy") as loader,
+    ):
+        (batch,) = loader
+    assert (batch["images"] == IMAGES[:7]).all()
+
+
+@pytest.mark.parametrize("birth", ["fork", "spawn"])
+def test_threads_of_workers_decompress_the_same_chunks(birth: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    data = np.random.default_rng(0).integers(0, 4, (64, 30_000), np.uint8)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=data, chunks=(4, 30_000), compression="gzip")
+    dataset = HDF5Dataset(path, threads=3)
+    with DataLoader(
+        dataset, batch_size=64, shuffle=True, seed=1, num_workers=1, multiprocessing_context=birth, output="numpy"
+    ) as loader:
+        for _ in range(2):
+            (batch,) = loader
+            assert sorted(map(bytes, batch["x"])) == sorted(map(bytes, data))
+
+
+def test_threads_run_in_worker_processes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, used = written(tmp_path / "a.h5", chunks=(4, 3, 4), compression="gzip"), []
+    monkeypatch.setattr("stoker.sources.hdf5.rows._WORTH_THREADS", 0)
+    monkeypatch.setattr("stoker.sources.hdf5.rows.ThreadPoolExecutor", lambda *_: used.append(1))
+    dataset = HDF5Dataset(path, keys=["images"], threads=4)
+    (batch,) = DataLoader(dataset, batch_size=14, output="numpy")
+    assert (batch["images"] == IMAGES).all() and not used
+
+
+def test_references_are_replaced_by_what_they_lead_to(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        parts = [file.create_dataset(f"parts/{number}", data=np.arange(number)) for number in range(3)]
+        cells = file.create_dataset("cells", (4,), h5py.ref_dtype)
+        pairs = file.create_dataset("pairs", (4, 2), h5py.ref_dtype)
+        regions = file.create_dataset("regions", (4,), h5py.regionref_dtype)
+        for row in range(3):
+            cells[row], pairs[row, 1] = parts[row].ref, parts[row].ref
+            regions[row] = parts[2].regionref[:row]
+        pairs[3, 0] = file["parts"].ref
+    dataset = HDF5Dataset(tmp_path / "a.h5", keys=["cells", "regions"])
+    with DataLoader(dataset, batch_size=None, num_workers=1, output="numpy") as loader:
+        samples = list(loader)
+    assert [sample["cells"] if sample["cells"] is None else sample["cells"].tolist() for sample in samples] == [
+        [],
+        [0],
+        [0, 1],
+        None,
+    ]
+    assert [list(sample["regions"]) for sample in samples[1:3]] == [[0], [0, 1]]
+    pairs = HDF5Dataset(tmp_path / "a.h5", keys=["pairs"])
+    assert pairs[2]["pairs"][0] is None and pairs[2]["pairs"][1].tolist() == [0, 1]
+    with pytest.raises(HDF5Error, match="a reference in 'pairs' leads to the group '/parts'"):
+        pairs[3]
+
+
+def test_file_that_grows_is_refused(tmp_path: Path) -> None:
+    writer = (
+        "import h5py, sys\n"
+        "file = h5py.File(sys.argv[1], 'w', libver='latest')\n"
+        "file.create_dataset('x', (4,), maxshape=(None,), chunks=(2,))\n"
+        "file.swmr_mode = True\n"
+        "print('writes', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    path = tmp_path / "a.h5"
+    command = [sys.executable, "-c", writer, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "writes\n"
+        with pytest.raises(HDF5Error, match=r"a\.h5 cannot be opened: .*A program writes to it \(SWMR\)"):
+            HDF5Dataset(path)
+        process.kill()
+    with pytest.raises(HDF5Error, match="h5clear -s"):
         HDF5Dataset(path)

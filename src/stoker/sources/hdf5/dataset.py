@@ -9,15 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from stoker._worker_info import get_worker_info
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
-from stoker.errors import FileChangedError, HDF5Error, MissingExtraError, MissingKeyError
+from stoker.datasets.gather import Indices, inside, row_layout
+from stoker.errors import FileChangedError, HDF5Error, MissingKeyError, StokerError
+from stoker.sources.arrays.mapped_rows import MappedFile
+from stoker.sources.arrays.stored import FileContents
+from stoker.sources.arrays.zarr_rows import ChunkCache
+from stoker.sources.hdf5.open_file import h5py_module, opened
+from stoker.sources.hdf5.rows import rows_of
 from stoker.sources.per_process import PerProcess
-from stoker.sources.storage import LocalFile
+from stoker.sources.storage import LocalFile, Version
 
 _CHUNK_CACHE = 64 << 20
-"""Decompressed chunks that a process keeps for all keys, in bytes. The library's own default, 1 MiB for each key, is
-less than many chunks: every row would then decompress a chunk."""
+"""Chunks that the library keeps for all keys, in bytes: those too large for our own cache. Its default, 1 MiB for each
+key, is less than one of them: every row would then decompress a chunk."""
 _LEAST_CHUNK_CACHE = 1 << 20
 """The library's default for a key, in bytes: the least that a key gets, however many there are."""
 
@@ -27,20 +34,28 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
 
     A sample is a dict: for each key, the row at the index of the HDF5 dataset of that name. It is a NumPy array in
     memory of its own; a NumPy scalar where the dataset has one dimension; `str` or `bytes` where it holds texts. A key
-    in a group is a path: `"train/images"`.
+    in a group is a path: `"train/images"`. A reference to another dataset is replaced by its contents. Numbers are in
+    the byte order of this machine.
 
     Each process opens the file at first use; none is open when the dataset is made, and none is inherited or pickled.
     Data that is stored in one piece, without compression, is read from a memory map, which all processes share. Chunks
     are decompressed whole, and each process keeps those used last, up to 64 MiB: a complete shuffle of more than that
     decompresses a chunk for almost every row. `RowGroupSampler(dataset.chunk_sizes)` shuffles chunk by chunk instead.
+    Chunks of gzip, with or without shuffled bytes, are decompressed outside the library's lock, by the package isal
+    where it is installed (`stoker[hdf5]`).
 
-    The file must not be written to meanwhile. Thread safe, but threads take turns in the library, except where data is
-    read from a memory map.
+    Batches of numbers are gathered, unless there is a `transform`: rows are read in file order, each chunk once, and
+    copied into the batch.
+
+    The file must not be written to meanwhile. Thread safe; threads take turns in the library, except for data from the
+    memory map and for gzip.
 
     Args:
         path: of the file.
         keys: the HDF5 datasets to read, in the order of the sample. None for all that the file holds.
-        transform: a function of the dict, whose result is the sample.
+        transform: a function of the dict, whose result is the sample. Batches are then not gathered.
+        threads: that decompress gzip chunks of a batch at once, in each worker process. They end with the batch.
+            Without worker processes there are none.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -48,7 +63,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         HDF5Error: the file is no HDF5 file, is truncated, or is locked by a program that writes to it.
         MissingKeyError: the file has no dataset of this name.
         TypeError: `keys` is a single text, or `transform` cannot be called.
-        ValueError: there are no keys or no rows, or the datasets have different lengths.
+        ValueError: there are no keys or no rows, the datasets have different lengths, or `threads` is not positive.
 
     Attributes:
         path: of the file.
@@ -68,6 +83,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         *,
         keys: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        threads: int = 1,
     ) -> None:
         if isinstance(keys, str):
             raise TypeError(f"keys is a text, {keys!r}, expected a list of names: [{keys!r}]")
@@ -75,17 +91,22 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
             raise ValueError("keys is an empty list: name at least one dataset, or leave it out to read all")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
+        if threads < 1:
+            raise ValueError(f"threads should be 1 or more, but got {threads!r}")
         self.path = os.fspath(path)
+        self._threads = threads
+        self._made_in = os.getpid()
         self._transform = transform
         self._version = LocalFile(self.path).version
-        h5py = _h5py()
-        with _open(h5py, self.path, _LEAST_CHUNK_CACHE) as file:
+        h5py = h5py_module()
+        with opened(self.path, _LEAST_CHUNK_CACHE) as file:
             held = _held(h5py, file)
             self.keys = list(held if keys is None else dict.fromkeys(keys))
             for key in self.keys:
                 if key not in held and not isinstance(file.get(key), h5py.Dataset):
                     raise _missing(key, list(held), self.path)
             self._length, self._chunk_rows = _rows(self.path, {key: file[key] for key in self.keys})
+            self._layout = _layout({key: file[key] for key in self.keys})
         # A forked child keeps what it inherited: closing it would take the lock of the parent's file
         opens = _TableOpener(self.path, self.keys, self._version)
         self._process: PerProcess[_OpenTables] = PerProcess(opens, keeps_inherited=True)
@@ -108,6 +129,24 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         sample = self._process.get().row(absolute(index, self._length))
         return sample if self._transform is None else self._transform(sample)
 
+    def gather_layout(self) -> Any:
+        """Returns the layout of a sample; None with a `transform`, or if a key holds no numbers."""
+        return None if self._transform is not None else self._layout
+
+    def gather(self, indices: Indices, out: Any) -> Any:
+        """Writes the rows at `indices`, unless one cannot be read: the samples, fetched one by one, show which."""
+        rows = inside(indices, self._length)
+        try:
+            self._process.get().take(rows, out, self._threads_here())
+        except (HDF5Error, FileChangedError):
+            return NotImplemented
+        return None
+
+    def _threads_here(self) -> int:
+        """Returns the threads of a batch: several only in the process of a worker, which nobody forks."""
+        is_worker = self._threads > 1 and os.getpid() != self._made_in and get_worker_info() is not None
+        return self._threads if is_worker else 1
+
     def describe(self, index: int) -> str:
         """Returns the file, the keys and the row, counted from 0, of the sample at `index`."""
         row = absolute(index, self._length)
@@ -128,47 +167,53 @@ class _TableOpener:
                 f"{self._path} was changed since the dataset was made: it has {version.size:,} bytes, and had "
                 f"{self._version.size:,}. Make the dataset anew, and give new data another name."
             )
-        return _OpenTables(self._path, self._keys)
+        return _OpenTables(self._path, self._keys, self._version)
 
 
 class _OpenTables:
-    """The open file of a process, and for each key an object whose item is a row."""
+    """The open file of a process, and for each key its rows."""
 
-    def __init__(self, path: str, keys: list[str]) -> None:
+    def __init__(self, path: str, keys: list[str], version: Version) -> None:
         self._path = path
-        self._file = _open(_h5py(), path, max(_LEAST_CHUNK_CACHE, _CHUNK_CACHE // len(keys)))
-        self._tables = [(key, _table(path, self._file, key)) for key in keys]
+        self._keys = keys
+        self._version = version
+        self._file = opened(path, max(_LEAST_CHUNK_CACHE, _CHUNK_CACHE // len(keys)))
+        self._map: MappedFile | None = None
+        cache = ChunkCache()
+        self._rows = [rows_of(self._file, key, cache, self._mapped) for key in keys]
 
     def row(self, row: int) -> dict[str, Any]:
         """Returns a row of all keys."""
         sample = {}
-        for key, table in self._tables:
+        for key, rows in zip(self._keys, self._rows, strict=True):
             try:
-                value = table[row]
+                sample[key] = rows.row(row)
+            except StokerError:
+                raise
             except (OSError, RuntimeError) as error:
-                raise HDF5Error(
-                    f"row {row} of {key!r} in {self._path} cannot be read: {error}. The file is damaged, or its filter "
-                    "is not installed: plugins come with `import hdf5plugin` in a worker_init_fn."
-                ) from error
-            sample[key] = np.array(value)[()] if isinstance(value, np.memmap | np.void) else value
+                raise self._unread(f"row {row}", key, error) from error
         return sample
 
+    def take(self, rows: Indices, out: dict[str, Any], threads: int) -> None:
+        """Writes rows, counted from 0, into the leaves of `out`."""
+        for key, of_key in zip(self._keys, self._rows, strict=True):
+            try:
+                of_key.take(rows, out[key], threads)  # type: ignore[union-attr]  # references are not gathered
+            except StokerError:
+                raise
+            except (OSError, RuntimeError) as error:
+                raise self._unread("a row", key, error) from error
 
-def _open(h5py: Any, path: str, chunk_cache: int) -> Any:
-    try:
-        return h5py.File(path, "r", rdcc_nbytes=chunk_cache, rdcc_nslots=10_007)
-    except OSError as error:
-        size = os.path.getsize(path)
-        if "unable to lock" in str(error):
-            raise HDF5Error(
-                f"{path} cannot be opened: {error}. A program has it open for writing, or the file system has no "
-                "locks. Close it there, read a copy, or, if nothing writes to it, set HDF5_USE_FILE_LOCKING=FALSE in "
-                "the environment."
-            ) from error
-        raise HDF5Error(
-            f"{path} ({size:,} bytes) cannot be opened: {error}. Is it an HDF5 file, and was it written and copied "
-            "completely?"
-        ) from error
+    def _mapped(self) -> MappedFile:
+        if self._map is None:
+            self._map = MappedFile(FileContents(self._path, self._path, self._version, {}))
+        return self._map
+
+    def _unread(self, row: str, key: str, error: Exception) -> HDF5Error:
+        return HDF5Error(
+            f"{row} of {key!r} in {self._path} cannot be read: {error}. The file is damaged, or its filter is not "
+            "installed: plugins come with `import hdf5plugin` in a worker_init_fn."
+        )
 
 
 def _held(h5py: Any, file: Any) -> dict[str, None]:
@@ -205,23 +250,11 @@ def _rows(path: str, tables: dict[str, Any]) -> tuple[int, int]:
     return length, max((table.chunks[0] for table in tables.values() if table.chunks), default=length)
 
 
-def _table(path: str, file: Any, key: str) -> Any:
-    """Returns a key's HDF5 dataset; a memory map of it if it lies in one piece; texts are decoded."""
-    table = file[key]
-    if _h5py().check_string_dtype(table.dtype) is not None:
-        return table.asstr() if _h5py().check_string_dtype(table.dtype).encoding == "utf-8" else table
-    begin = table.id.get_offset()
-    is_mapped = begin is not None and not table.chunks and not table.is_virtual and not table.external
-    if is_mapped and not table.dtype.hasobject and not file.userblock_size and table.size:
-        return np.memmap(path, table.dtype, "r", begin, table.shape)
-    return table
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtraError(
-            f"HDF5Dataset needs h5py, which cannot be imported ({error}): install the extra stoker[hdf5]."
-        ) from error
-    return h5py
+def _layout(tables: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the layout of a row; None if a key holds no numbers."""
+    leaves = {}
+    for key, table in tables.items():
+        if table.dtype.subdtype is not None:
+            return None
+        leaves[key] = row_layout(np.empty((0, *table.shape[1:]), table.dtype))
+    return None if any(leaf is None for leaf in leaves.values()) else leaves

@@ -1,0 +1,1 @@
+"""The rows of HDF5 files as a dataset by index."""

@@ -1,0 +1,214 @@
+"""The rows of one dataset in an open HDF5 file, read in the way that suits how they are stored."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from stoker.datasets.gather import Array, Indices
+from stoker.errors import HDF5Error
+from stoker.sources.arrays.mapped_rows import MappedFile, MappedRows
+from stoker.sources.arrays.stored import StoredArray
+from stoker.sources.arrays.zarr_rows import CACHE, ChunkCache
+from stoker.sources.hdf5.open_file import h5py_module
+from stoker.sources.hdf5.raw_chunks import RawChunks, can_be_read_raw, is_stored_as_read
+
+_LOCKS = 16
+_WORTH_THREADS = 1 << 20
+"""Bytes of chunks for which handing them to threads takes little time."""
+
+
+class BlockRows:
+    """Rows in chunks. The chunks that hold a row are read as a whole, once, and kept in a cache. Thread safe.
+
+    Args:
+        name: of the HDF5 dataset.
+        table: the `h5py.Dataset`, whose chunks the library does not keep.
+        cache: shared by the keys of a file.
+    """
+
+    def __init__(self, name: str, table: Any, cache: ChunkCache) -> None:
+        self._name = name
+        self._table = table
+        self._cache = cache
+        self._length: int = table.shape[0]
+        self._rows: int = table.chunks[0]
+        self._bytes = block_bytes(table)
+        self._dtype = table.dtype.newbyteorder("=")
+        self._raw = RawChunks(table) if can_be_read_raw(table) else None
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+
+    def row(self, row: int) -> Any:
+        """Returns a row in memory of its own, in the byte order of this machine."""
+        number = row // self._rows
+        return np.array(self._block(number)[row - number * self._rows], self._dtype)[()]
+
+    def take(self, rows: Indices, out: Array, threads: int) -> None:
+        """Writes rows into `out`. Chunks are read in file order, each once.
+
+        Args:
+            rows: counted from 0, in any order.
+            out: of the same dtype and row shape.
+            threads: that decompress chunks at once.
+        """
+        order = np.argsort(rows, kind="stable")
+        blocks = rows[order] // self._rows
+        begins = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist()] if len(rows) else []
+
+        def copy(begin: int, end: int) -> None:
+            places = order[begin:end]
+            number = int(blocks[begin])
+            out[places] = self._block(number)[rows[places] - number * self._rows]
+
+        has_work = self._raw is not None and len(begins) * self._bytes >= _WORTH_THREADS
+        _each(copy, begins, [*begins[1:], len(rows)], threads if has_work else 1)
+
+    def _block(self, number: int) -> Array:
+        key = (self._name, number)
+        found = self._cache.get(key)
+        if found is None:
+            with self._locks[number % _LOCKS]:  # threads that want rows of one chunk wait for the first of them
+                found = self._cache.get(key)
+                if found is None:
+                    found = self._read(number * self._rows)
+                    self._cache.add(key, found)
+        return found
+
+    def _read(self, first: int) -> Array:
+        end = min(first + self._rows, self._length)
+        found = None if self._raw is None else self._raw.block(first, end)
+        if found is None:
+            found = self._table[first:end]
+        return found
+
+
+class LibraryRows:
+    """Rows that the library gives one by one: virtual, external, of very large chunks, or texts. Thread safe.
+
+    Args:
+        table: the `h5py.Dataset`, or a view of it.
+        dtype: of numbers in the byte order of this machine; None if the rows are no numbers.
+    """
+
+    def __init__(self, table: Any, dtype: Any) -> None:
+        self._table = table
+        self._dtype = dtype
+
+    def row(self, row: int) -> Any:
+        """Returns a row in memory of its own."""
+        found = self._table[row]
+        return found if self._dtype is None else np.array(found, self._dtype)[()]
+
+    def take(self, rows: Indices, out: Array, threads: int) -> None:
+        """Writes rows, counted from 0, into `out`. They are read in file order, consecutive ones at once."""
+        order = np.argsort(rows, kind="stable")
+        in_order = rows[order]
+        begins = [0, *(np.flatnonzero(np.diff(in_order) > 1) + 1).tolist()] if len(rows) else []
+        for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+            first = int(in_order[begin])
+            found = self._table[first : int(in_order[end - 1]) + 1]
+            out[order[begin:end]] = found[in_order[begin:end] - first]
+
+
+class ReferenceRows:
+    """Rows of references to other datasets of the file, whose contents are the sample's. Thread safe.
+
+    Args:
+        name: of the HDF5 dataset.
+        table: the `h5py.Dataset`.
+    """
+
+    def __init__(self, name: str, table: Any) -> None:
+        self._name = name
+        self._table = table
+
+    def row(self, row: int) -> Any:
+        """Returns the array that the reference of a row leads to, a list of them where a row has several; None for a
+        reference to nothing."""
+        return self._contents(self._table[row])
+
+    def _contents(self, found: Any) -> Any:
+        if isinstance(found, np.ndarray):
+            return [self._contents(each) for each in found]
+        if not found:
+            return None
+        there = self._table.file[found]
+        if not isinstance(there, h5py_module().Dataset):
+            raise HDF5Error(
+                f"a reference in {self._name!r} leads to the group {there.name!r} of {self._table.file.filename}, and "
+                "not to a dataset. Name the datasets of the group by keys=."
+            )
+        return there[found] if isinstance(found, h5py_module().RegionReference) else there[()]
+
+
+class SharedMapRows:
+    """Rows that lie in one piece, read from a memory map of the file. Thread safe.
+
+    Args:
+        table: the `h5py.Dataset`, for which `is_in_one_piece` is true.
+        file: the map.
+    """
+
+    def __init__(self, table: Any, file: MappedFile) -> None:
+        stored = StoredArray(table.dtype, table.shape, table.id.get_offset())
+        self._rows = MappedRows(file.array(stored), stored, file)
+        self.row = self._rows.row
+
+    def take(self, rows: Indices, out: Array, threads: int) -> None:
+        """Writes rows, counted from 0, into `out`."""
+        self._rows.take(rows, out)
+
+
+Rows = SharedMapRows | BlockRows | LibraryRows | ReferenceRows
+
+
+def rows_of(file: Any, name: str, cache: ChunkCache, mapped: Callable[[], MappedFile]) -> Rows:
+    """Returns the rows of a dataset in an open file.
+
+    Args:
+        file: the `h5py.File`.
+        name: of the HDF5 dataset.
+        cache: of chunks, shared by the keys of a file.
+        mapped: returns the file as a map, which is made at the first call.
+    """
+    h5py, table = h5py_module(), file[name]
+    text = h5py.check_string_dtype(table.dtype)
+    if text is not None:
+        return LibraryRows(table.asstr() if text.encoding == "utf-8" else table, None)
+    if h5py.check_ref_dtype(table.dtype) is not None:
+        return ReferenceRows(name, table)
+    if table.dtype.hasobject or table.dtype.subdtype is not None:
+        return LibraryRows(table, None)
+    if is_in_one_piece(table):
+        return SharedMapRows(table, mapped())
+    if table.chunks and block_bytes(table) <= CACHE // 2:
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        access.set_chunk_cache(1, 0, 0.75)  # each chunk is read once, and kept here
+        return BlockRows(name, h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access)), cache)
+    return LibraryRows(table, table.dtype.newbyteorder("="))
+
+
+def is_in_one_piece(table: Any) -> bool:
+    """Returns whether a memory map of the file holds the numbers of an `h5py.Dataset` one behind the other."""
+    is_plain = not table.chunks and not table.is_virtual and not table.external and table.size
+    return bool(is_plain and not table.file.userblock_size and table.id.get_offset()) and is_stored_as_read(table)
+
+
+def block_bytes(table: Any) -> int:
+    """Returns the bytes of all chunks of an `h5py.Dataset` that hold parts of the same rows, decompressed."""
+    return int(min(table.chunks[0], table.shape[0]) * math.prod(table.shape[1:]) * table.dtype.itemsize)
+
+
+def _each(function: Callable[[int, int], None], begins: Sequence[int], ends: Sequence[int], threads: int) -> None:
+    """Calls a function for each pair; in several threads, which end before it returns."""
+    if threads > 1 and len(begins) > 1:
+        with ThreadPoolExecutor(min(threads, len(begins)), "stoker: chunks") as pool:
+            list(pool.map(function, begins, ends))
+    else:
+        for begin, end in zip(begins, ends, strict=True):
+            function(begin, end)

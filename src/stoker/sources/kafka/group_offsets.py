@@ -1,0 +1,90 @@
+"""The offsets that a state of a loader or stream stands for, and their commit to a consumer group."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stoker.errors import StateFormatError
+from stoker.sources.kafka.clean_client import asked
+from stoker.sources.kafka.client_config import KafkaConfig
+from stoker.sources.kafka.cursor import SavedPlace
+from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, first_unread
+
+_ENTRY = {"at", "end", "of"}
+
+Partition = tuple[str, int]
+
+
+def offsets_in(states: Sequence[Any], begins: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Returns the offset of each partition below which all records were given, for the partitions that states name.
+
+    Args:
+        states: of loaders or streams; parts of one stream's together, as those of all ranks.
+        begins: the partitions of the stream, and where each began without a state.
+
+    Raises:
+        StateFormatError: a place of a partition is damaged.
+    """
+    read: dict[Partition, list[ReadUpTo]] = defaultdict(list)
+    for state in states:
+        for name, entry in _entries(state):
+            place = SavedPlace.of(name, entry)
+            partition = (place.share.topic, place.share.partition)
+            if partition in begins:
+                read[partition] += [ReadUpTo(place.share.residue, place.share.modulus, place.at), *place.read]
+    return {where: first_unread(PartitionShare(*where), begins[where], known) for where, known in read.items()}
+
+
+def commit_offsets(config: KafkaConfig, offsets: Mapping[Partition, int], timeout: float) -> None:
+    """Makes these the offsets of the group, in a clean interpreter, which ends at once.
+
+    Raises:
+        KafkaError: the brokers do not answer, or refuse.
+    """
+    asked(config, _commit, [(*where, offset) for where, offset in offsets.items()], timeout)
+
+
+def _commit(consumer: Any, offsets: Sequence[tuple[str, int, int]], timeout: float) -> None:
+    import confluent_kafka
+
+    places = [confluent_kafka.TopicPartition(*each) for each in offsets]
+    consumer.committed(places, timeout=timeout)  # a commit has no timeout: raises if nobody answers
+    try:
+        errors = [place.error for place in consumer.commit(offsets=places, asynchronous=False)]
+    except confluent_kafka.KafkaException as error:
+        errors = [error.args[0]]
+    for refused in errors:
+        if refused is not None and refused.code() < 0:  # of the client itself: nothing was answered
+            raise confluent_kafka.KafkaException(refused)
+        if refused is not None:
+            raise LookupError(
+                f"the offsets {[list(each) for each in offsets]} are not committed: {refused.str()}. Programs that "
+                "subscribe to topics as members of a group keep it from taking offsets of others. Asked"
+            )
+
+
+def _entries(state: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the name and the entry of each share of a partition that a state holds, however deep."""
+    if isinstance(state, Mapping):
+        shards = state.get("shards")
+        for name, entry in shards.items() if isinstance(shards, Mapping) else ():
+            if isinstance(entry, Mapping) and entry.keys() >= _ENTRY:
+                yield name, entry
+        for key, value in state.items():
+            yield from _entries(_parsed(value) if key == "below" else value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _entries(value)
+
+
+def _parsed(below: Any) -> Any:
+    """Returns what a loader's state holds as one text of JSON, as a value."""
+    if not isinstance(below, str):
+        return below
+    try:
+        return json.loads(below)
+    except ValueError as error:
+        raise StateFormatError(f"the state of a loader is damaged: {below[:200]}") from error
