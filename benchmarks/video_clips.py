@@ -126,9 +126,7 @@ def by_decord(path: str, first: int) -> Any:
     import decord
 
     reader = decord.VideoReader(path, width=SIDE, height=SIDE, num_threads=1)
-    return reader.get_batch(
-        [first + int((place + 0.5) * SECONDS * FPS / FRAMES) for place in range(FRAMES)]
-    ).asnumpy()
+    return reader.get_batch([first + int((place + 0.5) * SECONDS * FPS / FRAMES) for place in range(FRAMES)]).asnumpy()
 
 
 def written(folder: Path, number: int, keys: int) -> Path:

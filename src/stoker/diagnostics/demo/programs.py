@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import sys
 import time
 from pathlib import Path
@@ -129,6 +128,8 @@ def equal_pixels(folder: str) -> bool:
 
 
 def _cpu_seconds() -> float:
+    import resource
+
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
