@@ -11,6 +11,7 @@ from typing import Any
 
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.html_file import write_page
+from stoker.diagnostics.page.report_file import VERSION
 from stoker.diagnostics.run_result import as_dict
 
 SPANS = 20_000
@@ -38,7 +39,8 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
     Raises:
         OSError: the file cannot be written.
     """
-    write_page(path, "page", "stoker run", "Loaders", title, page_data(known, engine))
+    data = {"report": VERSION, "program": title, **page_data(known, engine)}
+    write_page(path, "page", "stoker run", "Loaders", title, data)
 
 
 def page_data(known: Measurements, engine: str) -> dict[str, Any]:
