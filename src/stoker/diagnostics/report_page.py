@@ -12,6 +12,7 @@ from typing import Any
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.page.report_file import VERSION
+from stoker.diagnostics.page.what_if import what_if
 from stoker.diagnostics.run_result import as_dict
 
 SPANS = 20_000
@@ -40,7 +41,7 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
         OSError: the file cannot be written.
     """
     data = {"report": VERSION, "program": title, **page_data(known, engine)}
-    write_page(path, "page", "stoker run", "Loaders", title, data)
+    write_page(path, "page", "stoker run", "Loaders", title, data, ("what_if_model", "page", "what_if"))
 
 
 def page_data(known: Measurements, engine: str) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def page_data(known: Measurements, engine: str) -> dict[str, Any]:
         "processes": processes(known),
         "stages": [row for loader in loaders for row in stages(loader)],
         "longest": longest(loaders, known.begun),
+        "what_if": [what_if(loader, known.samples, whole["cpus"]) for loader in loaders],
     }
 
 

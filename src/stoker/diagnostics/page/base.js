@@ -12,6 +12,7 @@ function time(seconds) {
 
 function size(bytes) {
   if (!bytes) return "unknown";
+  if (bytes < 2 ** 20) return `${(bytes / 2 ** 10).toFixed(0)} KiB`;
   return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`;
 }
 
@@ -40,12 +41,13 @@ const drawn = [];
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((draw) => draw()));
 
 /* Draws curves over one axis from 0. `x`: {label, values, words, steps}; `lines`: [{label, values, dash, colour}]; what
-   is null is a gap. `steps` are the distances that marks of an axis may have. */
+   is null is a gap. `steps` are the distances that marks of an axis may have. Returns functions that give the lines other
+   values, and that remove the chart; null if there is nothing to draw, and the box is removed. */
 function curves(box, title, x, lines, words, { height = 200, points = false, steps = undefined } = {}) {
-  if (x.values.length < 2 || !lines.length) { box.remove(); return; }
+  if (x.values.length < 2 || !lines.length) { box.remove(); return null; }
   box.setAttribute("role", "img");
   box.setAttribute("aria-label", `Curve of ${title} over ${x.label}`);
-  let chart = null;
+  let chart = null, columns = [x.values, ...lines.map((line) => line.values)];
   const draw = () => {
     if (chart) chart.destroy();
     const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
@@ -56,11 +58,23 @@ function curves(box, title, x, lines, words, { height = 200, points = false, ste
       series: [{ label: x.label, value: (_, at) => (at === null ? "" : x.words(at)) }, ...lines.map((line, number) => ({
         label: line.label, stroke: colour(`curve-${(line.colour ?? number) % 6}`), width: 2, dash: line.dash, spanGaps: points,
         points: { show: points, size: 7 }, value: (_, at) => (at === null || at === undefined ? "" : words(at)) }))],
-    }, [x.values, ...lines.map((line) => line.values)], box);
+    }, columns, box);
   };
   draw();
   drawn.push(draw);
-  new ResizeObserver(() => chart.setSize({ width: box.clientWidth, height })).observe(box);
+  const observer = new ResizeObserver(() => chart.setSize({ width: box.clientWidth, height }));
+  observer.observe(box);
+  return {
+    update: (values) => {
+      columns = [x.values, ...values];
+      chart.setData(columns);
+    },
+    remove: () => {
+      observer.disconnect();
+      chart.destroy();
+      drawn.splice(drawn.indexOf(draw), 1);
+    },
+  };
 }
 
 const BYTES = Array.from({ length: 40 }, (_, power) => 2 ** power);

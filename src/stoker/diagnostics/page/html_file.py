@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,15 @@ FOLDER = Path(__file__).parent
 _PLACE = re.compile(r"{{(\w+)}}")
 
 
-def write_page(path: str, name: str, command: str, what: str, title: str, data: Mapping[str, Any]) -> None:
+def write_page(
+    path: str,
+    name: str,
+    command: str,
+    what: str,
+    title: str,
+    data: Mapping[str, Any],
+    scripts: Sequence[str] | None = None,
+) -> None:
     """Writes a page.
 
     Args:
@@ -29,6 +37,7 @@ def write_page(path: str, name: str, command: str, what: str, title: str, data: 
         what: it shows, for the title of the window.
         title: what was measured.
         data: plain JSON values, which the script reads.
+        scripts: names of the scripts, in order; None for the one of the page's name.
 
     Raises:
         OSError: the file cannot be written.
@@ -44,7 +53,7 @@ def write_page(path: str, name: str, command: str, what: str, title: str, data: 
         "body": filled(_read(f"{name}.html"), words),
         "style": _read("uPlot.min.css") + _read("page.css"),
         "uplot": _read("uPlot.iife.min.js"),
-        "script": _read("base.js") + _read(f"{name}.js"),
+        "script": "".join(_read(f"{script}.js") for script in ("base", *(scripts or (name,)))),
         "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     }
     Path(path).write_text(filled(_read("base.html"), parts), encoding="utf-8")
