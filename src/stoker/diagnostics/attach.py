@@ -19,6 +19,7 @@ from typing import Any
 
 from stoker.diagnostics.loader_hooks import MEASURED, LoaderHooks
 from stoker.diagnostics.recorder import Recorder
+from stoker.diagnostics.workers.worker_hooks import MADE, WorkerHooks
 
 FOLDER = "STOKER_RUN_FOLDER"
 """The variable with the folder for the records. Without it nothing is measured."""
@@ -30,6 +31,9 @@ ENGINE = "STOKER_RUN_ENGINE"
 LIMIT = "STOKER_RUN_LIMIT"
 """The variable with a `BatchLimit` as text, after which the program ends. Without it the program runs to its end."""
 
+DETAILED = "STOKER_RUN_DETAILED"
+"""The variable that is set if workers, and the bytes of batches, are measured too."""
+
 OVERRIDE = "STOKER_RUN_OVERRIDE"
 """The variable with an `Override` as text, for the loaders of the program."""
 
@@ -40,7 +44,8 @@ def attach() -> None:
     if not folder or not os.path.isdir(folder):
         return
     recorder = _recorder(folder, os.environ.get(LIMIT))
-    hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)))
+    detailed = bool(os.environ.get(DETAILED))
+    hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)), detailed)
     atexit.register(recorder.flush)
     _recorders.append(recorder)
     actions: dict[str, Callable[[ModuleType], None]] = {
@@ -48,6 +53,9 @@ def attach() -> None:
     }
     if os.environ.get(ENGINE) == "stoker":
         actions["torch.utils.data.dataloader"] = functools.partial(_install_at_first_loader, hooks)
+    if detailed:
+        in_workers = WorkerHooks(recorder)
+        actions |= {name: functools.partial(_measure_workers, in_workers, name) for name in MADE}
     for name in list(actions):
         if name in sys.modules:
             actions.pop(name)(sys.modules[name])
@@ -80,6 +88,10 @@ def _override(text: str | None) -> Callable[[Any, str], None] | None:
 
 
 def _measure(hooks: LoaderHooks, name: str, module: ModuleType) -> None:
+    hooks.measure(name)
+
+
+def _measure_workers(hooks: WorkerHooks, name: str, module: ModuleType) -> None:
     hooks.measure(name)
 
 

@@ -6,6 +6,7 @@ that asks the clock before and after. `LoaderHooks.undo` puts the methods back.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -14,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in
+from stoker.diagnostics.recorder import SIZED, EpochRecord, Recorder, bytes_in, samples_in
+from stoker.diagnostics.workers.worker_hooks import starting
 
 MEASURED = {
     "torch.utils.data.dataloader": (("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"), "DataLoader"),
@@ -35,10 +37,14 @@ class LoaderHooks:
     Args:
         recorder: is given what the loaders do.
         prepare: called with a loader, and with the line that iterates, before an epoch begins.
+        detailed: whether the workers of the loaders are measured too, and the bytes of batches.
     """
 
-    def __init__(self, recorder: Recorder, prepare: Callable[[Any, str], None] | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder, prepare: Callable[[Any, str], None] | None = None, detailed: bool = False
+    ) -> None:
         self._recorder = recorder
+        self._detailed = detailed
         self._prepare = prepare
         self._depth = 0  # of `iter()` calls that are measured: a loader may be made of another one
         self._replaced: list[tuple[type, str, Any]] = []
@@ -70,16 +76,18 @@ class LoaderHooks:
                 return original(self_)
             if self._prepare is not None:
                 self._prepare(self_, _site())
+            mark = self._recorder.new_mark() if self._detailed else None
             begun = time.perf_counter()
             self._depth += 1
             try:
-                iterator = original(self_)
+                with contextlib.nullcontext() if mark is None else starting(mark):
+                    iterator = original(self_)
             finally:
                 self._depth -= 1
             if hasattr(iterator, "__dict__"):
                 ready = time.perf_counter()
                 engine = "stoker" if type(iterator).__module__.startswith("stoker.") else "torch"
-                record = self._recorder.begin(self_, _site(), begun, ready, engine)
+                record = self._recorder.begin(self_, _site(), begun, ready, engine, mark)
                 vars(iterator)[MARK] = record
             return iterator
 
@@ -93,6 +101,7 @@ class LoaderHooks:
             record: EpochRecord | None = vars(self_).get(MARK)
             if record is None:  # made by other means than iter(loader): no loader is known
                 return original(self_)
+            outside, recorder.mark = recorder.mark, record.mark
             asked = clock()
             try:
                 batch = original(self_)
@@ -100,7 +109,11 @@ class LoaderHooks:
                 del vars(self_)[MARK]
                 recorder.end(record, asked, clock())
                 raise
+            finally:
+                recorder.mark = outside
             recorder.batch(record, asked, clock(), samples_in(batch, record.single))
+            if record.sized < SIZED and record.mark is not None:
+                recorder.size(record, bytes_in(batch))
             return batch
 
         return measured_next

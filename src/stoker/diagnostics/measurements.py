@@ -25,6 +25,14 @@ class Span(NamedTuple):
     samples: int
 
 
+class Work(NamedTuple):
+    """A batch that was made in a worker, or in the training process. Times are seconds; `begun` as those of `Span`."""
+
+    begun: float
+    seconds: float
+    cpu: float
+
+
 @dataclass
 class EpochSpans:
     """One pass over a loader.
@@ -53,11 +61,15 @@ class MeasuredLoader:
         about: settings, engine, `site` (the line that iterates), `pid`, `rank`.
         epochs: in order.
         made: how many loaders there were.
+        works: batches made, of each epoch that started workers a list. Of many, a part.
+        sizes: bytes of some batches.
     """
 
     about: dict[str, Any]
     epochs: list[EpochSpans] = field(default_factory=list)
     made: int = 1
+    works: list[list[Work]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     def summary(self, samples: Sequence[TreeSample] = ()) -> LoaderSummary:
         """Returns the sums over all epochs.
@@ -162,6 +174,7 @@ class Measurements:
         self._loaders: dict[tuple[str, int], MeasuredLoader] = {}
         self._kinds: dict[tuple[Any, ...], MeasuredLoader] = {}
         self._epochs: dict[tuple[str, int, int], EpochSpans] = {}
+        self._works: dict[str, list[Work]] = {}
 
     @property
     def loaders(self) -> list[MeasuredLoader]:
@@ -198,10 +211,18 @@ class Measurements:
             self._processes[file] = record
         elif "enough" in record:
             self.enough = record["enough"] if self.enough is None else self.enough
+        elif "made" in record:
+            work = Work(record["begun"], record["seconds"], record["cpu"])
+            self._works.setdefault(record["made"], []).append(work)
+        elif "bytes" in record:
+            self._loaders[file, record["loader"]].sizes.append(record["bytes"])
         elif "epoch" in record:
             spans = EpochSpans(record["begun"], record["ready"])
             self._epochs[file, record["loader"], record["epoch"]] = spans
-            self._loaders[file, record["loader"]].epochs.append(spans)
+            loader = self._loaders[file, record["loader"]]
+            loader.epochs.append(spans)
+            if "mark" in record:
+                loader.works.append(self._works.setdefault(record["mark"], []))
         else:
             self._loaders[file, record["loader"]] = self._of_kind(file, record)
 

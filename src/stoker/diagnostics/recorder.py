@@ -3,7 +3,9 @@
 Only the standard library is imported: the recorder is in the process before the user's script. No thread is started.
 The file holds lines of JSON. An object describes a loader (`{"loader": 0, ...}`) or the beginning of an epoch
 (`{"epoch": 0, "loader": 0, "begun": ..., "ready": ...}`); a list is a span of time in which batches arrived:
-`[loader, epoch, asked, got, batches, waited, samples]`, where `batches` is 0 at the end of an epoch. Times are seconds
+`[loader, epoch, asked, got, batches, waited, samples]`, where `batches` is 0 at the end of an epoch. Workers write
+`{"made": mark, "begun": ..., "seconds": ..., "cpu": ...}` for batches that they have made, where the mark is that of
+the epoch that started them, and the training process `{"loader": 0, "bytes": ...}` for some batches. Times are seconds
 of `time.perf_counter()`, which on Linux is one clock for all processes.
 """
 
@@ -25,6 +27,15 @@ TOGETHER = 0.001
 SINGLE = 20_000
 """Records of a process; batches that follow are summed up until the next write."""
 
+WORKS = 1000
+"""Batches of which a worker records each; then every second one of as many, every fourth, and so on."""
+
+SOON = 8
+"""Batches of a worker that are written at once: it may end before the next write is due."""
+
+SIZED = 4
+"""Batches of each epoch whose bytes are counted."""
+
 DESCRIBED = (
     *("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last"),
     "threads_per_worker",  # of Stoker's loaders
@@ -32,12 +43,14 @@ DESCRIBED = (
 
 
 class EpochRecord:
-    """An epoch under way: the numbers of its loader and of itself."""
+    """An epoch under way: the numbers of its loader and of itself, and its mark in the records of workers."""
 
-    __slots__ = ("epoch", "loader", "single")
+    __slots__ = ("epoch", "loader", "mark", "single", "sized")
 
-    def __init__(self, loader: int, epoch: int, single: bool) -> None:
+    def __init__(self, loader: int, epoch: int, single: bool, mark: str | None = None) -> None:
         self.loader = loader
+        self.mark = mark
+        self.sized = 0
         self.epoch = epoch
         self.single = single  # one sample in each batch, because batch_size is None
 
@@ -47,6 +60,9 @@ class Recorder:
 
     Args:
         folder: where the file is made, when there is something to write.
+
+    Attributes:
+        mark: of the epoch whose next batch is asked for in this process; None between batches.
     """
 
     def __init__(self, folder: str) -> None:
@@ -69,15 +85,26 @@ class Recorder:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._epochs: dict[int, int] = {}
         self._is_off = False
+        self.mark: str | None = None
+        self._marks = 0
+        self._works: dict[str, list[int]] = {}
 
-    def begin(self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch") -> EpochRecord:
+    def new_mark(self) -> str:
+        """Returns a mark for an epoch that is about to begin, unlike all others of the program."""
+        self._marks += 1
+        return f"{self._pid}:{self._marks}"
+
+    def begin(
+        self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch", mark: str | None = None
+    ) -> EpochRecord:
         """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`."""
         number = self._number(loader, site, engine)
         epoch = self._epochs[number] = self._epochs.get(number, -1) + 1
         self._open = None
-        self._lines.append({"epoch": epoch, "loader": number, "begun": begun, "ready": ready})
+        marked = {} if mark is None else {"mark": mark}
+        self._lines.append({"epoch": epoch, "loader": number, "begun": begun, "ready": ready, **marked})
         single = getattr(loader, "batch_sampler", None) is None and getattr(loader, "batch_size", None) is None
-        return EpochRecord(number, epoch, single)
+        return EpochRecord(number, epoch, single, mark)
 
     def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
         """Records a batch that was requested at `asked` and received at `got`."""
@@ -99,6 +126,27 @@ class Recorder:
         self._open = None
         self._lines.append([record.loader, record.epoch, asked, got, 0, got - asked, 0])
         self.flush(got)
+
+    def is_due(self, mark: str) -> bool:
+        """Returns whether the next batch that is made is one to record, and counts it."""
+        known = self._works.setdefault(mark, [0, 1])
+        known[0] += 1
+        if known[0] > WORKS * known[1] * 2:
+            known[1] *= 2
+        return known[0] % known[1] == 0
+
+    def work(self, mark: str, begun: float, seconds: float, cpu: float) -> None:
+        """Records a batch that was made in this process."""
+        self._open = None
+        self._lines.append({"made": mark, "begun": begun, "seconds": seconds, "cpu": cpu})
+        if self._works[mark][0] <= SOON or begun + seconds - self._flushed > FLUSH:
+            self.flush(begun + seconds)
+
+    def size(self, record: EpochRecord, number: int) -> None:
+        """Records the bytes of a batch."""
+        record.sized += 1
+        self._open = None
+        self._lines.append({"loader": record.loader, "bytes": number})
 
     def flush(self, now: float | None = None) -> None:
         """Writes all records. An error of the file system ends the recording, with one line on standard error."""
@@ -176,3 +224,18 @@ def samples_in(batch: Any, single: bool) -> int:
             return len(batch)
         batch = inner
     return 1
+
+
+def bytes_in(batch: Any, depth: int = 4) -> int:
+    """Returns the bytes of all arrays and tensors of a batch; containers are searched `depth` levels deep."""
+    if type(number := getattr(batch, "nbytes", None)) is int:
+        return number
+    if isinstance(batch, bytes | bytearray):
+        return len(batch)
+    if not depth:
+        return 0
+    if isinstance(batch, dict) or hasattr(batch, "keys"):
+        return sum(bytes_in(value, depth - 1) for value in batch.values())
+    if isinstance(batch, list | tuple):
+        return sum(bytes_in(value, depth - 1) for value in batch[:1000])
+    return 0

@@ -102,6 +102,7 @@ class ScriptRun:
             "PYTHONPATH": os.pathsep.join(path),
             attach.FOLDER: folder,
             attach.ENGINE: self._engine,
+            attach.DETAILED: "1",
         }
 
 

@@ -65,7 +65,7 @@ def run(
 
 WITH_VALUES = {
     "run": ("--engine", "--report", "--trace"),
-    "compare": ("--batches", "--seconds", "--rounds", "--loader"),
+    "compare": ("--batches", "--seconds", "--rounds", "--loader", "--report"),
     "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
 }
 """By the command that takes `-m MODULE`: its other options with a value."""

@@ -1,0 +1,86 @@
+"""Hooks that measure how long a batch takes to make: in torch's workers, in Stoker's, and in the training process.
+
+A worker finds in its environment which loader it belongs to: the variable is set while `iter(loader)` runs, so that
+processes that are started in it inherit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stoker.diagnostics.recorder import Recorder
+
+MADE = {
+    "torch.utils.data._utils.fetch": (("_MapDatasetFetcher", "fetch"), ("_IterableDatasetFetcher", "fetch")),
+    "stoker._job.job": (("LoaderJob", "run"),),
+}
+"""By the module: its classes, with the method that makes a batch."""
+
+STARTED_BY = "STOKER_RUN_STARTED_BY"
+"""The variable with the mark of the epoch that started a process."""
+
+
+class WorkerHooks:
+    """The hooks of this process.
+
+    Args:
+        recorder: is given the times.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._depth = 0  # a dataset may have a loader of its own
+
+    def measure(self, module: str) -> None:
+        """Measures the batches that an imported module of `MADE` makes."""
+        for kind, name in MADE[module]:
+            found = getattr(sys.modules[module], kind)
+            setattr(found, name, self._measured(vars(found)[name]))
+
+    def _measured(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, clock, cpu_clock = self._recorder, time.perf_counter, time.process_time
+
+        @functools.wraps(original)
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            mark = recorder.mark or os.environ.get(STARTED_BY)
+            if mark is None or self._depth or not recorder.is_due(mark):
+                return original(*args, **kwargs)
+            self._depth += 1
+            begun, cpu = clock(), cpu_clock()
+            try:
+                made = original(*args, **kwargs)
+            finally:
+                self._depth -= 1
+            seconds, used = clock() - begun, cpu_clock() - cpu
+            parts = 1.0 if kwargs.get("rows") is None else _parts(args[1], *kwargs["rows"])
+            recorder.work(mark, begun, parts * seconds, parts * used)
+            return made
+
+        return measured
+
+
+def _parts(unit: Any, first: int, last: int) -> float:
+    """Returns how many times the time for some rows of a batch the whole batch takes."""
+    kind = sys.modules["stoker._job.work"].Work
+    work = unit if type(unit) is kind else kind(*unit)
+    return len(work.indices) / max(1, last - first)
+
+
+@contextlib.contextmanager
+def starting(mark: str) -> Iterator[None]:
+    """Names the epoch for the processes that are started meanwhile."""
+    before = os.environ.get(STARTED_BY)
+    os.environ[STARTED_BY] = mark
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(STARTED_BY, None)
+        else:
+            os.environ[STARTED_BY] = before

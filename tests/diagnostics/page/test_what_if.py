@@ -1,0 +1,153 @@
+"""The figures of a simulation, and the simulation, which node runs: rates that are known, and recorded runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Span, Work
+from stoker.diagnostics.page.html_file import FOLDER
+from stoker.diagnostics.page.what_if import groups, handing_over, scaled, what_if
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="there is no node")
+
+RECORDED = json.loads(Path(__file__).with_name("recorded_runs.json").read_text())
+
+
+def loader_of(workers: int, batches: int = 100, work: float = 0.06, step: float = 0.02) -> MeasuredLoader:
+    """A loader whose workers make batches one after the other, each ready when the loop has done with its last."""
+    about = {"site": "a.py:1", "engine": "torch", "num_workers": workers, "prefetch_factor": 4, "rank": None}
+    epoch, works, now = EpochSpans(10.0, 10.2), [], 10.2
+    for _ in range(batches):
+        works.append(Work(now, work, work / 4))
+        epoch.spans.append(Span(now, now + work + 0.002, 1, work + 0.002, 32))
+        now += work + 0.002 + step
+    epoch.spans.append(Span(now, now + 0.01, 0, 0.01, 0))
+    return MeasuredLoader(about, [epoch], 1, [works], [4096] * 4)
+
+
+def test_figures_of_a_measured_loader() -> None:
+    known = what_if(loader_of(2), [], 4)
+    assert known is not None
+    assert (known["workers"], known["prefetch"], known["batch_size"], known["cpus"]) == (2, 4, 32, 4)
+    assert fmean(known["work"]) == pytest.approx(0.06) and known["work_cpu"] == pytest.approx(0.25)
+    assert fmean(known["step"]) == pytest.approx(0.02)
+    assert known["hand"] + known["take"] == pytest.approx(0.002)
+    assert known["start"] == pytest.approx(0.2) and known["start_each"] == pytest.approx(0.1)
+    assert known["end"] == pytest.approx(0.01) and known["batches"] == 100 and known["batch_bytes"] == 4096
+    assert known["measured"]["share"] == pytest.approx((0.2 + 6.2 + 0.01) / 8.41)
+    json.dumps(known)
+
+
+def test_too_little_is_known() -> None:
+    few = loader_of(2, batches=8)
+    assert what_if(few, [], 4) is None
+    unseen = loader_of(2)
+    unseen.works.clear()
+    assert what_if(unseen, [], 4) is None
+    assert what_if(MeasuredLoader(loader_of(2).about), [], 4) is None
+
+
+def test_groups_keep_the_mean_and_the_range() -> None:
+    values = [float(number * number % 997) for number in range(1234)]
+    found = groups(values)
+    assert len(found) == 100 and found == sorted(found)
+    assert fmean(found) == pytest.approx(fmean(values), rel=0.01)
+    assert groups([3.0, 1.0]) == [1.0, 3.0]
+    assert scaled([1.0, 3.0], 4.0) == [2.0, 6.0] and scaled([0.0], 4.0) == [4.0]
+
+
+def test_handing_over_is_seen_where_the_loop_waits() -> None:
+    works = [Work(float(number), 0.5, 0.1) for number in range(20)]
+    waiting = [Span(number + 0.1, number + 0.51, 1, 0.41, 4) for number in range(20)]
+    assert handing_over(waiting, works) == (pytest.approx(0.005), pytest.approx(0.005))
+    ready = [Span(number + 0.6, number + 0.601, 1, 0.001, 4) for number in range(20)]
+    assert handing_over(ready, works) == (pytest.approx(0.0005), pytest.approx(0.0005))
+
+
+def simulated(known: dict[str, Any], *settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the model gives for each setting, which differs from the measured one in what is named."""
+    script = (
+        f"const model = require({json.dumps(str(FOLDER / 'what_if_model.js'))});"
+        f"const known = {json.dumps(known)}, fit = model.fitted(known);"
+        f"console.log(JSON.stringify({json.dumps(settings)}.map((one) => "
+        "({...model.simulate(known, {...model.asMeasured(known), ...one}, fit), fit}))));"
+    )
+    assert NODE is not None
+    done = subprocess.run([NODE, "-e", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+PLAIN = {
+    **{"workers": 1, "prefetch": 2, "batch_size": 10, "in_turn": True, "work": [0.06], "work_cpu": 0.0, "step": [0.02]},
+    **{"step_cpu": 0.0, "hand": 0.0, "take": 0.0, "start": 0.0, "start_each": 0.0, "end": 0.0, "batches": 1000},
+    **{"cpus": 2, "batch_bytes": 1000, "measured": {"cpus": 0.1}},
+}
+
+
+@needs_node
+def test_rates_that_are_known() -> None:
+    none, one, two, four, small, faster = simulated(
+        PLAIN, {"workers": 0}, {}, {"workers": 2}, {"workers": 4}, {"batch_size": 5}, {"work": 0.1}
+    )
+    assert none["rate"] == pytest.approx(10 / 0.08, rel=0.01) and none["share"] == pytest.approx(0.75, abs=0.01)
+    assert one["rate"] == pytest.approx(10 / 0.06, rel=0.01) and one["share"] == pytest.approx(2 / 3, abs=0.01)
+    assert two["rate"] == pytest.approx(10 / 0.03, rel=0.01)
+    assert four["rate"] == pytest.approx(10 / 0.02, rel=0.01) and four["share"] < 0.01
+    assert small["rate"] == pytest.approx(one["rate"], rel=0.02)
+    assert faster["rate"] == pytest.approx(10 / 0.02, rel=0.01)
+    assert (one["slots"], four["slots"], none["slots"]) == (3, 9, 1)
+    assert (one["memory"], small["memory"]) == (3000, 1500)
+
+
+@needs_node
+def test_cpus_bound_the_rate() -> None:
+    busy = {**PLAIN, "work_cpu": 1.0}
+    two, eight = simulated(busy, {"workers": 2}, {"workers": 8})
+    assert two["rate"] == pytest.approx(10 / 0.03, rel=0.01)
+    assert eight["rate"] == pytest.approx(10 / 0.03, rel=0.02) and eight["cpus"] == pytest.approx(2, abs=0.05)
+
+
+@needs_node
+def test_waiting_for_a_cpu_is_no_waiting_for_a_disk() -> None:
+    crowded = {**PLAIN, "workers": 4, "work": [0.12], "work_cpu": 0.5, "measured": {"cpus": 1.9}}  # 4 workers on 2 CPUs
+    same, two = simulated(crowded, {}, {"workers": 2})
+    assert same["fit"]["wait"] < 0.1 and same["work"] == pytest.approx(0.12, rel=0.1)
+    assert same["rate"] == pytest.approx(two["rate"], rel=0.05) == pytest.approx(10 / 0.03, rel=0.1)
+
+
+@needs_node
+def test_idle_worker_takes_what_a_slow_one_would_have_got() -> None:
+    uneven = {**PLAIN, "workers": 2, "work": [0.01, 0.01, 0.01, 0.21], "step": [0.0], "prefetch": 8}
+    (in_turn,), (idle,) = simulated(uneven, {}), simulated({**uneven, "in_turn": False}, {})
+    assert idle["rate"] >= 0.99 * in_turn["rate"]
+
+
+@needs_node
+@pytest.mark.parametrize("name", RECORDED)
+def test_measured_setting_is_met(name: str) -> None:
+    known = RECORDED[name]
+    (found,) = simulated(known, {})
+    assert found["rate"] == pytest.approx(known["measured"]["rate"], rel=0.15)
+    assert found["share"] == pytest.approx(known["measured"]["share"], abs=0.12)
+
+
+@needs_node
+def test_no_settings_break_the_model() -> None:
+    settings = [
+        {"workers": workers, "prefetch": prefetch, "batch_size": size, "work": factor, "step": 1 / factor}
+        for workers in (0, 1, 3, 64)
+        for prefetch in (1, 16)
+        for size in (1, 1000, 100_000)
+        for factor in (0.1, 4)
+    ]
+    for found in simulated({**PLAIN, "work_cpu": 0.7, "step_cpu": 1.5}, *settings):
+        assert found["rate"] > 0 and 0 <= found["share"] <= 1 and found["cpus"] <= 2.001

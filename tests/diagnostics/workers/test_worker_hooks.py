@@ -1,0 +1,120 @@
+"""Hooks in workers: which loader a batch is for, how long it took, and how many are recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Literal
+
+import pytest
+
+from stoker.diagnostics import recorder as recorders
+from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.recorder import Recorder, bytes_in
+from stoker.diagnostics.script_run import ScriptRun, command_of
+from stoker.diagnostics.workers import worker_hooks
+from stoker.diagnostics.workers.worker_hooks import STARTED_BY, WorkerHooks, starting
+
+
+class FakeLoader:
+    dataset = (1, 2)
+    batch_size = 4
+    batch_sampler = ()
+    num_workers = 1
+
+
+@pytest.fixture
+def maker(monkeypatch: pytest.MonkeyPatch) -> type:
+    """A class that makes batches, measured as those of torch are."""
+
+    class Fetcher:
+        def fetch(self, indices: list[int]) -> list[int]:
+            if not indices:
+                raise StopIteration
+            return list(map(abs, indices))
+
+    module = ModuleType("made_of_batches")
+    module.Fetcher = Fetcher  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "made_of_batches", module)
+    monkeypatch.setitem(worker_hooks.MADE, "made_of_batches", (("Fetcher", "fetch"),))
+    return Fetcher
+
+
+def test_batches_belong_to_the_loader_that_started_the_worker(tmp_path: Path, maker: type) -> None:
+    recorder = Recorder(str(tmp_path))
+    WorkerHooks(recorder).measure("made_of_batches")
+    mark = recorder.new_mark()
+    assert maker().fetch([-1]) == [1]  # no epoch: nothing is recorded
+    with starting(mark):
+        assert os.environ[STARTED_BY] == mark
+        for number in range(3):
+            assert maker().fetch([-number]) == [number]
+        with pytest.raises(StopIteration):
+            maker().fetch([])
+    assert STARTED_BY not in os.environ
+    record = recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.1, mark=mark)
+    recorder.batch(record, 0.1, 0.2, 4)
+    recorder.size(record, 4096)
+    recorder.close()
+    known = Measurements()
+    known.read(str(tmp_path))
+    (loader,) = known.loaders
+    assert [len(works) for works in loader.works] == [3] and loader.sizes == [4096]
+    assert all(0 <= work.seconds < 60 and work.begun <= time.perf_counter() for work in loader.works[0])
+    assert loader.summary().batches == 1
+
+
+def test_a_part_of_many_batches_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorders, "WORKS", 10)
+    recorder = Recorder(str(tmp_path))
+    due = [recorder.is_due("7:1") for _ in range(1000)]
+    assert all(due[:20]) and 20 < sum(due) < 100
+    assert any(due[900:])
+
+
+def test_bytes_of_batches() -> None:
+    numpy = pytest.importorskip("numpy")
+    one = numpy.zeros((4, 8), "float32")
+    assert bytes_in(one) == 128
+    assert bytes_in({"x": [one, one], "y": (one, "text", 3, b"1234")}) == 3 * 128 + 4
+    assert bytes_in([[[[[[one]]]]]]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("engine", ["torch", "stoker"])
+def test_workers_of_a_program_are_measured(tmp_path: Path, engine: Literal["torch", "stoker"], context: str) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "train.py"
+    path.write_text(
+        dedent(
+            """
+            import sys, time
+            from torch.utils.data import DataLoader, Dataset
+
+            class Slow(Dataset):
+                def __len__(self):
+                    return 120
+
+                def __getitem__(self, index):
+                    time.sleep(0.001)
+                    return index
+
+            if __name__ == "__main__":
+                for workers in (0, 2):
+                    context = sys.argv[1] if workers else None
+                    for batch in DataLoader(Slow(), 4, num_workers=workers, multiprocessing_context=context):
+                        pass
+            """
+        )
+    )
+    run = ScriptRun(command_of(str(path), None, [context]), engine)
+    assert run.run() == 0
+    for loader in run.measurements.loaders:
+        (works,) = loader.works
+        assert len(works) >= 8 and all(work.seconds >= 0.004 for work in works)
+        assert loader.summary().batches == 30 and len(loader.sizes) == 4
