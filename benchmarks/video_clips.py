@@ -32,7 +32,7 @@ HEIGHT, WIDTH = 360, 640
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    files = 8 if options.quick else 40
+    files = 8 if options.quick else 24
     found = []
     for name, keys, is_random in [
         ("random clips, key frames every 2 s", 60, True),
@@ -126,9 +126,7 @@ def by_decord(path: str, first: int) -> Any:
     import decord
 
     reader = decord.VideoReader(path, width=SIDE, height=SIDE, num_threads=1)
-    return reader.get_batch(
-        [first + int((place + 0.5) * SECONDS * FPS / FRAMES) for place in range(FRAMES)]
-    ).asnumpy()
+    return reader.get_batch([first + int((place + 0.5) * SECONDS * FPS / FRAMES) for place in range(FRAMES)]).asnumpy()
 
 
 def written(folder: Path, number: int, keys: int) -> Path:
