@@ -3,7 +3,8 @@
 Files of H.264 with B-frames, 640 x 360, 10 seconds at 30 frames a second, a key frame every 2 seconds or, as x264 does
 by itself, every 8.3. A clip is 16 frames, scaled to 112 x 112 in uint8, spread over 2 seconds: from a random place of
 each file, or all consecutive clips of a file, shuffled file by file. Two workers, batches of 8; counted is the second
-epoch, when workers live and indexes are made.
+epoch, when workers live and indexes are made. In one process without a loader, the time of the CPU is counted, which
+other programs on the machine do not change much.
 
 The rivals run under torch's loader. "PyAV" opens the file, seeks to the begin of the clip, decodes to its end and
 scales the frames that it keeps, as the recipes do, with one thread; what it gives of a file whose clip begins between
@@ -26,14 +27,19 @@ import numpy as np
 import rivals
 from method import Case, Figures, Goal
 
-RATE = "clips/s"
+RATE, CPU = "clips/s", "CPU ms/clip"
 FRAMES, SECONDS, SIDE, FPS, LENGTH = 16, 2, 112, 30, 10
 HEIGHT, WIDTH = 360, 640
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    files = 8 if options.quick else 40
+    files = 5 if options.quick else 24
     found = []
+    for keys in (60,) if options.quick else (60, 250):
+        how = {"data": str(options.data), "files": files, "keys": keys, "is_random": True, "alone": True}
+        runs = {rival: {"rival": rival, **how} for rival in ("stoker", "PyAV", "decord")}
+        name = f"one process, random clips, key frames every {keys / FPS:.2g} s"
+        found.append(Case(name, runs, [Goal(CPU, against="PyAV", at_most=1.1)]))
     for name, keys, is_random in [
         ("random clips, key frames every 2 s", 60, True),
         ("random clips, key frames every 8.3 s", 250, True),
@@ -45,15 +51,17 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return found
 
 
-def measure(rival: str, data: str, files: int, keys: int, is_random: bool) -> Figures:
+def measure(rival: str, data: str, files: int, keys: int, is_random: bool, alone: bool = False) -> Figures:
     try:
         import av  # noqa: F401
 
         if rival.endswith("decord"):
             import decord  # noqa: F401
     except ImportError:
-        return {RATE: rivals.NOT_INSTALLED}
+        return {CPU if alone else RATE: rivals.NOT_INSTALLED}
     paths = [str(written(Path(data), number, keys)) for number in range(files)]
+    if alone:
+        return {CPU: cpu_of(rival, paths)}
     loader, clips = loader_of(rival, paths, is_random)
     for _ in loader:
         pass
@@ -64,6 +72,25 @@ def measure(rival: str, data: str, files: int, keys: int, is_random: bool) -> Fi
         found += len(video)
     assert found == clips, (found, clips)
     return {RATE: found / (time.perf_counter() - began)}
+
+
+def cpu_of(rival: str, paths: list[str]) -> float:
+    """Returns milliseconds of the CPU for a random clip, each of another file than the one before."""
+    if rival == "stoker":
+        import stoker
+
+        dataset: Any = stoker.VideoClips(paths, frames=FRAMES, seconds=SECONDS, random=True, size=(SIDE, SIDE))
+    else:
+        dataset = Recipe(by_decord if rival == "decord" else by_pyav, paths, 0)
+    random.seed(0)
+    np.random.seed(0)
+    for index in range(len(paths)):
+        dataset[index]
+    clips = max(60, 2 * len(paths))  # so many that the places, which each rival draws, are alike
+    began = time.process_time()
+    for number in range(clips):
+        dataset[number % len(paths)]
+    return (time.process_time() - began) / clips * 1000
 
 
 def loader_of(rival: str, paths: list[str], is_random: bool) -> tuple[Any, int]:

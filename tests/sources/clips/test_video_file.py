@@ -99,6 +99,16 @@ def test_times_begin_with_the_first_frame(tmp_path: Path) -> None:
     assert times.frames[0] > 0 and times.total / times.rate == pytest.approx(1)
 
 
+def test_frames_before_the_first_key_frame_are_left_out(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.ts", options={"bf": "3", "x264-params": "open-gop=1:keyint=12:scenecut=0"})
+    data = path.read_bytes()
+    path.write_bytes(data[len(data) * 2 // 5 // 188 * 188 :])
+    times, pictures = decoded(path)
+    video = VideoFile(str(path))
+    assert video.times.frames.tolist() == times and 5 < len(times) < 40
+    assert (video.read(range(len(times)), None) == pictures).all()
+
+
 def test_frames_without_times_are_refused(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.h264", frames=10)
     with pytest.raises(MediaFileError, match=r"a\.h264 holds a video whose frames have no times \(raw H\.264 video\)"):
