@@ -33,14 +33,16 @@ LIMIT = "STOKER_RUN_LIMIT"
 OVERRIDE = "STOKER_RUN_OVERRIDE"
 """The variable with an `Override` as text, for the loaders of the program."""
 
+PROFILE = "STOKER_RUN_PROFILE"
+"""The variable with a `ProfileOrder` as text, for which the program is profiled. It takes the place of the last two."""
+
 
 def attach() -> None:
     """Measures the loaders of this process from their import on, if the environment says so. Imports no torch."""
     folder = os.environ.get(FOLDER)
     if not folder or not os.path.isdir(folder):
         return
-    recorder = _recorder(folder, os.environ.get(LIMIT))
-    hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)))
+    hooks, recorder = _hooks(folder)
     atexit.register(recorder.flush)
     _recorders.append(recorder)
     actions: dict[str, Callable[[ModuleType], None]] = {
@@ -61,6 +63,18 @@ def flush() -> None:
     """Writes all records of this process now, if it is measured."""
     for recorder in _recorders:
         recorder.flush()
+
+
+def _hooks(folder: str) -> tuple[LoaderHooks, Recorder]:
+    if order := os.environ.get(PROFILE):
+        from stoker.diagnostics.script_profile.profile_order import ProfileOrder
+        from stoker.diagnostics.script_profile.profiling_recorder import ProfilingHooks, ProfilingRecorder
+
+        profiling = ProfilingRecorder(folder, ProfileOrder.of_text(order))
+        atexit.register(profiling.forget)  # after the last flush, which is registered later
+        return ProfilingHooks(profiling), profiling
+    recorder = _recorder(folder, os.environ.get(LIMIT))
+    return LoaderHooks(recorder, _override(os.environ.get(OVERRIDE))), recorder
 
 
 def _recorder(folder: str, limit: str | None) -> Recorder:

@@ -37,7 +37,7 @@ class TimedSample(NamedTuple):
 
 
 class WorkerUse(NamedTuple):
-    """The work of a worker, from the first unit of any worker to its own last one.
+    """The work of a worker, from the first unit of any worker to its own last one, in each epoch.
 
     Attributes:
         worker: its number.
@@ -69,7 +69,7 @@ class BatchSums:
         self._slowest: list[tuple[float, int, TimedSample]] = []
         self._order = itertools.count()
         self._steps: dict[str, list[float]] = {}
-        self._busy: dict[int, list[float]] = {}  # units, busy, waited, end
+        self._busy: dict[int, list[float]] = {}  # units, busy, waited, end, time of the epochs before
         self._begun: float | None = None
         self.samples = self.errors = 0
         self.fetch_cpu = (0.0, 0.0)
@@ -98,6 +98,13 @@ class BatchSums:
             sums = self._steps.setdefault(name, [0, 0.0, 0.0])
             self._steps[name] = [sums[0] + calls, sums[1] + seconds, max(sums[2], longest)]
 
+    def end_epoch(self) -> None:
+        """Ends an epoch: until the next one begins, no worker idles."""
+        for use in self._busy.values():
+            use[4] += max(0.0, use[3] - (self._begun or use[3]))
+            use[3] = 0.0
+        self._begun = None
+
     def stages(self) -> dict[str, StageTimes]:
         """Returns the times of the stages, for each batch in all workers together."""
         return {name: durations.times() for name, durations in self._stages.items()}
@@ -118,16 +125,16 @@ class BatchSums:
     def workers(self) -> tuple[WorkerUse, ...]:
         """Returns the use of each worker."""
         found = []
-        for worker, (units, busy, waited, end) in sorted(self._busy.items()):
-            whole = max(end - (self._begun or 0.0), busy + waited, 1e-9)
+        for worker, (units, busy, waited, end, before) in sorted(self._busy.items()):
+            whole = max(before + max(0.0, end - (self._begun or end)), busy + waited, 1e-9)
             idle = max(0.0, whole - busy - waited)
             found.append(WorkerUse(worker, int(units), busy / whole, waited / whole, idle / whole))
         return tuple(found)
 
     def _worker(self, made: UnitTimings) -> None:
-        units, busy, waited, end = self._busy.get(made.worker, (0, 0.0, 0.0, 0.0))
+        units, busy, waited, end, before = self._busy.get(made.worker, (0, 0.0, 0.0, 0.0, 0.0))
         spent = made.fetch + made.collate + made.write
-        self._busy[made.worker] = [units + 1, busy + spent, waited + made.wait, max(end, made.ended)]
+        self._busy[made.worker] = [units + 1, busy + spent, waited + made.wait, max(end, made.ended), before]
         self._begun = made.begun if self._begun is None else min(self._begun, made.begun)
 
     def _samples(self, times: BatchTimings, made: UnitTimings) -> None:

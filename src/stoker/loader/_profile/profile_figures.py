@@ -61,6 +61,8 @@ class ProfileFigures:
         slowest: the slowest samples.
         steps: calls and times of the steps of each `Compose`, in order.
         workers: the work of each worker.
+        epochs: epochs that were begun: one, but for a program's loop in `stoker profile SCRIPT`.
+        starts: of the seconds waited, those for the first batches of the epochs after the first.
     """
 
     dataset: str
@@ -81,6 +83,8 @@ class ProfileFigures:
     slowest: tuple[SlowSample, ...]
     steps: tuple[StepSums, ...]
     workers: tuple[WorkerUse, ...]
+    epochs: int = 1
+    starts: float = 0.0
 
     @property
     def share(self) -> float:
@@ -116,6 +120,8 @@ class ProfileFigures:
             "slowest": [vars(sample) for sample in self.slowest],
             "steps": [step._asdict() for step in self.steps],
             "workers": [worker._asdict() for worker in self.workers],
+            "epochs": self.epochs,
+            "starts": self.starts,
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values
