@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.diagnostics.report_page import write_report
+from tests.diagnostics.chromium import CHROMIUM_MARKS, contrast, keep, opened
 from tests.diagnostics.test_report_page import measured
 
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.leaves_behind("Playwright's driver keeps threads and pipes until the module's end"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt install chromium"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+pytestmark = CHROMIUM_MARKS
 
 
 @pytest.fixture
@@ -36,23 +19,6 @@ def report(tmp_path: Path) -> str:
     path = tmp_path / "report.html"
     write_report(measured(batches=200), str(path), "python train.py", "torch")
     return f"file://{path}"
-
-
-def opened(browser: Any, report: str, **settings: Any) -> tuple[Any, list[str]]:
-    """The page, and what went wrong or was loaded beside the file itself."""
-    page = browser.new_page(**settings)
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: wrong.append(request.url) if request.url != report else None)
-    page.goto(report)
-    return page, wrong
-
-
-def keep(page: Any, name: str) -> None:
-    """Saves a picture for eyes, if a folder for it is named."""
-    if folder := os.environ.get("STOKER_SCREENSHOTS"):
-        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -122,18 +88,6 @@ def test_controls_have_names_and_text_has_contrast(browser: Any, report: str) ->
         for mark in ("wait", "step"):
             assert contrast(*page.evaluate(f"[colour('{mark}'), colour('card')]")) >= 3
         page.close()
-
-
-def contrast(one: str, other: str) -> float:
-    """The contrast of two colours such as "#1b1f24", by WCAG 2."""
-    low, high = sorted(map(luminance, (one, other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_report_without_a_loader_says_so(browser: Any, tmp_path: Path) -> None:

@@ -1,23 +1,18 @@
 """The report of a measured run: one HTML file that needs no network, with the verdict first.
 
-`page/` holds the page, its script and its style, and uPlot 1.6.32 (MIT), which draws the curves. The timeline is a
-canvas of our own. Everything is put into one file; a content security policy forbids the page to load anything else.
+`page/` holds the page, its script and its style. The timeline is a canvas of our own, uPlot draws the curves.
 """
 
 from __future__ import annotations
 
-import html
 import itertools
-import json
 from collections.abc import Iterator
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
+from stoker.diagnostics.page.html_file import write_page
+from stoker.diagnostics.page.report_file import VERSION
 from stoker.diagnostics.run_result import as_dict
-
-PAGE = Path(__file__).with_name("page")
 
 SPANS = 20_000
 """Spans in the page, some 35 bytes each; neighbours are joined until there are no more."""
@@ -44,24 +39,8 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
     Raises:
         OSError: the file cannot be written.
     """
-    text = json.dumps(page_data(known, engine), separators=(",", ":"))
-    parts = {
-        "title": html.escape(title),
-        "version": html.escape(version("stoker")),
-        "style": _read("uPlot.min.css") + _read("page.css"),
-        "uplot": _read("uPlot.iife.min.js"),
-        "script": _read("page.js"),
-        "data": text.replace("<", "\\u003c"),
-    }
-    page = _read("page.html")
-    for name, part in parts.items():
-        before, _, after = page.partition(f"{{{{{name}}}}}")
-        page = before + part + after if name != "title" else page.replace("{{title}}", part)
-    Path(path).write_text(page, encoding="utf-8")
-
-
-def _read(name: str) -> str:
-    return (PAGE / name).read_text(encoding="utf-8")
+    data = {"report": VERSION, "program": title, **page_data(known, engine)}
+    write_page(path, "page", "stoker run", "Loaders", title, data)
 
 
 def page_data(known: Measurements, engine: str) -> dict[str, Any]:

@@ -39,9 +39,17 @@ def test_page_loads_nothing_and_names_failures(tmp_path: Path) -> None:
     text = (tmp_path / "b.html").read_text()
     assert not re.search(r'(src|href)="', text) and "default-src 'none'" in text
     assert "{{" not in text.split("<script>")[0] and text.count("<script") == 3
-    assert "out of &lt;memory&gt;" in text and "&lt;/script&gt;train:make" in text
+    assert "&lt;/script&gt;train:make" in text
     data = re.search(r'id="data">(.*?)</script>', text)
-    assert data is not None and json.loads(data[1])["over_workers"]["values"] == [0, 2]
+    assert data is not None
+    known = json.loads(data[1])
+    assert known["over_workers"]["values"] == [0, 2]
+    assert known["settings"][-1]["failure"] == "out of <memory>"
+
+
+def test_loader_without_batch_size_is_named_in_words() -> None:
+    trials = [SettingTrial(LoaderSetting(workers, 2, 1, None), 10.0) for workers in (0, 1)]
+    assert curves(trials, over_workers=True)["lines"][0]["name"] == "batches of the loader"
 
 
 @pytest.mark.leaves_behind("matplotlib keeps the files of its fonts open")

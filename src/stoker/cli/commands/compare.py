@@ -1,4 +1,4 @@
-"""`stoker compare`: an unchanged program under torch's engine and under Stoker's, by turns."""
+"""`stoker compare`: an unchanged program under torch's engine and under Stoker's, by turns; or two reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import check_engine, checked_command
+from stoker.cli.compared_reports import are_reports, compare_reports
 from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import console_of, print_json, print_table, seconds, size
 from stoker.cli.status_line import StatusLine
@@ -27,7 +29,9 @@ WORDS: dict[str, Callable[[float], str]] = {
 
 
 def compare(
-    command: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]... | BEFORE.html AFTER.html", show_default=False)
+    ] = None,
     module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = None,
     batches: Annotated[int | None, typer.Option(min=2, help="Batches of the loader in each run.")] = None,
     time: Annotated[float, typer.Option("--seconds", min=0.1, help="Without --batches: time of the first run.")] = 5.0,
@@ -35,13 +39,23 @@ def compare(
     loader: Annotated[str | None, typer.Option(metavar="FILE.py:LINE", help="The loader: the line that iterates.")] = (
         None
     ),
+    report: Annotated[str | None, typer.Option(metavar="FILE", help="Of two reports: write both as one page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Runs a PyTorch program under torch's engine and under Stoker's by turns, and shows the ratios.
 
+    Two files BEFORE.html AFTER.html are reports of stoker run: they are compared, and nothing is run.
+
     Each run ends after the same number of batches of the loader in which most time is spent. The program does all that
     it does otherwise up to there, such as writing its log files. Its output is not shown.
     """
+    if module is None and are_reports(command or []):
+        if batches is not None or loader is not None:
+            raise CommandError("--batches and --loader are for a script, and not for two reports: leave them out")
+        compare_reports(command or [], report, as_json)
+        return
+    if report is not None:
+        raise CommandError("--report is for two reports: stoker compare before.html after.html --report both.html")
     words = checked_command(command or [], module, "compare")
     check_engine("stoker")
     known = EngineRounds(words, batches, time, rounds, loader)

@@ -65,8 +65,8 @@ def run(
 
 WITH_VALUES = {
     "run": ("--engine", "--report", "--trace"),
-    "compare": ("--batches", "--seconds", "--rounds", "--loader"),
-    "profile": ("--batches", "--loader", "--step-ms", "--workers"),
+    "compare": ("--batches", "--seconds", "--rounds", "--loader", "--report"),
+    "profile": ("--batches", "--loader", "--step-ms", "--workers", "--report"),
     "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
 }
 """By the command that takes `-m MODULE`: its other options with a value."""

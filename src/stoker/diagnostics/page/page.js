@@ -1,35 +1,4 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
-const element = (id) => document.getElementById(id);
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-
-function time(seconds) {
-  if (seconds >= 120) return `${(seconds / 60).toFixed(1)} min`;
-  if (seconds >= 1) return `${seconds.toFixed(2)} s`;
-  return seconds >= 1e-3 ? `${(1e3 * seconds).toFixed(1)} ms` : `${(1e6 * seconds).toFixed(0)} µs`;
-}
-
-function size(bytes) {
-  if (!bytes) return "unknown";
-  return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`;
-}
-
-function fill(table, head, rows) {
-  const line = (cells, kind, parent) => {
-    const row = parent.insertRow();
-    cells.forEach((cell, number) => {
-      const box = document.createElement(number && kind === "td" ? "td" : "th");
-      box.scope = kind === "th" ? "col" : "row";
-      if (box.tagName === "TD") box.removeAttribute("scope");
-      box.textContent = cell;
-      row.append(box);
-    });
-  };
-  line(head, "th", table.createTHead());
-  const body = table.createTBody();
-  rows.forEach((row) => line(row, "td", body));
-}
-
+/* The report of a run: words, tables, the timeline, curves. */
 function showWords() {
   const main = data.loaders[data.main];
   element("verdict").textContent = main ? main.text : "No loader was iterated over.";
@@ -188,21 +157,6 @@ class Timeline {
   }
 }
 
-function plot(id, title, times, series, value) {
-  const box = element(id);
-  if (times.length < 2) { box.remove(); return; }
-  const axis = { stroke: colour("quiet"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") } };
-  const options = {
-    title, width: box.clientWidth, height: 200, scales: { x: { time: false }, y: { range: (_, __, most) => [0, most || 1] } },
-    axes: [{ ...axis, values: (_, all) => all.map((one) => `${one} s`) }, { ...axis, size: 70, values: (_, all) => all.map(value) }],
-    series: [{ label: "time", value: (_, one) => (one === null ? "" : `${one.toFixed(2)} s`) },
-      ...series.map((one, number) => ({ label: one.label, stroke: ["#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#eab308"][number % 6],
-        width: 2, points: { show: false }, spanGaps: false, value: (_, at) => (at === null ? "" : value(at)) }))],
-  };
-  const chart = new uPlot(options, [times, ...series.map((one) => one.values)], box);
-  new ResizeObserver(() => chart.setSize({ width: box.clientWidth, height: 200 })).observe(box);
-}
-
 showWords();
 const timeline = new Timeline(element("timeline"));
 data.loaders.forEach((one, number) => element("filter").add(new Option(one.name, String(number))));
@@ -224,5 +178,6 @@ const named = (key) => data.over_time.loaders.map((one) => ({ label: data.loader
 plot("rate", "samples/s", data.over_time.times, named("rate"), (one) => Math.round(one).toLocaleString());
 plot("share", "share of time waited", data.over_time.times, named("share"), (one) => `${Math.round(100 * one)}%`);
 const processes = data.processes;
-plot("memory", "memory of all processes", processes.times, [{ label: "memory", values: processes.memory }], (one) => (one ? size(one) : "0"));
+const memory = processes.memory.map((bytes) => bytes || null);
+plot("memory", "memory of all processes", processes.times, [{ label: "memory", values: memory }], (one) => (one ? size(one) : "0"), BYTES);
 plot("cpu", "CPUs in use", processes.times, [{ label: "CPUs", values: processes.cpus }], (one) => one.toFixed(1));

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import html
-import json
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.settings.setting_trial import SettingTrial
 from stoker.errors import MissingExtraError
-
-PAGE = Path(__file__).parents[1] / "page"
 
 IMAGES = (".png", ".svg", ".pdf")
 """Endings of files that matplotlib writes."""
@@ -67,50 +62,24 @@ def curves(trials: Sequence[SettingTrial], over_workers: bool) -> dict[str, Any]
     values = sorted({axis for axis, _ in points})
     others = sorted({other for _, other in points})
     name = "batch size {}" if over_workers else "{} workers"
-    lines = [{"name": name.format(other), "rates": [points.get((axis, other)) for axis in values]} for other in others]
+    lines = [
+        {
+            "name": name.format(other) if other or not over_workers else "batches of the loader",
+            "rates": [points.get((axis, other)) for axis in values],
+        }
+        for other in others
+    ]
     return {"values": values, "lines": lines}
 
 
 def _write_page(trials: Sequence[SettingTrial], path: str, title: str, verdict: str) -> None:
-    data = {"over_workers": curves(trials, True), "over_sizes": curves(trials, False)}
-    parts = {
-        "title": html.escape(title),
-        "verdict": html.escape(verdict),
-        "version": html.escape(version("stoker")),
-        "style": _read("uPlot.min.css") + _read("page.css"),
-        "table": _table(trials),
-        "data": json.dumps(data).replace("<", "\\u003c"),
-        "uplot": _read("uPlot.iife.min.js"),
-        "script": _read("bench.js"),
+    data = {
+        "verdict": verdict,
+        "over_workers": curves(trials, True),
+        "over_sizes": curves(trials, False),
+        "settings": [trial.as_dict() for trial in trials],
     }
-    page = _read("bench.html").replace("{{title}}", parts.pop("title"))
-    for name, part in parts.items():
-        before, _, after = page.partition(f"{{{{{name}}}}}")
-        page = before + part + after
-    Path(path).write_text(page, encoding="utf-8")
-
-
-def _table(trials: Sequence[SettingTrial]) -> str:
-    head = ("workers", "batch size", "samples/s", "waited", "first batch in s", "CPUs", "memory in MiB")
-    rows = [
-        (
-            str(trial.setting.workers),
-            str(trial.setting.batch_size),
-            f"{trial.rate:,.0f}" if trial.failure is None else trial.failure,
-            f"{trial.share:.1%}",
-            f"{trial.first:.2g}",
-            f"{trial.cpus:.1f}",
-            f"{trial.memory >> 20}",
-        )
-        for trial in trials
-    ]
-    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-    heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(cells)}</tr></tbody></table>"
-
-
-def _read(name: str) -> str:
-    return (PAGE / name).read_text(encoding="utf-8")
+    write_page(path, "bench", "stoker bench", "Settings", title, data)
 
 
 def _write_image(trials: Sequence[SettingTrial], path: str, title: str) -> None:
