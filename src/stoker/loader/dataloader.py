@@ -521,11 +521,18 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return progress(self, name)
 
     @overload
-    def profile(self, batches: int | None = None, *, step: None = None, replay: int | None = None) -> Profiling: ...
+    def profile(
+        self, batches: int | None = None, *, step: None = None, replay: int | None = None, stacks: bool = False
+    ) -> Profiling: ...
 
     @overload
     def profile(
-        self, batches: int | None = None, *, step: Callable[[Any], object], replay: int | None = None
+        self,
+        batches: int | None = None,
+        *,
+        step: Callable[[Any], object],
+        replay: int | None = None,
+        stacks: bool = False,
     ) -> LoaderProfile: ...
 
     def profile(
@@ -534,6 +541,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         *,
         step: Callable[[Any], object] | None = None,
         replay: int | None = None,
+        stacks: bool = False,
     ) -> Profiling | LoaderProfile:
         """Measures where the time of the next epoch goes: by stage, sample, transform and worker.
 
@@ -550,13 +558,15 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             batches: number of batches after which the epoch is left; None for all of it.
             step: called with each batch.
             replay: steps on the held batch; None for a fifth of `batches`, from 5 to 20, and none without `batches`.
+            stacks: whether a thread in each worker process looks at its Python stacks every 10 ms: where samples spend
+                their time, as estimates.
 
         Raises:
             ValueError: `batches` is less than 1, or `replay` less than 0.
         """
         from stoker.loader._profile.profiling import Profiling
 
-        profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self))
+        profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self), stacks)
         if step is None:
             return profiling
         with profiling:

@@ -156,7 +156,9 @@ def test_a_module_that_ends_early_and_fails(script: str, capfd: pytest.CaptureFi
 
 
 def test_a_script_as_json(script: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--json", "--batches", "60", "--loader", "train.py:7", script]) == 0
+    words = ["profile", "--json", "--report", "profile.html", "--batches", "60", "--loader", "train.py:7", script]
+    assert main(words) == 0
+    assert 'id="data">{"heading":"40 batches' in Path("profile.html").read_text()
     found = json.loads(capfd.readouterr().out)
     assert (found["batches"], found["epochs"], found["held"]) == (40, 2, None)
     program = found["program"]
@@ -189,6 +191,7 @@ def test_ctrl_c_shows_what_a_script_gave(script: str) -> None:
         (["--step-ms", "3", "train.py"], "--step-ms is for module:loader"),
         (["--workers", "3", "train.py"], "--workers is for module:loader"),
         (["profiled_by_a_test:make", "--loader", "train.py:3"], "--loader is for a script"),
+        (["--report", "nowhere/p.html", "train.py"], "the folder"),
         (["profiled_by_a_test:make", "more"], "more is left over: profiled_by_a_test:make takes no arguments"),
         (["--loader", "train.py:3", "train.py"], "no loader is iterated over at train.py:3: there are train.py:7"),
     ],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +14,11 @@ import typer
 from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import checked_command, is_target
 from stoker.cli.interruptible import INTERRUPTED, interruptible
-from stoker.cli.output import console_of, print_json
+from stoker.cli.output import check_writable, console_of, print_json
 from stoker.cli.profile_output import remarks, show
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.page.profile_page import write_profile
 from stoker.diagnostics.script_profile.script_profiling import ScriptProfiling
 from stoker.diagnostics.target import find
 from stoker.errors import ProgramFailedError
@@ -39,6 +42,7 @@ def profile(
     workers: Annotated[
         int | None, typer.Option(min=0, help="With MODULE:LOADER: another num_workers than the loader's.")
     ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report: one HTML file, which opens offline.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Shows where the time of an epoch goes, by stage, sample, transform and worker, and the change to make.
@@ -48,39 +52,48 @@ def profile(
     either with what was measured until then.
     """
     words = target or []
+    if report is not None:
+        check_writable(str(report), "--report")
     if module is None and words and is_target(words[0]):
         if len(words) > 1:
             raise CommandError(f"{words[1]} is left over: {words[0]} takes no arguments")
         if loader is not None:
             raise CommandError("--loader is for a script: module:loader names the loader itself")
-        _profile_target(words[0], batches, step_ms, workers, as_json)
+        _profile_target(words[0], batches, step_ms, workers, report, as_json)
         return
     for value, option in ((step_ms, "--step-ms"), (workers, "--workers")):
         if value is not None:
             raise CommandError(f"{option} is for module:loader: a script has a step, and workers, of its own")
-    _profile_script(checked_command(words, module, "profile"), batches, loader, as_json)
+    _profile_script(checked_command(words, module, "profile"), batches, loader, report, as_json)
 
 
-def _profile_target(name: str, batches: int, step_ms: float | None, workers: int | None, as_json: bool) -> None:
+def _profile_target(
+    name: str, batches: int, step_ms: float | None, workers: int | None, report: Path | None, as_json: bool
+) -> None:
     measured = ours(find(name).loader, name, workers)
-    profiling: Profiling = measured.profile(batches, replay=0 if step_ms is None else None)
+    profiling: Profiling = measured.profile(batches, replay=0 if step_ms is None else None, stacks=report is not None)
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, profiling:
         run(profiling, step_ms, lambda count: line.show(f"stoker profile: {count} of {batches} batches"))
+    if report is not None:
+        write_profile(profiling.result, str(report), name)
     if as_json:
         print_json(profiling.result.as_dict())
     else:
         show(console_of(sys.stdout), profiling.result)
 
 
-def _profile_script(words: list[str], batches: int, loader: str | None, as_json: bool) -> None:
-    profiling = ScriptProfiling(words, batches, loader)
+def _profile_script(words: list[str], batches: int, loader: str | None, report: Path | None, as_json: bool) -> None:
+    profiling = ScriptProfiling(words, batches, loader, stacks=report is not None)
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, interruptible() as interrupted:
         profiling.run(lambda known: line.show(live(known, batches)))
     found = profiling.result
+    said = [] if found is None else remarks(found, bool(interrupted), profiling.failure is not None)
+    if found is not None and report is not None:
+        write_profile(found.profile, str(report), shlex.join(["python", *words[1:]]), said)
     if found is not None and as_json:
         print_json({**found.as_dict(), "error": profiling.failure, "interrupted": bool(interrupted)})
     elif found is not None:
-        show(console_of(sys.stdout), found.profile, remarks(found, bool(interrupted), profiling.failure is not None))
+        show(console_of(sys.stdout), found.profile, said)
     if interrupted:
         if found is None:
             sys.stderr.write("stoker: interrupted before a loader gave a batch\n")

@@ -14,11 +14,13 @@ class ProfileOrder:
         folder: where each process writes its profiles.
         batches: number of batches of a loader after which the program ends.
         site: the line that iterates ("train.py:31"); None for the first loader that has given so many.
+        stacks: whether the stacks of workers are sampled.
     """
 
     folder: str
     batches: int
     site: str | None = None
+    stacks: bool = False
 
     def as_text(self) -> str:
         """Returns the order as text for a variable of the environment."""

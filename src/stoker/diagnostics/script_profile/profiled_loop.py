@@ -157,11 +157,12 @@ class LoaderUse:
     Args:
         ours: Stoker's loader.
         loop: that it belongs to.
+        stacks: whether the stacks of workers are sampled.
     """
 
-    def __init__(self, ours: Any, loop: ProfiledLoop) -> None:
+    def __init__(self, ours: Any, loop: ProfiledLoop, stacks: bool) -> None:
         self.ours = weakref.ref(ours)
-        self.session = ProfileSession(ours, _nothing, loop.sums)
+        self.session = ProfileSession(ours, _nothing, loop.sums, stacks)
         self._under_way = 0
 
     def begin(self) -> None:

@@ -64,7 +64,7 @@ class ProfilingRecorder(Recorder):
             return
         use = self._uses.get(loader)
         if use is None or use.ours() is not ours:
-            use = self._uses[loader] = LoaderUse(ours, self._loop(loader, site))
+            use = self._uses[loader] = LoaderUse(ours, self._loop(loader, site), self._order.stacks)
         use.begin()
 
     def begin(self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch") -> EpochRecord:

@@ -81,16 +81,18 @@ class ScriptProfiling:
         command: the program and its arguments.
         batches: number of batches of a loader after which the program is ended.
         site: the line that iterates ("train.py:31"); None for the loader for which the program waits most.
+        stacks: whether the stacks of workers are sampled.
 
     Attributes:
         result: the profile; None before the program has ended, or if it gave no batch.
         failure: why the program failed; None if it did not.
     """
 
-    def __init__(self, command: Sequence[str], batches: int, site: str | None = None) -> None:
+    def __init__(self, command: Sequence[str], batches: int, site: str | None = None, stacks: bool = False) -> None:
         self._command = command
         self._batches = batches
         self._site = site
+        self._stacks = stacks
         self.result: ScriptProfile | None = None
         self.failure: str | None = None
 
@@ -104,7 +106,7 @@ class ScriptProfiling:
             ProgramFailedError: the program gave no batch of a loader.
         """
         folder = tempfile.mkdtemp(prefix="stoker-profile-")
-        order = ProfileOrder(folder, self._batches, self._site)
+        order = ProfileOrder(folder, self._batches, self._site, self._stacks)
         try:
             with WatchedProgram(self._command, "stoker", profile=order) as program:
                 try:

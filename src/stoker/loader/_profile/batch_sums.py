@@ -6,11 +6,14 @@ import heapq
 import itertools
 from typing import Any, NamedTuple
 
-from stoker._engine.timings import BatchTimings, StepSums, UnitTimings
+from stoker._engine.timings import BatchTimings, StackCount, StepSums, UnitTimings
 from stoker.loader._profile.stage_times import Durations, StageTimes
 
 SLOWEST = 10
 """Samples that are named."""
+
+MOST_STACKS = 5_000
+"""Different stacks that are counted."""
 
 STAGES = ("fetch", "collate", "write", "memory", "transport")
 """The stages of a batch: the first four in its worker, the last until the training loop has it."""
@@ -69,6 +72,7 @@ class BatchSums:
         self._slowest: list[tuple[float, int, TimedSample]] = []
         self._order = itertools.count()
         self._steps: dict[str, list[float]] = {}
+        self._stacks: dict[str, int] = {}
         self._busy: dict[int, list[float]] = {}  # units, busy, waited, end, time of the epochs before
         self._begun: float | None = None
         self.samples = self.errors = 0
@@ -88,6 +92,9 @@ class BatchSums:
             self._worker(made)
             self._samples(times, made)
             self.count_steps(made.steps)
+            for stack, count in made.stacks:
+                if stack in self._stacks or len(self._stacks) < MOST_STACKS:
+                    self._stacks[stack] = self._stacks.get(stack, 0) + count
             if made.cpu is not None:
                 cpu, seconds = self.fetch_cpu
                 self.fetch_cpu = cpu + made.cpu, seconds + made.fetch
@@ -121,6 +128,10 @@ class BatchSums:
         """Returns the steps of transforms, in their order."""
         names = sorted(self._steps, key=_numbered)
         return tuple(StepSums(name, int(self._steps[name][0]), *self._steps[name][1:]) for name in names)
+
+    def stacks(self) -> tuple[StackCount, ...]:
+        """Returns the stacks that were seen, the most frequent first."""
+        return tuple(StackCount(*one) for one in sorted(self._stacks.items(), key=lambda one: -one[1]))
 
     def workers(self) -> tuple[WorkerUse, ...]:
         """Returns the use of each worker."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from stoker._engine.timings import StepSums
+from stoker._engine.timings import StackCount, StepSums
 from stoker.loader._profile.batch_sums import WorkerUse
 from stoker.loader._profile.profile_figures import ProfileFigures, SlowSample
 from stoker.loader._profile.profile_tables import as_text
@@ -43,6 +43,8 @@ class LoaderProfile(ProfileFigures):
         workers: the work of each worker.
         epochs: epochs that were begun: one, but for a program's loop in `stoker profile SCRIPT`.
         starts: of the seconds waited, those for the first batches of the epochs after the first.
+        stacks: of the workers, as they were seen every 10 ms, with `profile(stacks=True)`: estimates. The most frequent
+            first.
         verdict: the conclusion.
     """
 
@@ -63,6 +65,7 @@ class LoaderProfile(ProfileFigures):
         found["slowest"] = tuple(SlowSample(**sample) for sample in found["slowest"])
         found["steps"] = tuple(StepSums(**step) for step in found["steps"])
         found["workers"] = tuple(WorkerUse(**use) for use in found["workers"])
+        found["stacks"] = tuple(StackCount(*one) for one in found["stacks"])
         return cls(**{**found, "verdict": ProfileVerdict(**found["verdict"])})
 
     def __str__(self) -> str:

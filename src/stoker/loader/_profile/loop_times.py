@@ -121,6 +121,7 @@ class LoopTimes:
             workers=sums.workers(),
             epochs=max(1, self.epochs),
             starts=self.starts,
+            stacks=sums.stacks(),
         )
         return LoaderProfile(**vars(found), verdict=profile_verdict.verdict(found, cpus.cpus().number, _crowded()))
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from stoker._engine.timings import StepSums
+from stoker._engine.timings import StackCount, StepSums
 from stoker.loader._profile.batch_sums import WorkerUse
 from stoker.loader._profile.stage_times import StageTimes
 
@@ -63,6 +63,8 @@ class ProfileFigures:
         workers: the work of each worker.
         epochs: epochs that were begun: one, but for a program's loop in `stoker profile SCRIPT`.
         starts: of the seconds waited, those for the first batches of the epochs after the first.
+        stacks: of the workers, as they were seen every 10 ms, with `profile(stacks=True)`: estimates. The most frequent
+            first.
     """
 
     dataset: str
@@ -85,6 +87,7 @@ class ProfileFigures:
     workers: tuple[WorkerUse, ...]
     epochs: int = 1
     starts: float = 0.0
+    stacks: tuple[StackCount, ...] = ()
 
     @property
     def share(self) -> float:
@@ -122,6 +125,7 @@ class ProfileFigures:
             "workers": [worker._asdict() for worker in self.workers],
             "epochs": self.epochs,
             "starts": self.starts,
+            "stacks": [list(one) for one in self.stacks],
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values

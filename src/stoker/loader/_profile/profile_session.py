@@ -19,6 +19,7 @@ class ProfileSession:
         loader: of Stoker's.
         end_workers: ends the persistent workers of the loader.
         sums: of the batches; None for new ones.
+        stacks: whether the stacks of workers are sampled.
 
     Attributes:
         sums: of the batches.
@@ -26,13 +27,16 @@ class ProfileSession:
         is_inside: whether the profile asks for a batch; those of other iterators do not count.
     """
 
-    def __init__(self, loader: Any, end_workers: Callable[[], None], sums: BatchSums | None = None) -> None:
+    def __init__(
+        self, loader: Any, end_workers: Callable[[], None], sums: BatchSums | None = None, stacks: bool = False
+    ) -> None:
         self._record = record_of(loader)
         self._end_workers = end_workers
         self._owner = os.getpid()
         self._steps: StepTimes | None = None
         self._pending: list[BatchTimings] = []
         self._is_on = False
+        self._sampled = stacks
         self.options = self._record.options(loader)
         self.sums = BatchSums() if sums is None else sums
         self.is_inside = False
@@ -43,7 +47,7 @@ class ProfileSession:
             return
         self._end_workers()  # those that are there measure nothing
         self._is_on, self._outer = True, self._record.timing_sink
-        self._record.timing_sink = self._take
+        self._record.timing_sink, self._record.sampled = self._take, self._sampled
         if not self.options.capabilities.own_process:  # in process, the transforms are this process's own
             self._steps = StepTimes(self.options.dataset)
             self._steps.begin()
@@ -68,7 +72,7 @@ class ProfileSession:
         self._is_on = False
         self.sum_up()
         if self._record.timing_sink == self._take:
-            self._record.timing_sink = self._outer
+            self._record.timing_sink, self._record.sampled = self._outer, False
         if self._steps is not None:
             self._steps.end()
         self._end_workers()

@@ -30,12 +30,20 @@ class Profiling:
         batches: number of batches of the epoch; None for all.
         replay: number of steps on the held batch; None for a fifth of `batches`, from 5 to 20, and none without it.
         end_workers: ends the persistent workers of the loader.
+        stacks: whether the stacks of workers are sampled.
 
     Raises:
         ValueError: `batches` is less than 1, or `replay` less than 0.
     """
 
-    def __init__(self, loader: Any, batches: int | None, replay: int | None, end_workers: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        batches: int | None,
+        replay: int | None,
+        end_workers: Callable[[], None],
+        stacks: bool = False,
+    ) -> None:
         if batches is not None and batches < 1:
             raise ValueError(f"profile(batches={batches}): at least 1 is needed, or None for the whole epoch")
         if replay is not None and replay < 0:
@@ -43,7 +51,7 @@ class Profiling:
         if replay is None:
             replay = 0 if batches is None else held_steps(batches)
         self._loader, self._limit, self._replay = loader, batches, replay
-        self._session = ProfileSession(loader, end_workers)
+        self._session = ProfileSession(loader, end_workers, stacks=stacks)
         self._finalize = weakref.finalize(self, self._session.end)
         self._finalize.atexit = False  # workers end by themselves there
         self._batches: Any = None
