@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
+from stoker._engine.process.sampled_stacks import StackSampler
 from stoker._engine.timings import StepSums, Stopwatch
-from stoker._job.sampled_stacks import StackSampler
 from stoker._job.work import JobSettings
 
 MOST_OBJECTS = 2_000

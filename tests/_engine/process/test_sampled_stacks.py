@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader, Dataset
+from stoker._engine.process import sampled_stacks
+from stoker._engine.process.sampled_stacks import StackSampler
 from stoker._engine.timings import StackCount
-from stoker._job import sampled_stacks
-from stoker._job.sampled_stacks import StackSampler
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ INTERVAL = 0.01
 DEEPEST = 64
 """Functions of a stack that are kept: the outermost ones."""
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_OURS = _HERE, os.path.join(os.path.dirname(os.path.dirname(_HERE)), "_engine") + os.sep
+_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS = _ENGINE + os.sep, os.path.join(os.path.dirname(_ENGINE), "_job") + os.sep
 
 
 class StackSampler:
