@@ -42,9 +42,12 @@ def attach() -> None:
     folder = os.environ.get(FOLDER)
     if not folder or not os.path.isdir(folder):
         return
-    hooks, recorder = _hooks(folder)
+    recorder = _recorder(folder, os.environ.get(LIMIT))
+    hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)))
     atexit.register(recorder.flush)
     _recorders.append(recorder)
+    if os.environ.get(PROFILE):
+        hooks = _profiling_hooks(recorder)
     actions: dict[str, Callable[[ModuleType], None]] = {
         name: functools.partial(_measure, hooks, name) for name in MEASURED
     }
@@ -65,24 +68,26 @@ def flush() -> None:
         recorder.flush()
 
 
-def _hooks(folder: str) -> tuple[LoaderHooks, Recorder]:
+def _recorder(folder: str, limit: str | None) -> Recorder:
     if order := os.environ.get(PROFILE):
         from stoker.diagnostics.script_profile.profile_order import ProfileOrder
-        from stoker.diagnostics.script_profile.profiling_recorder import ProfilingHooks, ProfilingRecorder
+        from stoker.diagnostics.script_profile.profiling_recorder import ProfilingRecorder
 
         profiling = ProfilingRecorder(folder, ProfileOrder.of_text(order))
         atexit.register(profiling.forget)  # after the last flush, which is registered later
-        return ProfilingHooks(profiling), profiling
-    recorder = _recorder(folder, os.environ.get(LIMIT))
-    return LoaderHooks(recorder, _override(os.environ.get(OVERRIDE))), recorder
-
-
-def _recorder(folder: str, limit: str | None) -> Recorder:
+        return profiling
     if not limit:
         return Recorder(folder)
     from stoker.diagnostics.settings.batch_limit import BatchLimit, LimitedRecorder
 
     return LimitedRecorder(folder, BatchLimit.of_text(limit))
+
+
+def _profiling_hooks(recorder: Recorder) -> LoaderHooks:
+    from stoker.diagnostics.script_profile.profiling_recorder import ProfilingHooks, ProfilingRecorder
+
+    assert isinstance(recorder, ProfilingRecorder)
+    return ProfilingHooks(recorder)
 
 
 def _override(text: str | None) -> Callable[[Any, str], None] | None:

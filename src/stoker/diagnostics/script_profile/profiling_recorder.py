@@ -67,8 +67,10 @@ class ProfilingRecorder(Recorder):
             use = self._uses[loader] = LoaderUse(ours, self._loop(loader, site), self._order.stacks)
         use.begin()
 
-    def begin(self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch") -> EpochRecord:
-        """Records that an epoch has begun."""
+    def begin(
+        self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch", *_: object
+    ) -> EpochRecord:
+        """Records that an epoch has begun. Of its arguments in a more detailed record it needs none."""
         from stoker.diagnostics.script_profile.profiled_loop import ProfiledEpoch
 
         record = super().begin(loader, site, begun, ready, engine)
