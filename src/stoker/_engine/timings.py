@@ -39,6 +39,22 @@ StepReader = Callable[[], tuple[StepSums, ...]]
 """Returns the times of steps since its last call."""
 
 
+class StackCount(NamedTuple):
+    """How often a stack was seen.
+
+    Attributes:
+        stack: its functions, the outermost first, with ";" between them.
+        times: how often.
+    """
+
+    stack: str
+    times: int
+
+
+StackReader = Callable[[], tuple[StackCount, ...]]
+"""Returns the stacks that were seen since its last call."""
+
+
 class UnitTimings(NamedTuple):
     """The times of a unit, or of some of its rows, in one worker. The phases follow each other, and do not overlap.
 
@@ -58,6 +74,7 @@ class UnitTimings(NamedTuple):
         first: place in the unit of the first of `samples`; the others follow.
         steps: times of the steps of transforms since the unit before, if they are timed; threads begin samples of the
             next units too.
+        stacks: that were seen since the unit before, if they are sampled.
     """
 
     worker: int
@@ -71,6 +88,7 @@ class UnitTimings(NamedTuple):
     sample_cpu: tuple[float, ...] = ()
     first: int = 0
     steps: tuple[StepSums, ...] = ()
+    stacks: tuple[StackCount, ...] = ()
 
     @property
     def ended(self) -> float:
@@ -122,6 +140,7 @@ class Stopwatch:
         clock: returns seconds.
         cpu_clock: returns CPU seconds of this thread.
         steps: returns the times of the steps of transforms since its last call.
+        stacks: returns the stacks that were seen since its last call.
     """
 
     def __init__(
@@ -130,11 +149,12 @@ class Stopwatch:
         clock: Callable[[], float] = perf_counter,
         cpu_clock: Callable[[], float] = thread_time,
         steps: StepReader = tuple,
+        stacks: StackReader = tuple,
     ) -> None:
         self._worker = worker
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._steps = steps
+        self._steps, self._stacks = steps, stacks
         self._mark: Mark = [0, 0]
         self._begin(clock())
 
@@ -214,4 +234,5 @@ class Stopwatch:
             tuple(self._sample_cpu[place] for place in places),
             places[0] if places else 0,
             self._steps(),
+            self._stacks(),
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
+from stoker._engine.process.sampled_stacks import StackSampler
 from stoker._engine.timings import StepSums, Stopwatch
 from stoker._job.work import JobSettings
 
@@ -93,7 +94,11 @@ def stopwatch_of(dataset: Any, number: int, settings: JobSettings) -> Stopwatch:
         return Stopwatch(number)
     times = StepTimes(dataset)
     times.begin()
-    return Stopwatch(number, steps=times.read)
+    if not settings.sampled:
+        return Stopwatch(number, steps=times.read)
+    sampler = StackSampler()
+    sampler.begin()
+    return Stopwatch(number, steps=times.read, stacks=sampler.read)
 
 
 class TimedList(list[Any]):

@@ -44,6 +44,7 @@ class JobSettings:
     threads: int = 1  # that make samples, in each worker
     rank: int = 0  # of those that share the epoch, and its seed
     timed: bool = False  # whether answers carry timings
+    sampled: bool = False  # and stacks of the workers
     prepare: Callable[[], object] | None = None  # called before samples are made in a process
 
     @property

@@ -31,7 +31,7 @@ app.command("batch")(batch.batch)
 app.command("pack")(pack.pack)
 app.command("index")(index.index)
 app.command("peek")(peek.peek)
-app.command("profile")(profile_.profile)
+app.command("profile", context_settings={"allow_interspersed_args": False})(profile_.profile)
 
 
 def _version(wanted: bool) -> None:
@@ -53,7 +53,8 @@ def run(arguments: list[str]) -> int:
     """Runs the command that the arguments name; returns its exit code. An error is one sentence on standard error."""
     command: Any = typer.main.get_command(app)
     try:
-        code = command.main(args=run_.ended_after_module(arguments), prog_name="stoker", standalone_mode=False)
+        words = run_.options_before_target(run_.ended_after_module(arguments))
+        code = command.main(args=words, prog_name="stoker", standalone_mode=False)
     except typer.Abort:
         return _say("interrupted.", 130)
     except BrokenPipeError:  # `stoker ... | head`

@@ -37,6 +37,9 @@ DETAILED = "STOKER_RUN_DETAILED"
 OVERRIDE = "STOKER_RUN_OVERRIDE"
 """The variable with an `Override` as text, for the loaders of the program."""
 
+PROFILE = "STOKER_RUN_PROFILE"
+"""The variable with a `ProfileOrder` as text, for which the program is profiled. It takes the place of the last two."""
+
 
 def attach() -> None:
     """Measures the loaders of this process from their import on, if the environment says so. Imports no torch."""
@@ -48,6 +51,8 @@ def attach() -> None:
     hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)), detailed)
     atexit.register(recorder.flush)
     _recorders.append(recorder)
+    if os.environ.get(PROFILE):
+        hooks = _profiling_hooks(recorder)
     actions: dict[str, Callable[[ModuleType], None]] = {
         name: functools.partial(_measure, hooks, name) for name in MEASURED
     }
@@ -72,11 +77,25 @@ def flush() -> None:
 
 
 def _recorder(folder: str, limit: str | None) -> Recorder:
+    if order := os.environ.get(PROFILE):
+        from stoker.diagnostics.script_profile.profile_order import ProfileOrder
+        from stoker.diagnostics.script_profile.profiling_recorder import ProfilingRecorder
+
+        profiling = ProfilingRecorder(folder, ProfileOrder.of_text(order))
+        atexit.register(profiling.forget)  # after the last flush, which is registered later
+        return profiling
     if not limit:
         return Recorder(folder)
     from stoker.diagnostics.settings.batch_limit import BatchLimit, LimitedRecorder
 
     return LimitedRecorder(folder, BatchLimit.of_text(limit))
+
+
+def _profiling_hooks(recorder: Recorder) -> LoaderHooks:
+    from stoker.diagnostics.script_profile.profiling_recorder import ProfilingHooks, ProfilingRecorder
+
+    assert isinstance(recorder, ProfilingRecorder)
+    return ProfilingHooks(recorder)
 
 
 def _override(text: str | None) -> Callable[[Any, str], None] | None:

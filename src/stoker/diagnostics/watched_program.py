@@ -1,7 +1,7 @@
 """`WatchedProgram`: a program with our hooks in a process of its own, which we end, with all that it has started.
 
 `stoker run` lets a program go on until it ends, on the user's terminal. `stoker compare` and `stoker tune` start
-programs many times: output goes to a file, and Ctrl-C ends them at once.
+programs many times, and `stoker profile` ends them early: output goes to a file, and Ctrl-C ends them at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from stoker._machine import memory, reserve
 from stoker.diagnostics import attach
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree
+from stoker.diagnostics.script_profile.profile_order import ProfileOrder
 from stoker.diagnostics.script_run import STARTUP
 from stoker.diagnostics.settings.batch_limit import BatchLimit
 from stoker.diagnostics.settings.loader_setting import Override
@@ -57,6 +58,7 @@ class WatchedProgram:
         limit: ends the program after some batches.
         override: for its loaders.
         asked: whether the program is sent lines on its standard input.
+        profile: what is to be profiled in it; None for no profile.
 
     Attributes:
         measurements: of its loaders and processes, up to the last `look()`.
@@ -70,12 +72,14 @@ class WatchedProgram:
         limit: BatchLimit | None = None,
         override: Override | None = None,
         asked: bool = False,
+        profile: ProfileOrder | None = None,
     ) -> None:
         self._command = list(command)
         self._variables = {
             attach.ENGINE: engine,
             attach.LIMIT: "" if limit is None else limit.as_text(),
             attach.OVERRIDE: "" if override is None else override.as_text(),
+            attach.PROFILE: "" if profile is None else profile.as_text(),
         }
         self._stdin = subprocess.PIPE if asked else subprocess.DEVNULL
         self.measurements = Measurements()
@@ -136,6 +140,18 @@ class WatchedProgram:
         if self._process.returncode is not None:
             self.measurements.read(self._records)
         return self._process.returncode is None
+
+    def interrupt(self, wait: float) -> None:
+        """Interrupts the program as Ctrl-C does, so that it ends by itself; reads what is new.
+
+        Args:
+            wait: seconds until it ends, at most.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait)
+        self.measurements.read(self._records)
 
     def kill(self) -> None:
         """Kills the program and all that it has started. Idempotent."""

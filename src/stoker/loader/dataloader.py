@@ -527,6 +527,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         *,
         step: None = None,
         replay: int | None = None,
+        stacks: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> Profiling: ...
 
@@ -537,6 +538,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         *,
         step: Callable[[Any], object],
         replay: int | None = None,
+        stacks: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> LoaderProfile: ...
 
@@ -546,6 +548,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         *,
         step: Callable[[Any], object] | None = None,
         replay: int | None = None,
+        stacks: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> Profiling | LoaderProfile:
         """Measures where the time of the next epoch goes: by stage, sample, transform and worker.
@@ -563,6 +566,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             batches: number of batches after which the epoch is left; None for all of it.
             step: called with each batch.
             replay: steps on the held batch; None for a fifth of `batches`, from 5 to 20, and none without `batches`.
+            stacks: whether a thread in each worker process looks at its Python stacks every 10 ms: where samples spend
+                their time, as estimates.
             trace: file for the timeline of the loop and the workers, as Chrome JSON for ui.perfetto.dev.
 
         Raises:
@@ -571,7 +576,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         """
         from stoker.loader._profile.profiling import Profiling
 
-        profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self), trace)
+        profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self), stacks, trace)
         if step is None:
             return profiling
         with profiling:

@@ -51,6 +51,7 @@ class LoaderRecord:
         latest: the latest iterator.
         timing_sink: receives the times of each batch; None for no timings. Set by a profiler before `iter(loader)`:
             workers that are there already measure nothing.
+        sampled: whether the stacks of workers are sampled as well.
         skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
     """
 
@@ -65,6 +66,7 @@ class LoaderRecord:
         self.hint = None if options.num_workers else Hint()
         self.latest: weakref.ref[Any] | None = None
         self.timing_sink: TimingSink | None = None
+        self.sampled = False
         self.skipped: tuple[int, frozenset[int]] | None = None
 
     def skip(self, batches: frozenset[int], is_stream: bool) -> None:
@@ -148,7 +150,13 @@ class LoaderRecord:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process counts and measures for itself, from the start of this one's next epoch
-        own = {"progress": Progress(self.resumed or START), "ledger": Ledger(), "latest": None, "timing_sink": None}
+        own = {
+            "progress": Progress(self.resumed or START),
+            "ledger": Ledger(),
+            "latest": None,
+            "timing_sink": None,
+            "sampled": False,
+        }
         own["auto"] = None if self.auto is None else self.auto.copy()
         return {**self.__dict__, **own}
 

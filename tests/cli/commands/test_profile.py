@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,6 +81,15 @@ def test_json_and_other_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert {step["name"] for step in found["steps"]} == {"transform.0 double"}
 
 
+def test_trace_has_loop_and_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "profiled_by_a_test:make", "--trace", "trace.json"]) == 0
+    names = [event["name"] for event in json.loads(Path("trace.json").read_text())["traceEvents"]]
+    assert "wait for batch 19" in names and names.count("batch") == 2 * 20  # both ends of the arrows
+    Path("train.py").touch()
+    assert main(["profile", "--trace", "trace.json", "train.py"]) == 1
+    assert "--trace is for module:loader" in capsys.readouterr().err
+
+
 def test_a_loader_of_torch(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     with open("profiled_by_a_test.py", "a") as file:
@@ -104,3 +115,99 @@ def test_interrupt_shows_what_was_measured(capsys: pytest.CaptureFixture[str]) -
     assert main(["profile", "profiled_by_a_test:interrupts"]) == 0
     said = capsys.readouterr()
     assert "interrupted; this was measured until then" in said.err and "10 batches" in said.out
+
+
+SCRIPT = """
+import sys, time
+from profiled_by_a_test import Photos, DataLoader
+if __name__ == "__main__":
+    print("hello", *sys.argv[1:])
+    for epoch in range(2):
+        for batch in DataLoader(Photos(), batch_size=4, output="numpy"):
+            time.sleep(0.02)
+    if "--fail" in sys.argv: raise ValueError("no good")
+"""
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("STOKER_TORCH", "0")
+    Path("train.py").write_text(SCRIPT)
+    return "train.py"
+
+
+@pytest.mark.parametrize("columns", ["40", "120"])
+def test_a_script(
+    columns: str, script: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["profile", "--batches", "20", script, "--epochs", "3"]) == 0
+    out, err = capfd.readouterr()
+    text = " ".join(out.split())
+    assert not err and "hello" not in text and max(map(len, out.splitlines())) <= int(columns)
+    for part in (
+        "15 batches, 60 samples of Photos, no workers",
+        "steps on a held batch have shown",
+        "The loop at train.py:7, measured on Stoker's engine.",
+        "transform.0 double",
+        ".jpg",
+    ):
+        assert part in text
+    assert "inferred" not in text
+
+
+def test_a_module_that_ends_early_and_fails(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "-m", "train", "--fail"]) == 1
+    out, err = capfd.readouterr()
+    assert "40 batches, 160 samples of Photos" in out
+    assert "inferred from the waits, and not measured: the loader gave 40 of 100 batches." in " ".join(out.split())
+    assert err == "stoker: the program failed: it ended with exit code 1: ValueError: no good\n"
+
+
+def test_a_script_as_json(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["profile", "--json", "--report", "profile.html", "--batches", "60", "--loader", "train.py:7", script]
+    assert main(words) == 0
+    assert 'id="data">{"heading":"40 batches' in Path("profile.html").read_text()
+    found = json.loads(capfd.readouterr().out)
+    assert (found["batches"], found["epochs"], found["held"]) == (40, 2, None)
+    program = found["program"]
+    assert (program["site"], program["is_over"], found["error"], found["interrupted"]) == (
+        *("train.py:7", False, None, False),
+    )
+
+
+def test_ctrl_c_shows_what_a_script_gave(script: str) -> None:
+    """The script sends it, to the process that measures it."""
+    text = SCRIPT.replace(
+        "time.sleep(0.02)",
+        "time.sleep(0.02); count = globals().get('count', 0) + 1\n"
+        + " " * 12
+        + "if count == 15: os.kill(os.getppid(), 2)",
+    )
+    Path(script).write_text(f"import os\n{text}")
+    arguments = [sys.executable, "-m", "stoker", "profile", script]
+    run = subprocess.run(arguments, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 128 + signal.SIGINT, run.stderr
+    assert "Interrupted: this was measured until then." in run.stdout and " samples of Photos" in run.stdout
+    assert not run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name the script to run: stoker profile train.py"),
+        (["trian.py"], "did you mean train.py?"),
+        (["--step-ms", "3", "train.py"], "--step-ms is for module:loader"),
+        (["--workers", "3", "train.py"], "--workers is for module:loader"),
+        (["profiled_by_a_test:make", "--loader", "train.py:3"], "--loader is for a script"),
+        (["--report", "nowhere/p.html", "train.py"], "the folder"),
+        (["profiled_by_a_test:make", "more"], "more is left over: profiled_by_a_test:make takes no arguments"),
+        (["--loader", "train.py:3", "train.py"], "no loader is iterated over at train.py:3: there are train.py:7"),
+    ],
+)
+def test_refusal_is_one_sentence(
+    arguments: list[str], said: str, script: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *arguments]) in (1, 2)
+    out, err = capfd.readouterr()
+    assert said in err and err.startswith("stoker: ") and err.count("\n") == 1 and not out

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.loader._profile.held_batch import fresh
+from stoker.loader._profile.held_batch import fresh, shared_part
 
 Pair = namedtuple("Pair", "images labels")
 
@@ -51,3 +51,10 @@ def test_a_mapping_that_cannot_be_copied_becomes_a_dict() -> None:
             raise TypeError("no copies")
 
     assert type(fresh(Odd(x=1))) is dict and fresh("text") == "text"
+
+
+def test_objects_that_would_be_shared_are_named() -> None:
+    whole = {"a": (1, "x", None, np.arange(3)), "boxes": Boxes([np.float32(1.5)]), "pair": Pair(b"x", 2.5)}
+    assert shared_part(whole) is None
+    assert shared_part([whole, {"b": Boxes({1, 2})}]) == "set"
+    assert shared_part(np.array([object()])) == "object array"

@@ -9,7 +9,7 @@ import pytest
 from stoker._engine.timings import StepSums
 from stoker.loader._profile.batch_sums import WorkerUse
 from stoker.loader._profile.loader_profile import LoaderProfile
-from stoker.loader._profile.profile_figures import ProfileFigures
+from stoker.loader._profile.profile_figures import ProfileFigures, SlowSample
 from stoker.loader._profile.profile_tables import tables
 from stoker.loader._profile.profile_verdict import verdict
 from stoker.loader._profile.stage_times import Durations, StageTimes
@@ -132,3 +132,19 @@ def test_durations() -> None:
     found = collected.times()
     assert (found.count, found.seconds, found.median, found.longest) == (100, 5100.0, 50.5, 100.0)
     assert found.p95 == pytest.approx(95.05)
+
+
+def test_late_first_batches_of_many_epochs() -> None:
+    found = verdict(profile(epochs=20, starts=3.5), 8)
+    assert found.stage == "start" and "The first batch of an epoch comes after 0.18 s, 88% of all" in found.text
+    assert found.change is not None and "persistent_workers=True" in found.change
+    (title, _), *_ = tables(profile(epochs=20, starts=3.5))
+    assert "3.50 s were for the first batches of later epochs" in title
+
+
+def test_profile_is_the_same_behind_its_plain_values() -> None:
+    steps, uses = (StepSums("0 Crop", 5, 1.5, 0.5),), (WorkerUse(0, 5, 0.5, 0.25, 0.25),)
+    slow = (SlowSample(3, "cat.jpg", 0.5, 0.25, 1, 2, 0),)
+    figures = profile(epochs=3, starts=1.5, steps=steps, workers=uses, slowest=slow)
+    whole = LoaderProfile(**vars(figures), verdict=verdict(figures, 8))
+    assert LoaderProfile.of_dict(whole.as_dict()) == whole

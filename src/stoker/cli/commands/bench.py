@@ -9,8 +9,8 @@ import typer
 
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
-from stoker.cli.commands.run import check_engine
-from stoker.cli.commands.tune import EACH, is_target, numbers
+from stoker.cli.commands.run import check_engine, is_target
+from stoker.cli.commands.tune import EACH, numbers
 from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import check_writable, console_of, print_json
 from stoker.cli.setting_table import print_trials, short

@@ -2,46 +2,127 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from stoker.cli.command_error import CommandError
-from stoker.cli.output import console_of, print_json, print_table
+from stoker.cli.commands.run import checked_command, is_target
+from stoker.cli.interruptible import INTERRUPTED, interruptible
+from stoker.cli.output import check_writable, console_of, print_json
+from stoker.cli.profile_output import remarks, show
 from stoker.cli.status_line import StatusLine
+from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.page.profile_page import write_profile
+from stoker.diagnostics.script_profile.script_profiling import ScriptProfiling
 from stoker.diagnostics.target import find
+from stoker.errors import ProgramFailedError
 
 if TYPE_CHECKING:
-    from stoker.loader._profile.loader_profile import LoaderProfile
     from stoker.loader._profile.profiling import Profiling
     from stoker.loader.dataloader import DataLoader
 
 
 def profile(
-    loader: Annotated[str, typer.Argument(metavar="MODULE:LOADER", help="A loader, or a function that makes it.")],
-    batches: Annotated[int, typer.Option(min=1, help="Batches to measure.")] = 100,
-    step_ms: Annotated[
-        float | None, typer.Option(min=0, help="Milliseconds of a training step, which is slept after each batch.")
+    target: Annotated[
+        list[str] | None, typer.Argument(metavar="MODULE:LOADER | SCRIPT [ARGS]...", show_default=False)
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Another num_workers than the loader's.")] = None,
+    module: Annotated[str | None, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = None,
+    batches: Annotated[int, typer.Option(min=1, help="Batches to measure.")] = 100,
+    loader: Annotated[str | None, typer.Option(metavar="FILE.py:LINE", help="A script's loader, by its line.")] = None,
+    step_ms: Annotated[
+        float | None,
+        typer.Option(min=0, help="With MODULE:LOADER: milliseconds of a training step, slept after each batch."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="With MODULE:LOADER: another num_workers than the loader's.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report: one HTML file, which opens offline.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="With MODULE:LOADER: write the timeline as Chrome JSON, for ui.perfetto.dev."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Shows where the time of an epoch goes, by stage, sample, transform and worker, and the change to make.
 
-    Ctrl-C ends it with what was measured until then. Without --step-ms the loader is measured alone.
+    A SCRIPT is run as it is, with Stoker's engine under its loaders, and ended after some batches of one of them.
+    MODULE:LOADER names a loader, or a function that makes one: without --step-ms it is measured alone. Ctrl-C ends
+    either with what was measured until then.
     """
-    measured = ours(find(loader).loader, loader, workers)
-    profiling: Profiling = measured.profile(batches, replay=0 if step_ms is None else None)
+    words = target or []
+    if report is not None:
+        check_writable(str(report), "--report")
+    if trace is not None:
+        check_writable(str(trace), "--trace")
+    if module is None and words and is_target(words[0]):
+        if len(words) > 1:
+            raise CommandError(f"{words[1]} is left over: {words[0]} takes no arguments")
+        if loader is not None:
+            raise CommandError("--loader is for a script: module:loader names the loader itself")
+        _profile_target(words[0], batches, step_ms, workers, report, trace, as_json)
+        return
+    for value, option in ((step_ms, "--step-ms"), (workers, "--workers")):
+        if value is not None:
+            raise CommandError(f"{option} is for module:loader: a script has a step, and workers, of its own")
+    if trace is not None:
+        raise CommandError("--trace is for module:loader: stoker run --trace writes the timeline of a script")
+    _profile_script(checked_command(words, module, "profile"), batches, loader, report, as_json)
+
+
+def _profile_target(
+    name: str,
+    batches: int,
+    step_ms: float | None,
+    workers: int | None,
+    report: Path | None,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    measured = ours(find(name).loader, name, workers)
+    replay = 0 if step_ms is None else None
+    profiling: Profiling = measured.profile(batches, replay=replay, stacks=report is not None, trace=trace)
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, profiling:
         run(profiling, step_ms, lambda count: line.show(f"stoker profile: {count} of {batches} batches"))
+    if report is not None:
+        write_profile(profiling.result, str(report), name)
     if as_json:
         print_json(profiling.result.as_dict())
     else:
         show(console_of(sys.stdout), profiling.result)
+
+
+def _profile_script(words: list[str], batches: int, loader: str | None, report: Path | None, as_json: bool) -> None:
+    profiling = ScriptProfiling(words, batches, loader, stacks=report is not None)
+    with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, interruptible() as interrupted:
+        profiling.run(lambda known: line.show(live(known, batches)))
+    found = profiling.result
+    said = [] if found is None else remarks(found, bool(interrupted), profiling.failure is not None)
+    if found is not None and report is not None:
+        write_profile(found.profile, str(report), shlex.join(["python", *words[1:]]), said)
+    if found is not None and as_json:
+        print_json({**found.as_dict(), "error": profiling.failure, "interrupted": bool(interrupted)})
+    elif found is not None:
+        show(console_of(sys.stdout), found.profile, said)
+    if interrupted:
+        if found is None:
+            sys.stderr.write("stoker: interrupted before a loader gave a batch\n")
+        raise typer.Exit(INTERRUPTED)
+    if profiling.failure is not None:
+        raise ProgramFailedError(f"the program failed: {profiling.failure}")
+
+
+def live(known: Measurements, batches: int) -> str:
+    """Returns the line that is shown while a program runs."""
+    if not known.loaders:
+        return "stoker profile: no batch yet"
+    latest = max(known.loaders, key=lambda loader: loader.epochs[-1].until).summary()
+    return f"stoker profile: {latest.name}  {latest.batches:,} of {batches:,} batches"
 
 
 def ours(loader: Any, name: str, workers: int | None) -> DataLoader[Any]:
@@ -72,16 +153,3 @@ def run(profiling: Profiling, step_ms: float | None, tell: Callable[[int], None]
                 time.sleep(1e-3 * step_ms)
     except KeyboardInterrupt:
         sys.stderr.write("stoker: interrupted; this was measured until then.\n")
-
-
-def show(console: Console, profile: LoaderProfile) -> None:
-    """Prints a profile."""
-    from stoker.loader._profile.profile_tables import heading, tables
-
-    console.print(heading(profile))
-    console.print()
-    console.print(str(profile.verdict))
-    for title, rows in tables(profile):
-        console.print()
-        console.print(title)
-        print_table(console, rows)

@@ -66,6 +66,7 @@ def run(
 WITH_VALUES = {
     "run": ("--engine", "--report", "--trace"),
     "compare": ("--batches", "--seconds", "--rounds", "--loader", "--report"),
+    "profile": ("--batches", "--loader", "--step-ms", "--workers", "--report"),
     "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
 }
 """By the command that takes `-m MODULE`: its other options with a value."""
@@ -82,6 +83,27 @@ def ended_after_module(arguments: list[str]) -> list[str]:
             return [*arguments[: place + 2], "--", *arguments[place + 2 :]]
         place += 2 if option in WITH_VALUES[arguments[0]] else 1
     return arguments
+
+
+def options_before_target(arguments: list[str]) -> list[str]:
+    """Returns the arguments with `module:object` of `stoker profile` behind its options, which may stand anywhere.
+
+    A script's own arguments stay where they are.
+    """
+    if arguments[:1] != ["profile"]:
+        return arguments
+    place = 1
+    while place < len(arguments) and arguments[place].startswith("-"):
+        place += 2 if arguments[place] in WITH_VALUES["profile"] else 1
+    if place >= len(arguments) or not is_target(arguments[place]) or {"-m", "--module"} & {*arguments[:place]}:
+        return arguments
+    target, *rest = arguments[place:]
+    return [*arguments[:place], *rest, target] if rest and rest[0].startswith("-") else arguments
+
+
+def is_target(word: str) -> bool:
+    """Returns whether a word is `module:object`, and no script."""
+    return ":" in word and not os.path.exists(word)
 
 
 def checked_command(arguments: list[str], module: str | None, name: str = "run") -> list[str]:

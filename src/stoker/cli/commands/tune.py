@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from time import perf_counter
 from typing import Annotated, Any, Literal
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
-from stoker.cli.commands.run import check_engine, checked_command
+from stoker.cli.commands.run import check_engine, checked_command, is_target
 from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import console_of, print_json
 from stoker.cli.setting_table import print_trials, short
@@ -115,11 +114,6 @@ def bench_of(
     if step_ms is not None:
         raise CommandError("--step-ms is for module:object: a script has steps of its own")
     return ScriptBench(checked_command(words, module, "tune"), engine, each, loader)
-
-
-def is_target(word: str) -> bool:
-    """Returns whether a word is `module:object`, and no script."""
-    return ":" in word and not os.path.exists(word)
 
 
 def live(state: str, trials: list[SettingTrial]) -> str:

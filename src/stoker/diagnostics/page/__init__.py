@@ -1,1 +1,1 @@
-"""Pages in one HTML file that needs no network: the report, the grid of settings, two reports side by side."""
+"""Pages in one HTML file that needs no network: reports of runs and profiles, the grid of settings, two reports."""

@@ -6,11 +6,14 @@ import heapq
 import itertools
 from typing import Any, NamedTuple
 
-from stoker._engine.timings import BatchTimings, StepSums, UnitTimings
+from stoker._engine.timings import BatchTimings, StackCount, StepSums, UnitTimings
 from stoker.loader._profile.stage_times import Durations, StageTimes
 
 SLOWEST = 10
 """Samples that are named."""
+
+MOST_STACKS = 5_000
+"""Different stacks that are counted."""
 
 STAGES = ("fetch", "collate", "write", "memory", "transport")
 """The stages of a batch: the first four in its worker, the last until the training loop has it."""
@@ -37,7 +40,7 @@ class TimedSample(NamedTuple):
 
 
 class WorkerUse(NamedTuple):
-    """The work of a worker, from the first unit of any worker to its own last one.
+    """The work of a worker, from the first unit of any worker to its own last one, in each epoch.
 
     Attributes:
         worker: its number.
@@ -69,7 +72,8 @@ class BatchSums:
         self._slowest: list[tuple[float, int, TimedSample]] = []
         self._order = itertools.count()
         self._steps: dict[str, list[float]] = {}
-        self._busy: dict[int, list[float]] = {}  # units, busy, waited, end
+        self._stacks: dict[str, int] = {}
+        self._busy: dict[int, list[float]] = {}  # units, busy, waited, end, time of the epochs before
         self._begun: float | None = None
         self.samples = self.errors = 0
         self.fetch_cpu = (0.0, 0.0)
@@ -88,6 +92,9 @@ class BatchSums:
             self._worker(made)
             self._samples(times, made)
             self.count_steps(made.steps)
+            for stack, count in made.stacks:
+                if stack in self._stacks or len(self._stacks) < MOST_STACKS:
+                    self._stacks[stack] = self._stacks.get(stack, 0) + count
             if made.cpu is not None:
                 cpu, seconds = self.fetch_cpu
                 self.fetch_cpu = cpu + made.cpu, seconds + made.fetch
@@ -97,6 +104,13 @@ class BatchSums:
         for name, calls, seconds, longest in steps:
             sums = self._steps.setdefault(name, [0, 0.0, 0.0])
             self._steps[name] = [sums[0] + calls, sums[1] + seconds, max(sums[2], longest)]
+
+    def end_epoch(self) -> None:
+        """Ends an epoch: until the next one begins, no worker idles."""
+        for use in self._busy.values():
+            use[4] += max(0.0, use[3] - (self._begun or use[3]))
+            use[3] = 0.0
+        self._begun = None
 
     def stages(self) -> dict[str, StageTimes]:
         """Returns the times of the stages, for each batch in all workers together."""
@@ -115,19 +129,23 @@ class BatchSums:
         names = sorted(self._steps, key=_numbered)
         return tuple(StepSums(name, int(self._steps[name][0]), *self._steps[name][1:]) for name in names)
 
+    def stacks(self) -> tuple[StackCount, ...]:
+        """Returns the stacks that were seen, the most frequent first."""
+        return tuple(StackCount(*one) for one in sorted(self._stacks.items(), key=lambda one: -one[1]))
+
     def workers(self) -> tuple[WorkerUse, ...]:
         """Returns the use of each worker."""
         found = []
-        for worker, (units, busy, waited, end) in sorted(self._busy.items()):
-            whole = max(end - (self._begun or 0.0), busy + waited, 1e-9)
+        for worker, (units, busy, waited, end, before) in sorted(self._busy.items()):
+            whole = max(before + max(0.0, end - (self._begun or end)), busy + waited, 1e-9)
             idle = max(0.0, whole - busy - waited)
             found.append(WorkerUse(worker, int(units), busy / whole, waited / whole, idle / whole))
         return tuple(found)
 
     def _worker(self, made: UnitTimings) -> None:
-        units, busy, waited, end = self._busy.get(made.worker, (0, 0.0, 0.0, 0.0))
+        units, busy, waited, end, before = self._busy.get(made.worker, (0, 0.0, 0.0, 0.0, 0.0))
         spent = made.fetch + made.collate + made.write
-        self._busy[made.worker] = [units + 1, busy + spent, waited + made.wait, max(end, made.ended)]
+        self._busy[made.worker] = [units + 1, busy + spent, waited + made.wait, max(end, made.ended), before]
         self._begun = made.begun if self._begun is None else min(self._begun, made.begun)
 
     def _samples(self, times: BatchTimings, made: UnitTimings) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from datetime import date, time, timedelta
+from enum import Enum
+from numbers import Number
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+
+_CONSTANT = (str, bytes, Number, type(None), np.generic, PurePath, Enum, date, time, timedelta, range, type)
 
 
 def fresh(batch: Any) -> Any:
@@ -40,6 +46,24 @@ def fresh(batch: Any) -> Any:
             object.__setattr__(clone, field.name, fresh(getattr(batch, field.name)))
         return clone
     return batch
+
+
+def shared_part(batch: Any) -> str | None:
+    """Returns the class of an object that `fresh` would share, and a step might change; None if there is none."""
+    torch = sys.modules.get("torch")
+    if isinstance(batch, _CONSTANT) or (torch is not None and isinstance(batch, torch.Tensor)):
+        return None
+    if isinstance(batch, np.ndarray):
+        return "object array" if batch.dtype.hasobject else None
+    if isinstance(batch, Mapping):
+        parts: Iterable[Any] = batch.values()
+    elif isinstance(batch, (tuple, list)):
+        parts = batch
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        parts = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    else:
+        return type(batch).__name__
+    return next((part for part in map(shared_part, parts) if part is not None), None)
 
 
 def _mapping(batch: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from stoker.loader._profile.profile_figures import ProfileFigures
+from stoker._engine.timings import StackCount, StepSums
+from stoker.loader._profile.batch_sums import WorkerUse
+from stoker.loader._profile.profile_figures import ProfileFigures, SlowSample
 from stoker.loader._profile.profile_tables import as_text
 from stoker.loader._profile.profile_verdict import ProfileVerdict
+from stoker.loader._profile.stage_times import StageTimes
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,32 @@ class LoaderProfile(ProfileFigures):
         slowest: the slowest samples.
         steps: calls and times of the steps of each `Compose`, in order.
         workers: the work of each worker.
+        epochs: epochs that were begun: one, but for a program's loop in `stoker profile SCRIPT`.
+        starts: of the seconds waited, those for the first batches of the epochs after the first.
+        stacks: of the workers, as they were seen every 10 ms, with `profile(stacks=True)`: estimates. The most frequent
+            first.
         verdict: the conclusion.
     """
 
-    verdict: ProfileVerdict
+    verdict: ProfileVerdict = field(kw_only=True)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the profile as plain JSON values."""
         return {**super().as_dict(), "verdict": vars(self.verdict)}
+
+    @classmethod
+    def of_dict(cls, values: Mapping[str, Any]) -> LoaderProfile:
+        """Returns the profile that `as_dict` gave; indices that JSON does not know stay texts."""
+        found = {one.name: values[one.name] for one in fields(cls)}
+        for name in ("wait", "step", "each"):
+            found[name] = StageTimes.of_dict(found[name])
+        found["held"] = None if found["held"] is None else StageTimes.of_dict(found["held"])
+        found["stages"] = {name: StageTimes.of_dict(times) for name, times in found["stages"].items()}
+        found["slowest"] = tuple(SlowSample(**sample) for sample in found["slowest"])
+        found["steps"] = tuple(StepSums(**step) for step in found["steps"])
+        found["workers"] = tuple(WorkerUse(**use) for use in found["workers"])
+        found["stacks"] = tuple(StackCount(*one) for one in found["stacks"])
+        return cls(**{**found, "verdict": ProfileVerdict(**found["verdict"])})
 
     def __str__(self) -> str:
         return as_text(self, str(self.verdict))

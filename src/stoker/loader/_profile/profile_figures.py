@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from stoker._engine.timings import StepSums
+from stoker._engine.timings import StackCount, StepSums
 from stoker.loader._profile.batch_sums import WorkerUse
 from stoker.loader._profile.stage_times import StageTimes
 
@@ -61,6 +61,10 @@ class ProfileFigures:
         slowest: the slowest samples.
         steps: calls and times of the steps of each `Compose`, in order.
         workers: the work of each worker.
+        epochs: epochs that were begun: one, but for a program's loop in `stoker profile SCRIPT`.
+        starts: of the seconds waited, those for the first batches of the epochs after the first.
+        stacks: of the workers, as they were seen every 10 ms, with `profile(stacks=True)`: estimates. The most frequent
+            first.
     """
 
     dataset: str
@@ -81,6 +85,9 @@ class ProfileFigures:
     slowest: tuple[SlowSample, ...]
     steps: tuple[StepSums, ...]
     workers: tuple[WorkerUse, ...]
+    epochs: int = 1
+    starts: float = 0.0
+    stacks: tuple[StackCount, ...] = ()
 
     @property
     def share(self) -> float:
@@ -116,6 +123,9 @@ class ProfileFigures:
             "slowest": [vars(sample) for sample in self.slowest],
             "steps": [step._asdict() for step in self.steps],
             "workers": [worker._asdict() for worker in self.workers],
+            "epochs": self.epochs,
+            "starts": self.starts,
+            "stacks": [list(one) for one in self.stacks],
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values

@@ -26,7 +26,7 @@ def tables(profile: ProfileFigures) -> Iterator[tuple[str, list[Row]]]:
     rows = [_row("loop", "waits for a batch", profile.wait, loop), _row("loop", "its own step", profile.step, loop)]
     if profile.held is not None:
         rows.append(_row("loop", "step on a held batch", profile.held, 0))
-    yield f"The training loop, behind the first batch, which came after {_time(profile.first)}", rows
+    yield _of_loop(profile), rows
     made = {name: times for name, times in profile.stages.items() if times.count}
     whole = sum(times.seconds for times in made.values())
     if made:
@@ -72,6 +72,13 @@ def _row(name: str, what: str, times: StageTimes, whole: float) -> Row:
         "95 %": _time(times.p95),
         "longest": _time(times.longest),
     }
+
+
+def _of_loop(profile: ProfileFigures) -> str:
+    title = f"The training loop, behind the first batch, which came after {_time(profile.first)}"
+    if not profile.starts:
+        return title
+    return f"{title}; of its waits, {_time(profile.starts)} were for the first batches of later epochs"
 
 
 def _steps(profile: ProfileFigures) -> Iterator[Row]:

@@ -30,6 +30,7 @@ UNEVEN = 3.0
 """How many times the median the slowest batches take, so that they hold up those behind them."""
 
 _START = "Pass persistent_workers=True if there are several epochs; else see what the dataset opens."
+_EPOCHS = "Pass persistent_workers=True, and make epochs longer if they stay slow to begin."
 
 _DOING = {
     "fetch": "fetching samples",
@@ -105,6 +106,8 @@ def slow_stage(profile: ProfileFigures) -> tuple[str | None, float]:
     if whole <= 0:
         return None, 0.0
     steady = profile.wait.seconds
+    if profile.starts > 0.5 * steady and profile.share > NEGLIGIBLE:
+        return "start", (profile.first + profile.starts) / (profile.first + steady)
     if profile.share < WAITS and profile.first > max(steady, 0.5 * profile.seconds):
         return "start", profile.first / (profile.first + steady)
     if profile.num_workers and seconds["transport"] > 0.5 * (steady + profile.first):
@@ -126,6 +129,9 @@ def _gain(profile: ProfileFigures) -> str:
 
 
 def _slow(profile: ProfileFigures, stage: str, share: float) -> str:
+    if stage == "start" and profile.starts:
+        mean = (profile.first + profile.starts) / profile.epochs
+        return f"The first batch of an epoch comes after {mean:.2g} s, {share:.0%} of all the waiting."
     if stage == "start":
         return f"The first batch comes after {profile.first:.2g} s, {share:.0%} of all the waiting."
     if stage == "transport":
@@ -169,7 +175,7 @@ def _change(profile: ProfileFigures, stage: str | None, cpus: int) -> str | None
         if number:
             return f"Pass num_workers={number}: batches are made in the training loop now, because of num_workers=0."
     if stage == "start" and workers:
-        return _START
+        return _EPOCHS if profile.starts else _START
     if stage == "transport":
         return "Make batches smaller in bytes (uint8 instead of float32), or leave out pin_memory on a CPU."
     if stage == "memory":

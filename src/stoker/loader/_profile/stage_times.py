@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,11 @@ class StageTimes:
             "longest": self.longest,
         }
 
+    @classmethod
+    def of_dict(cls, values: Mapping[str, Any]) -> StageTimes:
+        """Returns the times that `as_dict` gave."""
+        return cls(*(values[name] for name in ("count", "seconds", "median", "p95", "longest")))
+
 
 class Durations:
     """Collects durations."""
@@ -78,6 +84,11 @@ class Durations:
     def count(self) -> int:
         """Returns the number of durations."""
         return self._count
+
+    @property
+    def seconds(self) -> float:
+        """Returns the sum of the durations."""
+        return self._seconds
 
     def times(self) -> StageTimes:
         """Returns the figures that were counted until now."""

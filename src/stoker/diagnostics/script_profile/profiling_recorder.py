@@ -1,0 +1,232 @@
+"""`ProfilingRecorder` profiles the loaders of a program from inside, and ends it once there is enough.
+
+The hooks that call it are in the process before the user's script: what imports torch, or needs it, is imported as the
+first loader is iterated over.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
+from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in
+from stoker.diagnostics.script_profile.profile_order import ProfileOrder
+from stoker.diagnostics.settings.batch_limit import EnoughBatches
+
+if TYPE_CHECKING:
+    from stoker.diagnostics.script_profile.profiled_loop import LoaderUse, ProfiledEpoch, ProfiledLoop
+
+WRITTEN = 0.5
+"""Seconds between two versions of the profiles: a process that is killed loses what comes after the last one."""
+
+SHARE = 0.02
+"""Share of the time that writing them may take."""
+
+
+class ProfilingRecorder(Recorder):
+    """A recorder that profiles all loaders, and ends the program once one has given enough batches.
+
+    Args:
+        folder: for the records.
+        order: what is to be profiled.
+    """
+
+    def __init__(self, folder: str, order: ProfileOrder) -> None:
+        self._order = order
+        super().__init__(folder)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._loops: dict[tuple[str, str], ProfiledLoop] = {}
+        self._uses: weakref.WeakKeyDictionary[Any, LoaderUse] = weakref.WeakKeyDictionary()
+        self._enough = False
+        self._due = 0.0
+
+    def prepare(self, loader: Any, site: str) -> None:
+        """Arranges for the times of the batches, before `iter(loader)`.
+
+        Raises:
+            EnoughBatches: there is enough.
+        """
+        self._end_if_enough()
+        from stoker.diagnostics.script_profile.profiled_loop import LoaderUse
+
+        ours = sys.modules["stoker"].loader_of(loader)
+        if ours is None:
+            self._uses.pop(loader, None)
+            return
+        use = self._uses.get(loader)
+        if use is None or use.ours() is not ours:
+            use = self._uses[loader] = LoaderUse(ours, self._loop(loader, site), self._order.stacks)
+        use.begin()
+
+    def begin(
+        self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch", *_: object
+    ) -> EpochRecord:
+        """Records that an epoch has begun. Of its arguments in a more detailed record it needs none."""
+        from stoker.diagnostics.script_profile.profiled_loop import ProfiledEpoch
+
+        record = super().begin(loader, site, begun, ready, engine)
+        loop, use = self._loop(loader, site), self._uses.get(loader)
+        loop.begin(loader, engine, is_own=use is not None and use.ours() is loader)
+        epoch = ProfiledEpoch(record, loop, None if engine == "torch" else use, begun)
+        if self._order.site in (None, site):
+            epoch.plan(self._order.batches, _length(loader))
+        return epoch
+
+    def next_batch(self, epoch: ProfiledEpoch, iterator: Any, original: Callable[[Any], Any]) -> Any:
+        """Returns the next batch of a loader, or a copy of the held one.
+
+        Raises:
+            EnoughBatches: there is enough.
+        """
+        epoch.step_over(perf_counter())
+        self._end_if_enough()
+        if epoch.holds_from is not None and epoch.count >= epoch.holds_from:
+            return self._held(epoch, iterator)
+        session = epoch.session
+        asked = perf_counter()
+        began = asked if epoch.count else epoch.begun
+        if session is not None:
+            session.is_inside = True
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self._epoch_over(epoch, asked)
+            raise
+        except Exception:
+            self._received(epoch, perf_counter() - began, 0)
+            epoch.give()
+            raise
+        finally:
+            if session is not None:
+                session.is_inside = False
+        got = perf_counter()
+        samples = samples_in(batch, epoch.single)
+        self._received(epoch, got - began, samples)
+        self.batch(epoch, asked, got, samples)
+        epoch.loop.hold(batch)
+        epoch.give()
+        return batch
+
+    def _received(self, epoch: ProfiledEpoch, seconds: float, samples: int) -> None:
+        epoch.loop.received(seconds, samples, begins=epoch.count == 0)
+        epoch.count += 1
+        if epoch.session is not None:
+            epoch.session.sum_up()
+
+    def _epoch_over(self, epoch: ProfiledEpoch, asked: float) -> None:
+        epoch.end_use()
+        epoch.loop.sums.end_epoch()
+        self.end(epoch, asked, perf_counter())
+
+    def _held(self, epoch: ProfiledEpoch, iterator: Any) -> Any:
+        """Returns a copy of the held batch, until there were enough of them."""
+        loop = epoch.loop
+        if not epoch.is_holding:
+            loop.is_over = True
+            loop.times.end_steps()
+            if not loop.is_held:
+                self._end()
+            self.flush()  # the program is known to have given enough, whatever comes of the held batches
+            epoch.is_holding = True
+            _end_workers(iterator)
+        if not loop.times.wants_more(epoch.replay):
+            loop.times.end_held()
+            self._end()
+        batch = loop.copy()
+        epoch.give()
+        return batch
+
+    def _end(self) -> None:
+        self._enough = True
+        self._lines.append({"enough": perf_counter()})
+        self._end_if_enough()
+
+    def _end_if_enough(self) -> None:
+        if self._enough:
+            self.flush()
+            raise EnoughBatches(0)
+
+    def flush(self, now: float | None = None) -> None:
+        """Writes all records, and the profiles from time to time; without `now`, these too."""
+        super().flush(now)
+        begun = perf_counter()
+        if self._loops and not self._is_off and (now is None or begun >= self._due):
+            self._write()
+            self._due = begun + max(WRITTEN, (perf_counter() - begun) / SHARE)
+
+    def forget(self) -> None:
+        """Drops the program's objects, at its exit: a file among its variables is flushed when nothing refers to it."""
+        self._loops.clear()
+        self._uses.clear()
+
+    def _write(self) -> None:
+        path = os.path.join(self._order.folder, f"{self._pid}.json")
+        try:
+            with open(f"{path}.part", "w", encoding="utf-8") as file:
+                profiles = [loop.as_dict() for loop in self._loops.values() if loop.times.count]
+                json.dump({"rank": os.environ.get("RANK"), "loops": profiles}, file)
+            os.replace(f"{path}.part", path)
+        except OSError as error:
+            self._is_off = True
+            sys.stderr.write(f"stoker profile: process {self._pid} is no longer profiled: {error}\n")
+
+    def _loop(self, loader: Any, site: str) -> ProfiledLoop:
+        from stoker.diagnostics.script_profile.profiled_loop import ProfiledLoop
+
+        key = site, type(getattr(loader, "dataset", None)).__name__
+        if key not in self._loops:
+            self._loops[key] = ProfiledLoop(site)
+        return self._loops[key]
+
+
+class ProfilingHooks(LoaderHooks):
+    """The hooks of a process whose loaders are profiled.
+
+    Args:
+        recorder: that gives the batches.
+    """
+
+    def __init__(self, recorder: ProfilingRecorder) -> None:
+        super().__init__(recorder, recorder.prepare)
+        self._profiling = recorder
+
+    def _measured_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        recorder = self._profiling
+
+        @functools.wraps(original)
+        def profiled_next(self_: Any) -> Any:
+            epoch: ProfiledEpoch | None = vars(self_).get(MARK)
+            if epoch is None:  # made by other means than iter(loader)
+                return original(self_)
+            try:
+                return recorder.next_batch(epoch, self_, original)
+            except StopIteration:
+                vars(self_).pop(MARK, None)
+                raise
+
+        return profiled_next
+
+
+def _length(loader: Any) -> int | None:
+    """Returns the number of batches of an epoch; None for a stream, which warns if its length is asked for."""
+    if getattr(loader, "_dataset_kind", 0) == 1:
+        return None
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _end_workers(iterator: Any) -> None:
+    end = getattr(iterator, "close", None) or getattr(iterator, "_shutdown_workers", None)
+    if end is not None:
+        end()
