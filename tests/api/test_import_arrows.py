@@ -72,7 +72,7 @@ ARROWS: dict[str, set[str]] = {
 
 LAZY = {
     *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
-    *("psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
+    *("huggingface_hub", "psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
 }
 """Packages that a program may lack: they are imported in functions alone."""
 THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}

@@ -9,8 +9,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'<>(),]+")
 
-STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "http": "http", "https": "http"}
-"""The kind of store for each scheme that can be read."""
+STORES = {
+    **{"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"},
+    **{"http": "http", "https": "http", "hf": "hf"},
+}
+"""The kind of store for each scheme that can be read. Places of the Hugging Face Hub are parsed by `hub_place`."""
 GLOB = frozenset("*?[")
 
 

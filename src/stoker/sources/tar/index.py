@@ -305,7 +305,7 @@ def index_shards(
     storage = storage_of(places, storage_options)
     made = []
     for path, file in zip(places, opened_all(storage, places), strict=True):
-        uploads = index_folder is None and is_remote(path) and STORES[scheme_of(path)] != "http"
+        uploads = index_folder is None and is_remote(path) and STORES[scheme_of(path)] not in ("http", "hf")
         found = None
         if not overwrite:
             found = _beside(path, storage) if uploads else existing_index(path, storage, index_folder)
