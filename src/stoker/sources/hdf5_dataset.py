@@ -14,6 +14,7 @@ from stoker.datasets.combining import absolute
 from stoker.errors import FileChangedError, HDF5Error, MissingExtraError, MissingKeyError
 from stoker.sources.per_process import PerProcess
 from stoker.sources.storage import LocalFile
+from stoker.sources.urls import check_local
 
 _CHUNK_CACHE = 64 << 20
 """Decompressed chunks that a process keeps for all keys, in bytes. The library's own default, 1 MiB for each key, is
@@ -48,7 +49,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         HDF5Error: the file is no HDF5 file, is truncated, or is locked by a program that writes to it.
         MissingKeyError: the file has no dataset of this name.
         TypeError: `keys` is a single text, or `transform` cannot be called.
-        ValueError: there are no keys or no rows, or the datasets have different lengths.
+        ValueError: the path is a URL, there are no keys or no rows, or the datasets have different lengths.
 
     Attributes:
         path: of the file.
@@ -76,6 +77,9 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
         self.path = os.fspath(path)
+        check_local(
+            self.path, "HDF5 files", "Or pack it once into tar shards or Parquet (stoker pack), which are read by URL."
+        )
         self._transform = transform
         self._version = LocalFile(self.path).version
         h5py = _h5py()

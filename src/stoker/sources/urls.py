@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -70,6 +71,26 @@ def with_suffix(url: str, suffix: str) -> str:
         return url + suffix
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc, parts.path + suffix, parts.query, ""))
+
+
+_PACK = "Or pack it once into tar shards or Parquet files (stoker pack), which are read by URL."
+
+
+def check_local(place: str, what: str, instead: str = _PACK) -> None:
+    """Checks that a place is no URL.
+
+    Args:
+        place: a path.
+        what: the word for what is read, in the plural.
+        instead: what a user of URLs can do, beside a copy.
+
+    Raises:
+        ValueError: it is a URL.
+    """
+    if scheme_of(place) and not os.path.exists(place):
+        raise ValueError(
+            f"{shown(place)} is a URL, and {what} take local paths only: copy the data to a local disk. {instead}"
+        )
 
 
 def shown(place: str) -> str:
