@@ -75,6 +75,8 @@ LAZY = {
     *("psycopg", "pyarrow", "soundfile", "sqlalchemy", "torch", "zarr"),
     *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "isal", "lmdb"),
     *("obstore", "psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
+    *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
+    *("huggingface_hub", "psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
 }
 """Packages that a program may lack: they are imported in functions alone."""
 THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}

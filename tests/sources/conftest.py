@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sources.hub_server import hub, hub_port  # noqa: F401
 from tests.sources.object_servers import bucket, faults, proxy_port, s3_port  # noqa: F401
 
 Image = pytest.importorskip("PIL.Image")

@@ -15,6 +15,7 @@ from stoker.loader.dataloader import DataLoader
 from stoker.packing.manifest import Manifest, only_one
 from stoker.packing.packers import ArrayPacker, LMDBPacker, Packer, ParquetPacker, TarPacker
 from stoker.packing.rows import FileRowDataset, Row, RowDataset, equal
+from stoker.sources.urls import scheme_of, shown
 
 Format = Literal["tar", "parquet", "lmdb", "npy"]
 COUNT = 10_000
@@ -43,6 +44,14 @@ class PackResult:
     bytes: int
     seconds: float
     verified: bool
+
+
+def _check_destination(destination: str) -> None:
+    if scheme_of(destination):
+        raise PackError(
+            f"{shown(destination)} is a URL, and packing writes to local folders: pack into one, and copy its files "
+            "and indexes to the store"
+        )
 
 
 def pack(
@@ -90,6 +99,7 @@ def pack(
     """
     if format not in get_args(Format):
         raise PackError(f"the format {format!r} is none of {', '.join(get_args(Format))}")
+    _check_destination(os.fspath(destination))
     rows = _rows_of(dataset)
     count = _length_of(rows)
     folder = os.path.abspath(os.fspath(destination))

@@ -14,7 +14,10 @@ from stoker.datasets.columnar import Columns, columns, of_columns, stores_of
 from stoker.errors import LabelCountError
 from stoker.sources import read_image, tables
 from stoker.sources.cached_storage import CachedStorage, cached
+from stoker.sources.hub_place import hub_fingerprint, is_on_hub
+from stoker.sources.hub_store import PinnedRepositories
 from stoker.sources.object_store import ObjectStorage
+from stoker.sources.storage_of import remote_storage
 from stoker.sources.urls import is_remote, shown
 
 Path = str | os.PathLike[str]
@@ -34,8 +37,8 @@ class ImageFiles(Dataset[Any]):
     no random numbers, unless `transform` does. Immutable, and thus safe in threads, as long as `transform` is.
 
     Args:
-        images: paths or URLs (`s3://bucket/a.jpg`, `https://…`) of files, or their contents as `bytes`. Contents are
-            held in memory. `loader` takes the contents of a file that a URL names.
+        images: paths or URLs (`s3://bucket/a.jpg`, `https://…`, `hf://…`) of files, or their contents as `bytes`.
+            Contents are held in memory. `loader` takes the contents of a file that a URL names.
         labels: one for each image: names of classes, numbers, or arrays of one shape; or any object with `__len__` and
             `__getitem__`, which is kept as it is. None for images alone.
         transform: takes the image that `loader` returns, and returns another; runs in the worker.
@@ -54,6 +57,7 @@ class ImageFiles(Dataset[Any]):
         class_to_idx: from the name of a class to its index.
         images: the paths or contents, as a sequence.
         targets: the labels, names of classes as indices, as a sequence; None if there are none.
+        fingerprint: the commits of files on the Hugging Face Hub, with which a state is compared; None for others.
         samples: pairs (image, target) as a sequence; None if there are no labels, or they are of several parts or an
             object of your own.
 
@@ -87,9 +91,13 @@ class ImageFiles(Dataset[Any]):
         self.loader: Callable[[Any], Any] = read_image.read_rgb if loader is None else loader
         self.root = None if root is None else os.path.expanduser(os.fspath(root))
         self._storage_options = storage_options
-        self._storage: ObjectStorage | CachedStorage | None = None
+        self._storages: dict[bool, ObjectStorage | CachedStorage] = {}
         self._cache = cache, cache_size
-        images_column = _images(images)
+        hub = PinnedRepositories(storage_options)
+        if self.root is not None and is_on_hub(self.root):
+            self.root = hub.pinned(self.root)
+        images_column = _images(images, hub)
+        self.fingerprint = hub_fingerprint(hub.roots)
         self.images: Sequence[Any] = of_columns(images_column)
         self.classes: list[str] = []
         self.targets: Any = None
@@ -199,9 +207,11 @@ class ImageFiles(Dataset[Any]):
         return f"<{type(self).__name__}: {len(self):,} images>"
 
     def _contents(self, url: str) -> bytes:
-        if self._storage is None:
-            self._storage = _remote(self._storage_options, *self._cache)
-        return self._storage.read_whole(url)
+        is_hub = is_on_hub(url)
+        storage = self._storages.get(is_hub)
+        if storage is None:
+            storage = self._storages[is_hub] = _remote(url, self._storage_options, *self._cache)
+        return storage.read_whole(url)
 
     def _source(self, index: int) -> Any:
         source = self.images[index]
@@ -211,14 +221,14 @@ class ImageFiles(Dataset[Any]):
 
 
 def _remote(
-    storage_options: Mapping[str, Any] | None, cache: str | os.PathLike[str] | None, cache_size: int | None
+    url: str, storage_options: Mapping[str, Any] | None, cache: str | os.PathLike[str] | None, cache_size: int | None
 ) -> ObjectStorage | CachedStorage:
-    storage = ObjectStorage(storage_options)
+    storage = remote_storage(url, storage_options)
     kept = cached(storage, cache, cache_size, name=str((storage_options or {}).get("endpoint", "")))
     return kept if isinstance(kept, CachedStorage) else storage
 
 
-def _images(images: Iterable[Any] | TextColumn) -> TextColumn:
+def _images(images: Iterable[Any] | TextColumn, hub: PinnedRepositories) -> TextColumn:
     """Returns a column of paths or contents."""
     if isinstance(images, TextColumn):
         return images
@@ -227,7 +237,8 @@ def _images(images: Iterable[Any] | TextColumn) -> TextColumn:
             f"ImageFiles(images): images are a {type(images).__name__}, expected a list of paths. For a folder of "
             "class folders there is stoker.ImageFolder."
         )
-    made = columns(os.fspath(each) if isinstance(each, os.PathLike) else each for each in images)
+    paths = (os.fspath(each) if isinstance(each, os.PathLike) else each for each in images)
+    made = columns(hub.pinned(each) if isinstance(each, str) and is_on_hub(each) else each for each in paths)
     column = stores_of(made)[0] if len(made) else None
     if len(made) == 0:
         return TextColumn(np.empty(0, np.uint8), np.zeros(1, np.int64), str, None)

@@ -18,6 +18,7 @@ from stoker.errors import EmptyFolderError
 from stoker.sources import listing_cache, read_image
 from stoker.sources.listing import ListedFolder, counts_of, list_folders, names_of, scan
 from stoker.sources.path_column import Paths
+from stoker.sources.urls import check_local
 
 _log = logging.getLogger("stoker")
 
@@ -86,6 +87,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
     ) -> None:
         self.root = os.path.expanduser(root) if isinstance(root, str) else root
         folder = os.path.expanduser(os.fspath(root))
+        check_local(folder, "image folders", "Or name the files: ImageFiles takes their URLs.")
         self.transform = transform
         self.target_transform = target_transform
         self.loader: Callable[[Any], Any] = read_image.read_rgb if loader is None else loader

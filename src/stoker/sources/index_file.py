@@ -1,4 +1,4 @@
-"""Columns of int64 in a file beside the data, which name the version of the data.
+"""Columns of int64 in a file beside the data, or in the user's cache folder, which name the version of the data.
 
 The file holds a line of JSON, padded with spaces to a multiple of 64 bytes, and the columns, little-endian, one after
 the other. The line holds what identifies the index, the lengths of the columns, and a checksum of them.
@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import logging
 import os
-import re
 import secrets
-from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from stoker.sources.places import Place, places_of
+from stoker.sources.urls import is_remote, shown
 
-_OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records|frames)\.index(?:\.[0-9a-f]{8}\.partial)?", re.DOTALL)
-"""The names of indexes, and of those that are being written."""
 _ALIGNED = 64
 _CANNOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 _log = logging.getLogger("stoker")
@@ -30,22 +27,29 @@ _log = logging.getLogger("stoker")
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def files_of(files: Place | Iterable[Place]) -> list[str]:
-    """Returns the local files that places stand for, without indexes of others among them: `data/*` finds both.
+def index_place(path: str, suffix: str, folder: str | os.PathLike[str] | None = None) -> str:
+    """Returns the file of this machine in which the index of another one lies, or would.
 
-    Raises:
-        FileNotFoundError, ValueError: as `places_of` says.
+    Args:
+        path: of the file that is indexed, or its URL.
+        suffix: of the index.
+        folder: of indexes; None for the file's own folder, or the user's cache folder if the file is remote.
     """
-    paths = places_of(files, "files", only_local=True)
-    given = set(paths)
-    return [path for path in paths if (match := _OF_INDEX.fullmatch(path)) is None or match[1] not in given]
+    if folder is None and not is_remote(path):
+        return path + suffix
+    if folder is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        folder = os.path.join(cache, "stoker", "indexes")
+    place = shown(path) if is_remote(path) else os.path.abspath(path)
+    digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return os.path.join(folder, f"{place.rpartition('/')[2]}.{digest}{suffix}")
 
 
 def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> None:
     """Writes an index to a file, whole or not at all. Where the folder cannot be written, none is written.
 
     Args:
-        path: of the file.
+        path: of the file. Its folder is created if there is none.
         identity: plain values that identify the data and the way in which it was indexed.
         columns: the index.
 
@@ -57,6 +61,7 @@ def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> 
     line += " " * (-(len(line) + 1) % _ALIGNED) + "\n"
     partial = f"{path}.{secrets.token_hex(4)}.partial"
     try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(partial, "xb") as file:
             file.write(line.encode())
             file.write(data)

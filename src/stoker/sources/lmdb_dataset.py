@@ -15,6 +15,7 @@ from stoker.datasets.column import TextColumn
 from stoker.datasets.combining import absolute
 from stoker.errors import LMDBError, MissingExtraError, MissingKeyError
 from stoker.sources.per_process import PerProcess
+from stoker.sources.urls import check_local
 
 _MOST_DATABASES = 64
 """Named databases of one environment that datasets of a process may read: the library wants a bound when it opens."""
@@ -45,7 +46,7 @@ class LMDBDataset(Dataset[Any]):
         MissingExtraError: the package `lmdb` is not installed.
         LMDBError: the file is no LMDB, is damaged, or has no such database.
         TypeError: a key is neither `bytes` nor `str`, or `transform` cannot be called.
-        ValueError: there are no keys.
+        ValueError: the path is a URL, or there are no keys.
 
     At each access:
         IndexError: the index is out of range.
@@ -66,6 +67,9 @@ class LMDBDataset(Dataset[Any]):
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of the value")
         self.path = os.fspath(path)
+        check_local(
+            self.path, "LMDBs", "Or pack it once into tar shards or Parquet (stoker pack), which are read by URL."
+        )
         self.database = database
         self._transform = transform
         self._process = PerProcess(_EnvironmentOpener(self.path, database))

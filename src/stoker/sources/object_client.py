@@ -30,6 +30,8 @@ WHOLE = 1 << 62
 """As the end of a range: that of the object."""
 AT_ONCE = 16
 """Requests of one call that are under way together."""
+MOST_CLIENTS = 256
+"""Clients that a process keeps: a signed URL of a web server needs one of its own."""
 
 _CLIENT = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "300s"}
 _RETRY = {"max_retries": 8, "retry_timeout": 120}
@@ -55,9 +57,13 @@ class Options:
 
     Args:
         given: obstore's names, or fsspec's of S3; `client_options` and `retry_config` are dicts of obstore's.
+
+    Attributes:
+        hub_token: the token of the Hugging Face Hub; False for none, None for that of the environment.
     """
 
     def __init__(self, given: Mapping[str, Any] | None) -> None:
+        self.hub_token = (given or {}).get("token")
         values = {_OTHER_NAMES.get(name, name): value for name, value in (given or {}).items()}
         self.client: dict[str, Any] = {**_CLIENT, **values.pop("client_options", {})}
         self.retry: dict[str, Any] = {**_RETRY, **values.pop("retry_config", {})}
@@ -65,6 +71,11 @@ class Options:
 
     def __repr__(self) -> str:
         return f"<options of a store: {', '.join(sorted(self.store)) or 'none'}>"
+
+    def of_web(self, token: str | None) -> Options:
+        """Returns the options of a web server, to which requests carry a token if there is one."""
+        headers = {} if token is None else {"default_headers": {"authorization": f"Bearer {token}"}}
+        return Options({"client_options": {**self.client, **headers}, "retry_config": self.retry})
 
     @property
     def seconds(self) -> float:
@@ -264,7 +275,8 @@ def _checked(url: str, meta: Any, got: Range, data: bytes, wanted: Range, expect
         FileChangedError: it is of another version.
     """
     now = _version(meta)
-    if expected is not None and now != expected:
+    is_only_size = expected is not None and not expected.tag and not expected.mtime_ns
+    if expected is not None and (now.size != expected.size if is_only_size else now != expected):
         raise FileChangedError(
             f"{shown(url)} was changed since it was opened: it has {now.size:,} bytes, and had {expected.size:,}. Make "
             "the dataset anew, and give new data another name."
@@ -288,9 +300,12 @@ def _store(options: Options, place: ObjectURL) -> Any:
     """Returns the client of this process for a bucket."""
     stores = _STORES.get()
     key = (place.kind, place.root, place.account, options.key)
-    if key not in stores:
-        stores[key] = _made(options, place)
-    return stores[key]
+    store = stores.get(key)
+    if store is None:
+        store = stores[key] = _made(options, place)
+        for oldest in list(stores)[: max(0, len(stores) - MOST_CLIENTS)]:
+            stores.pop(oldest, None)
+    return store
 
 
 def _made(options: Options, place: ObjectURL) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from stoker._worker_info import TORCHS, current
 from stoker.errors import MissingExtraError
 from stoker.sources import object_client
 from stoker.sources.clean_interpreter import CleanInterpreters
-from stoker.sources.object_client import WHOLE, Options, Range
+from stoker.sources.object_client import WHOLE, Options, Range, Request
 from stoker.sources.read_ahead import Held
 from stoker.sources.storage import File, Version
 
@@ -56,7 +56,20 @@ class ObjectFile:
             FileChangedError: the object was changed since it was opened.
             OSError: it cannot be read.
         """
-        return self._storage.run(object_client.read, self._url, ranges, self.version)
+        return self._storage.read_ranges(self._url, ranges, self.version)
+
+
+class ObjectClient(Protocol):
+    """The functions that make requests to a store: of `object_client` or `hub_client`."""
+
+    def version(self, options: Options, url: str) -> Version: ...
+    def versions(self, options: Options, urls: Sequence[str]) -> list[Version]: ...
+    def read(
+        self, options: Options, url: str, ranges: Sequence[Range], expected: Version | None = None
+    ) -> list[bytes]: ...
+    def read_many(self, options: Options, wanted: Sequence[Request]) -> list[bytes]: ...
+    def names(self, options: Options, url: str) -> list[str]: ...
+    def write(self, options: Options, url: str, data: bytes) -> None: ...
 
 
 class ObjectStorage:
@@ -82,6 +95,8 @@ class ObjectStorage:
         ObjectStoreError: the store cannot be reached, or answers with errors.
     """
 
+    client: ClassVar[ObjectClient] = object_client
+
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
         import importlib.util
 
@@ -100,12 +115,12 @@ class ObjectStorage:
         """Yields objects in order, asked for together; their last `tail` bytes are read already."""
         for begin in range(0, len(paths), OPENED_AT_ONCE):
             some = paths[begin : begin + OPENED_AT_ONCE]
-            versions = self.run(object_client.versions, some)
+            versions = self.run(self.client.versions, some)
             ends = [(max(0, version.size - tail), version.size) for version in versions]
             wanted = [
                 (path, end, version) for path, end, version in zip(some, ends, versions, strict=True) if end[1] > end[0]
             ]
-            tails = iter(self.run(object_client.read_many, wanted) if tail and wanted else [])
+            tails = iter(self.run(self.client.read_many, wanted) if tail and wanted else [])
             for path, end, version in zip(some, ends, versions, strict=True):
                 file = ObjectFile(self, path, version)
                 yield Held(file, [(end, next(tails))]) if tail and end[1] > end[0] else file
@@ -114,28 +129,32 @@ class ObjectStorage:
         """Returns an object of a known version, without a request."""
         return ObjectFile(self, path, version)
 
+    def read_ranges(self, path: str, ranges: Sequence[Range], expected: Version | None = None) -> list[bytes]:
+        """Returns ranges of an object, read at once; it has to have the version that is expected, if one is."""
+        return self.run(self.client.read, path, ranges, expected)
+
     def read(self, path: str, begin: int, length: int) -> bytes:
         """Returns `length` bytes of an object from byte `begin` on, in one request; fewer only at its end."""
-        return self.run(object_client.read, path, [(begin, begin + length)])[0] if length else b""
+        return self.run(self.client.read, path, [(begin, begin + length)])[0] if length else b""
 
     def read_whole(self, path: str) -> bytes:
         """Returns the contents of an object, in one request."""
-        return self.run(object_client.read, path, [(0, WHOLE)])[0]
+        return self.run(self.client.read, path, [(0, WHOLE)])[0]
 
     def version(self, path: str) -> Version:
         """Returns the version of an object."""
-        return self.run(object_client.version, path)
+        return self.run(self.client.version, path)
 
     def names(self, path: str) -> list[str]:
         """Returns the keys that begin with the key in a URL, up to its last slash, sorted."""
-        return self.run(object_client.names, path)
+        return self.run(self.client.names, path)
 
     def write(self, path: str, data: bytes) -> None:
         """Writes an object, whole or not at all."""
-        self.run(object_client.write, path, data)
+        self.run(self.client.write, path, data)
 
     def run(self, function: Callable[Concatenate[Options, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns what a function of `object_client` returns, called in this process or in a clean interpreter."""
+        """Returns what a function of the client returns, called in this process or in a clean interpreter."""
         if _may_run_here():
             return function(self._options, *args, **kwargs)
         return self._interpreters.call(function, self._options, *args, **kwargs)
@@ -145,7 +164,7 @@ class ObjectStorage:
         self._interpreters.close()
 
     def __repr__(self) -> str:
-        return "ObjectStorage()"
+        return f"{type(self).__name__}()"
 
 
 def _may_run_here() -> bool:

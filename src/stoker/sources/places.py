@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from stoker.sources.hub_place import hub_place, is_on_hub
+from stoker.sources.hub_store import PinnedRepositories
 from stoker.sources.object_store import ObjectStorage
 from stoker.sources.urls import GLOB, STORES, is_remote, scheme_of, shown
 
@@ -31,8 +33,9 @@ def places_of(
 
     Args:
         given: a path, a glob pattern (`*`, `?`, `[...]`), a brace pattern (`{000..127}`, `{train,val}`), a URL (`file`,
-            `s3`, `gs`, `az`, `http`, `https`), or an iterable of these. A local name that exists is taken as it is,
-            whatever characters it has. Stores are listed for glob patterns; web servers cannot be.
+            `s3`, `gs`, `az`, `http`, `https`, `hf`), or an iterable of these. A local name that exists is taken as it
+            is, whatever characters it has. Stores are listed for glob patterns; web servers cannot be. In a URL of `hf`
+            the commit that its revision has now takes the revision's place.
         what: the word for the files in messages, in the plural.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
         may_be_folders: whether a place may be a folder.
@@ -47,6 +50,7 @@ def places_of(
     given = [given] if isinstance(given, (str, os.PathLike)) else given
     texts = [os.fspath(place) for place in given]
     storage: ObjectStorage | None = None
+    hub: PinnedRepositories | None = None
     found: list[str] = []
     missing: list[str] = []
     for text in texts:
@@ -57,9 +61,14 @@ def places_of(
                         f"{shown(place)} is a URL, and {what} are read from local paths only: copy them to a local "
                         "folder or mount them"
                     )
+                if is_on_hub(place):
+                    hub = hub or PinnedRepositories(storage_options)
+                    place = hub.pinned(place)
                 path, pattern = shown(place), _pattern(place)
                 if pattern is None:
                     matches = [place]
+                elif hub is not None and is_on_hub(place):
+                    matches = _listed(hub.storage, *pattern)
                 else:
                     storage = storage or ObjectStorage(storage_options)
                     matches = _listed(storage, *pattern)
@@ -91,6 +100,9 @@ def _pattern(place: str) -> tuple[str, str] | None:
             f"{shown(place)} is a pattern, and web servers cannot be listed: name the files, or give a brace pattern "
             "({000..127})"
         )
+    if is_on_hub(place):
+        parts = hub_place(place)
+        return None if GLOB.isdisjoint(parts.path) else (parts.root, parts.path)
     slash = place.find("/", len(scheme_of(place)) + 3) + 1
     bucket, pattern = (place[:slash], place[slash:]) if slash else (place + "/", "")
     return None if GLOB.isdisjoint(pattern) else (bucket, pattern)

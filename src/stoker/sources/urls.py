@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -9,8 +10,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'<>(),]+")
 
-STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "http": "http", "https": "http"}
-"""The kind of store for each scheme that can be read."""
+STORES = {
+    **{"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"},
+    **{"http": "http", "https": "http", "hf": "hf"},
+}
+"""The kind of store for each scheme that can be read. Places of the Hugging Face Hub are parsed by `hub_place`."""
 GLOB = frozenset("*?[")
 
 
@@ -67,6 +71,26 @@ def with_suffix(url: str, suffix: str) -> str:
         return url + suffix
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc, parts.path + suffix, parts.query, ""))
+
+
+_PACK = "Or pack it once into tar shards or Parquet files (stoker pack), which are read by URL."
+
+
+def check_local(place: str, what: str, instead: str = _PACK) -> None:
+    """Checks that a place is no URL.
+
+    Args:
+        place: a path.
+        what: the word for what is read, in the plural.
+        instead: what a user of URLs can do, beside a copy.
+
+    Raises:
+        ValueError: it is a URL.
+    """
+    if scheme_of(place) and not os.path.exists(place):
+        raise ValueError(
+            f"{shown(place)} is a URL, and {what} take local paths only: copy the data to a local disk. {instead}"
+        )
 
 
 def shown(place: str) -> str:

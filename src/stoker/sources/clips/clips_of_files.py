@@ -14,8 +14,8 @@ from stoker.datasets.columnar import columns
 from stoker.datasets.combining import absolute
 from stoker.errors import FileChangedError, LabelCountError
 from stoker.sources.clips.cut import Cut
-from stoker.sources.index_file import files_of
-from stoker.sources.places import Place
+from stoker.sources.places import Place, places_of
+from stoker.sources.source_files import without_indexes
 from stoker.sources.storage import LocalFile
 
 _UNKNOWN = (-1, -1)
@@ -39,7 +39,7 @@ class ClipsOfFiles(Dataset[Any]):
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a sample")
-        paths = files_of(files)
+        paths = without_indexes(places_of(files, "files", only_local=True))
         self.files = columns(paths)
         self.labels = labels if labels is None or hasattr(labels, "__getitem__") else columns(labels)
         if isinstance(self.labels, list | tuple):

@@ -21,6 +21,7 @@ from stoker.sources.hdf5.open_file import h5py_module, opened
 from stoker.sources.hdf5.rows import rows_of
 from stoker.sources.per_process import PerProcess
 from stoker.sources.storage import LocalFile, Version
+from stoker.sources.urls import check_local
 
 _CHUNK_CACHE = 64 << 20
 """Chunks that the library keeps for all keys, in bytes: those too large for our own cache. Its default, 1 MiB for each
@@ -63,7 +64,8 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         HDF5Error: the file is no HDF5 file, is truncated, or is locked by a program that writes to it.
         MissingKeyError: the file has no dataset of this name.
         TypeError: `keys` is a single text, or `transform` cannot be called.
-        ValueError: there are no keys or no rows, the datasets have different lengths, or `threads` is not positive.
+        ValueError: the path is a URL, there are no keys or rows, the datasets have different lengths, or `threads` is
+            not positive.
 
     Attributes:
         path: of the file.
@@ -96,6 +98,9 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         self.path = os.fspath(path)
         self._threads = threads
         self._made_in = os.getpid()
+        check_local(
+            self.path, "HDF5 files", "Or pack it once into tar shards or Parquet (stoker pack), which are read by URL."
+        )
         self._transform = transform
         self._version = LocalFile(self.path).version
         h5py = h5py_module()

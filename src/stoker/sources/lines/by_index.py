@@ -11,25 +11,28 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import CompressedFileError, FileChangedError, RecordError
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.index_file import Integers
 from stoker.sources.lines.cutting import Cutting, begin_of_text
 from stoker.sources.lines.index import STEP, index_of
 from stoker.sources.lines.opened_text import compression_of
 from stoker.sources.lines.parsing import TextParser
 from stoker.sources.per_process import OpenFiles
-from stoker.sources.storage import LocalStorage, Version
+from stoker.sources.source_files import SourceFiles
+from stoker.sources.storage import Version
 
 
 class IndexedRecords:
     """The records of files, by file and number, as bytes. Thread safe; each process opens its own files.
 
     Args:
-        files: their paths.
+        files: the files.
         cutting: how they are cut into records.
         encoding: of the text.
         stream: the name of the class that reads compressed files.
 
     Attributes:
+        files: their names.
         counts: the number of records in each file.
 
     Raises:
@@ -38,23 +41,23 @@ class IndexedRecords:
         OSError: a file cannot be read.
     """
 
-    def __init__(self, files: list[str], cutting: Cutting, encoding: str, stream: str) -> None:
-        storage = LocalStorage()
-        self.files = files
-        self._open = OpenFiles(storage)
+    def __init__(self, files: SourceFiles, cutting: Cutting, encoding: str, stream: str) -> None:
+        self.files = files.names
+        self._places = files.places
+        self._open = OpenFiles(files.storage)
         self._begins: list[int] = []
         self._versions: list[Version] = []
         offsets: list[Integers] = []
         lines: list[Integers] = []
-        for path in files:
-            first = storage.read(path, 0, 4)
+        for path, place, opened in zip(files.names, files.places, files.opened(), strict=True):
+            first = opened.read(0, 4)
             if (compression := compression_of(first)) is not None:
                 raise CompressedFileError(
                     f"{path} is compressed with {compression}, so its records cannot be read by index. Read it with "
                     f"stoker.{stream}, which decompresses in sequence, or decompress it once."
                 )
             begin = begin_of_text(first, encoding)
-            index = index_of(path, cutting, begin, storage)
+            index = index_of(place, cutting, begin, files.storage, opened)
             self._begins.append(begin)
             self._versions.append(index.version)
             offsets.append(index.offsets)
@@ -74,7 +77,7 @@ class IndexedRecords:
             FileChangedError: it was changed since the dataset was made.
         """
         path = self.files[file]
-        opened = self._open.get(path)
+        opened = self._open.get(self._places[file], self._versions[file])
         begin, end = self._span(file, number)
         first = 0 if begin == self._begins[file] else 1  # the byte before it, which ends the line before
         data = opened.read(begin - first, end - begin + first)
@@ -94,7 +97,7 @@ class IndexedRecords:
         start, _ = self._span(file, near * STEP)
         line = int(self._lines[self._line_bases[file] + near])
         try:
-            line += self._open.get(self.files[file]).read(start, begin - start).count(b"\n")
+            line += self._open.get(self._places[file], self._versions[file]).read(start, begin - start).count(b"\n")
         except OSError:
             return f"line {line} or later of {self.files[file]}, byte {begin}"
         return f"line {line} of {self.files[file]}, byte {begin}"
@@ -131,6 +134,11 @@ class RecordDataset(Dataset[Any]):
         self._ends: list[int] = np.cumsum([max(0, count - first) for count in records.counts]).tolist()
         if not self._ends[-1]:
             raise ValueError(f"there is no record in {len(self.files)} files: {self.files[:3]}")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.files)
 
     def __len__(self) -> int:
         """Returns the number of records in all files."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stoker.errors import CSVHeaderError, SchemaMismatchError
-from stoker.sources.index_file import files_of
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.column_types import Convert, functions_of, missing_column
 from stoker.sources.lines.cutting import Cutting, check_encoding, one_byte
@@ -15,6 +15,7 @@ from stoker.sources.lines.parsing import CSVParser, FieldParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.lines.text_lines import checked_transform
 from stoker.sources.places import Place
+from stoker.sources.source_files import SourceFiles, source_files
 
 
 class CSVDataset(RecordDataset):
@@ -28,7 +29,8 @@ class CSVDataset(RecordDataset):
     written, it lives in memory. Memory, processes and threads are as in `TextLineDataset`.
 
     Args:
-        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these, not compressed.
+        files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these,
+            not compressed.
         columns: the names of the columns to keep, in the order of the sample. None for all.
         types: by column, `int`, `float`, `bool` (true, false, yes, no, 1, 0), or a function of `str`; one alone is of
             all columns. An empty field is no number: a function can say what it means.
@@ -39,6 +41,10 @@ class CSVDataset(RecordDataset):
         encoding: of the text, as in `TextLineDataset`.
         errors: the handling of undecodable bytes, as in `open`.
         transform: a function of the dict, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -74,11 +80,15 @@ class CSVDataset(RecordDataset):
         encoding: str = "utf-8",
         errors: str = "strict",
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        records = IndexedRecords(files_of(files), cutting, encoding, "CSVStream")
-        header = _header_of(records.files, cutting, encoding, errors, names)
+        found = source_files(files, storage_options, cache, cache_size)
+        records = IndexedRecords(found, cutting, encoding, "CSVStream")
+        header = _header_of(found, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
         super().__init__(records, parser, 1 if names is None else 0, transform)
@@ -91,7 +101,8 @@ class CSVStream(RecordStream):
     cannot be parsed, the iterator continues with the next row; after a quote that is not closed, there is none.
 
     Args:
-        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these. Each worker reads its own.
+        files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these.
+            Each worker reads its own.
         columns: as in `CSVDataset`, like the following.
         types: of columns.
         names: of all columns, for files without a header.
@@ -101,6 +112,10 @@ class CSVStream(RecordStream):
         errors: the handling of undecodable bytes.
         transform: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's
             own.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -133,15 +148,18 @@ class CSVStream(RecordStream):
         encoding: str = "utf-8",
         errors: str = "strict",
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        paths = files_of(files)
-        header = _header_of(paths, cutting, encoding, errors, names)
+        found = source_files(files, storage_options, cache, cache_size)
+        header = _header_of(found, cutting, encoding, errors, names)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
         first = 1 if names is None else 0
-        super().__init__(UntransformedRecords(paths, cutting, parser, encoding, first), transform)
+        super().__init__(UntransformedRecords(found, cutting, parser, encoding, first), transform)
 
 
 def _rules(encoding: str, errors: str, delimiter: str, quote: str | None) -> tuple[str, Cutting]:
@@ -154,7 +172,7 @@ def _rules(encoding: str, errors: str, delimiter: str, quote: str | None) -> tup
 
 
 def _header_of(
-    paths: list[str], cutting: Cutting, encoding: str, errors: str, names: Sequence[str] | None
+    files: SourceFiles, cutting: Cutting, encoding: str, errors: str, names: Sequence[str] | None
 ) -> list[str]:
     """Returns the names of the columns of all files."""
     if isinstance(names, str):
@@ -163,8 +181,8 @@ def _header_of(
     header: list[str] | None = None if names is None else list(names)
     if header is not None:
         _check_names(header, "names")
-    for path in paths:
-        first = _first_row(path, UntransformedRecords([path], cutting, fields, encoding), names is None)
+    for number, path in enumerate(files.names):
+        first = _first_row(path, UntransformedRecords(files.only(number), cutting, fields, encoding), names is None)
         if names is not None:
             if first == header:
                 raise CSVHeaderError(
@@ -180,7 +198,7 @@ def _header_of(
             _check_names(header, f"the header of {path}")
         elif first != header:
             raise SchemaMismatchError(
-                f"{path} has the columns {first}, but {paths[0]} has {header}. Pass files of the same columns, "
+                f"{path} has the columns {first}, but {files.names[0]} has {header}. Pass files of the same columns, "
                 "or names= if the first row is data"
             )
     assert header is not None

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import FileChangedError
-from stoker.sources.index_file import Integers, load_index, save_index
+from stoker.sources.index_file import Integers, index_place, load_index, save_index
 from stoker.sources.lines.cutting import Cutting
-from stoker.sources.storage import File, LocalStorage, Version
+from stoker.sources.read_ahead import ahead
+from stoker.sources.storage import File, Storage, Version
+from stoker.sources.urls import shown
 
 STEP = 1024
 """Records from one line number to the next."""
@@ -38,28 +40,33 @@ class LineIndex(NamedTuple):
     version: Version
 
 
-def index_of(path: str, cutting: Cutting, begin: int, storage: LocalStorage) -> LineIndex:
+def index_of(path: str, cutting: Cutting, begin: int, storage: Storage, opened: File | None = None) -> LineIndex:
     """Returns the index of a file: the one beside it, or a new one, which is written there if the folder allows it.
+
+    The index of a remote file lies in the user's cache folder.
 
     Args:
         path: of the file.
         cutting: how it is cut into records.
         begin: the byte at which its text begins.
         storage: of the file.
+        opened: the file, if it is open.
 
     Raises:
         OSError: the file cannot be read.
         FileChangedError: it was written to meanwhile.
     """
-    file = storage.open(path)
+    file = opened or storage.open(path)
     index_path = place_of(path, cutting)
     identity = {"format": _FORMAT, "rule": cutting.rule, "begin": begin, **file.version._asdict()}
     found = load_index(index_path, identity)
     if found is not None and len(found) == 2:
         return LineIndex(found[0], found[1], file.version)
-    index = scanned(file, cutting, begin)
+    index = scanned(ahead(file), cutting, begin)
     if storage.open(path).version != file.version:
-        raise FileChangedError(f"{path} was written to while its lines were indexed: index it when it is complete")
+        raise FileChangedError(
+            f"{shown(path)} was written to while its lines were indexed: index it when it is complete"
+        )
     save_index(index_path, identity, [index.offsets, index.lines])
     return index
 
@@ -67,8 +74,8 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: LocalStorage) -> 
 def place_of(path: str, cutting: Cutting) -> str:
     """Returns the path of the index of a file."""
     if cutting.delimiter:
-        return f"{path}.csv.index"
-    return f"{path}.jsonl.index" if cutting.skips_blank else f"{path}.lines.index"
+        return index_place(path, ".csv.index")
+    return index_place(path, ".jsonl.index" if cutting.skips_blank else ".lines.index")
 
 
 def scanned(file: File, cutting: Cutting, begin: int = 0) -> LineIndex:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.sources.index_file import files_of
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.cutting import Cutting, check_encoding
 from stoker.sources.lines.parsing import JSONParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.lines.text_lines import checked_transform
 from stoker.sources.places import Place
+from stoker.sources.source_files import source_files
 
 _CUTTING = Cutting(skips_blank=True)
 
@@ -23,11 +24,16 @@ class JSONLinesDataset(RecordDataset):
     lines are left out. Index (`file.jsonl.jsonl.index`), memory, processes and threads are as in `TextLineDataset`.
 
     Args:
-        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these, not compressed.
+        files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these,
+            not compressed.
         columns: keys to keep of each object, in the order of the sample. None for the whole value of any kind.
         encoding: of the text, as in `TextLineDataset`.
         errors: the handling of undecodable bytes, as in `open`.
         transform: a function of the value, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -55,11 +61,16 @@ class JSONLinesDataset(RecordDataset):
         encoding: str = "utf-8",
         errors: str = "strict",
         transform: Callable[[Any], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
-        records = IndexedRecords(files_of(files), _CUTTING, encoding, "JSONLinesStream")
+        records = IndexedRecords(
+            source_files(files, storage_options, cache, cache_size), _CUTTING, encoding, "JSONLinesStream"
+        )
         super().__init__(records, parser, 0, transform)
 
 
@@ -70,12 +81,17 @@ class JSONLinesStream(RecordStream):
     line that is not JSON, the iterator continues with the next line.
 
     Args:
-        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these. Each worker reads its own.
+        files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these.
+            Each worker reads its own.
         columns: as in `JSONLinesDataset`.
         encoding: of the text, as in `TextLineStream`.
         errors: the handling of undecodable bytes, as in `open`.
         transform: a function of the value, whose result is the sample. Random numbers that it draws are the sample's
             own.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -99,12 +115,15 @@ class JSONLinesStream(RecordStream):
         encoding: str = "utf-8",
         errors: str = "strict",
         transform: Callable[[Any], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
         super().__init__(
-            UntransformedRecords(files_of(files), _CUTTING, parser, encoding),
+            UntransformedRecords(source_files(files, storage_options, cache, cache_size), _CUTTING, parser, encoding),
             transform,
         )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
 from typing import Any
 
-from stoker.errors import MissingExtraError, StateMismatchError
+from stoker.errors import FileChangedError, MissingExtraError, ObjectStoreError, StateMismatchError
+from stoker.sources.storage import File
 
 BLOCK = 1 << 18
 """Bytes read at once. The file is opened for each block, which takes less than a tenth of the time of its lines."""
@@ -33,33 +35,33 @@ def check_zstd(files: list[str]) -> None:
         zstd_module()
 
 
-def text_of(path: str, offset: int) -> io.BufferedReader:
-    """Returns the text of a file from `offset` on, which must be the start of a line, or the end.
+def text_of(file: File | str, offset: int, name: str) -> io.BufferedReader:
+    """Returns the text of a file, or of a local path, from `offset` on, which must be the start of a line, or the end.
 
     Raises:
         OSError: the file cannot be read.
         MissingExtraError: it is compressed with zstd, and the package is not installed.
         StateMismatchError: no line begins at `offset`.
     """
-    text = decompressed(path)
+    text = decompressed(file)
     if offset:
         text.seek(offset - 1)
         before = text.read(1)
         if before != b"\n" and (not before or text.peek(1)):
             raise StateMismatchError(
-                f"the state stands at byte {offset} of {path}, but no line begins there: the file is another one"
+                f"the state stands at byte {offset} of {name}, but no line begins there: the file is another one"
             )
     return text
 
 
-def decompressed(path: str) -> io.BufferedReader:
-    """Returns the bytes of a file, decompressed if it begins as gzip or zstd does.
+def decompressed(file: File | str) -> io.BufferedReader:
+    """Returns the bytes of a file, or of a local path, decompressed if it begins as gzip or zstd does.
 
     Raises:
         OSError: the file cannot be read.
         MissingExtraError: it is compressed with zstd, and the package is not installed.
     """
-    text: io.BufferedReader = io.BufferedReader(_Reopened(path), BLOCK)
+    text: io.BufferedReader = io.BufferedReader(_Reopened(file) if isinstance(file, str) else _Positioned(file), BLOCK)
     compression = compression_of(text.peek(4))
     if compression == "gzip":
         text = io.BufferedReader(_Gzip(fileobj=text), BLOCK)
@@ -104,13 +106,12 @@ class _BlockOfZstd(io.RawIOBase):
             raise OSError(str(error)) from error
 
 
-class _Reopened(io.RawIOBase):
-    """A file that is open only during a read."""
+class _Positioned(io.RawIOBase):
+    """A file that is read by position, as one with a position of its own."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, file: File | None) -> None:
+        self._file = file
         self._offset = 0
-        self._first_seen: tuple[int, ...] | None = None
 
     def readable(self) -> bool:
         return True
@@ -128,6 +129,22 @@ class _Reopened(io.RawIOBase):
         return self._offset
 
     def readinto(self, buffer: Any) -> int:
+        assert self._file is not None
+        data = self._file.read(self._offset, len(buffer))
+        buffer[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
+
+
+class _Reopened(_Positioned):
+    """A local file that is open only during a read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(None)
+        self._path = path
+        self._first_seen: tuple[int, ...] | None = None
+
+    def readinto(self, buffer: Any) -> int:
         with open(self._path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -138,6 +155,15 @@ class _Reopened(io.RawIOBase):
             size = file.readinto(buffer) or 0
         self._offset += size
         return size
+
+
+def told_again(error: BaseException, message: str) -> OSError:
+    """Returns an error of a file that could not be read, with another message."""
+    number = getattr(error, "errno", None)
+    for kind in (FileNotFoundError, PermissionError, ObjectStoreError, FileChangedError):
+        if number is None and isinstance(error, kind):
+            return kind(message)
+    return OSError(number or errno.EIO, message)
 
 
 def zstd_module() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import io
 import operator
 import zlib
@@ -14,9 +13,11 @@ from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import MissingExtraError, RecordError, StateFormatError
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.lines.cutting import MOST_RECORD, UTF8_MARK, Cutting, is_utf8
-from stoker.sources.lines.opened_text import check_zstd, text_of
+from stoker.sources.lines.opened_text import check_zstd, text_of, told_again
 from stoker.sources.lines.parsing import TextParser, not_closed
+from stoker.sources.source_files import SourceFiles
 
 
 class RecordStream(Stream[Any]):
@@ -31,9 +32,14 @@ class RecordStream(Stream[Any]):
     """
 
     def __init__(self, source: UntransformedRecords, transform: Callable[[Any], Any] | None) -> None:
-        self.files = source.files
+        self.files = source.files.names
         self._source = source
         self._transform = transform
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.files)
 
     @property
     def num_shards(self) -> int:
@@ -58,7 +64,7 @@ class UntransformedRecords(Stream[Any]):
     """The samples of files, before a transform.
 
     Args:
-        files: their paths.
+        files: the files.
         cutting: how they are cut into records.
         parser: makes a sample of a record.
         encoding: of the text.
@@ -68,14 +74,14 @@ class UntransformedRecords(Stream[Any]):
         MissingExtraError: a file is compressed with zstd, and the package is not installed.
     """
 
-    def __init__(self, files: list[str], cutting: Cutting, parser: TextParser, encoding: str, first: int = 0) -> None:
-        check_zstd(files)
+    def __init__(self, files: SourceFiles, cutting: Cutting, parser: TextParser, encoding: str, first: int = 0) -> None:
+        check_zstd(files.names)
         self.files = files
         self.cutting = cutting
         self.parser = parser
         self.first = first
         self.mark = UTF8_MARK if is_utf8(encoding) else b""
-        self._numbers = range(len(files))
+        self._numbers = range(len(files.places))
 
     @property
     def num_shards(self) -> int:
@@ -87,7 +93,7 @@ class UntransformedRecords(Stream[Any]):
         return part
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
-        return _RecordIterator(self, ShardProgress(torchs_part(self._numbers), len(self.files), state))
+        return _RecordIterator(self, ShardProgress(torchs_part(self._numbers), len(self.files.places), state))
 
 
 class _RecordIterator(StreamIterator[Any]):
@@ -95,6 +101,7 @@ class _RecordIterator(StreamIterator[Any]):
 
     def __init__(self, source: UntransformedRecords, progress: ShardProgress) -> None:
         self._source = source
+        self._names = source.files.names
         self._cutting = source.cutting
         self._skips_blank = source.cutting.skips_blank
         self._quote = source.cutting.quote
@@ -123,10 +130,10 @@ class _RecordIterator(StreamIterator[Any]):
                     return self._parser(raw)
                 self._to_skip -= 1
             except UnicodeDecodeError as error:
-                error.reason += f" (line {line} of {self._source.files[number]}, which ends at byte {self._offset})"
+                error.reason += f" (line {line} of {self._names[number]}, which ends at byte {self._offset})"
                 raise
             except RecordError as error:
-                place = f"line {line} of {self._source.files[number]}, byte {begin}"
+                place = f"line {line} of {self._names[number]}, byte {begin}"
                 raise RecordError(f"{place}: {error}") from error.__cause__
         raise StopIteration
 
@@ -148,15 +155,15 @@ class _RecordIterator(StreamIterator[Any]):
     def _read_line(self, number: int) -> bytes:
         try:
             if self._text is None:
-                self._text = text_of(self._source.files[number], self._offset)
+                self._text = text_of(self._source.files.in_sequence(number), self._offset, self._names[number])
             raw = self._text.readline()
         except (EOFError, zlib.error, OSError, MissingExtraError) as error:
-            told = f"{self._source.files[number]} cannot be read beyond byte {self._offset} of its text: {error}"
+            told = f"{self._names[number]} cannot be read beyond byte {self._offset} of its text: {error}"
             self._progress.finish(number)
             self._next_file()
             if isinstance(error, MissingExtraError):
                 raise MissingExtraError(told) from error
-            raise OSError(getattr(error, "errno", None) or errno.EIO, told) from error
+            raise told_again(error, told) from error
         if raw:
             self._offset += len(raw)
             self._line += 1

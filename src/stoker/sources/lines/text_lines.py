@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stoker.sources.index_file import files_of
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.cutting import Cutting, check_encoding
 from stoker.sources.lines.parsing import TextParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.places import Place
+from stoker.sources.source_files import source_files
 
 
 class TextLineDataset(RecordDataset):
@@ -25,11 +26,15 @@ class TextLineDataset(RecordDataset):
     dataset is made. Thread safe.
 
     Args:
-        files: a path, a glob pattern (`*.txt`), a brace pattern (`part-{000..127}.txt`), a `file://` URL, or a list of
-            these. They must not be compressed.
+        files: a path, a glob pattern (`*.txt`), a brace pattern (`part-{000..127}.txt`), a URL of an object store or a
+            web server, or a list of these. They must not be compressed.
         encoding: of the text; in it, byte 10 must end a line, as in all but UTF-16 and UTF-32.
         errors: the handling of undecodable bytes, as in `open`: "strict", "replace", "ignore", ….
         transform: a function of the line, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -54,10 +59,15 @@ class TextLineDataset(RecordDataset):
         errors: str = "strict",
         *,
         transform: Callable[[str], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
-        records = IndexedRecords(files_of(files), Cutting(), encoding, "TextLineStream")
+        records = IndexedRecords(
+            source_files(files, storage_options, cache, cache_size), Cutting(), encoding, "TextLineStream"
+        )
         super().__init__(records, TextParser(encoding, errors), 0, transform)
 
 
@@ -74,12 +84,16 @@ class TextLineStream(RecordStream):
     place; the iterator continues with the next line or the next file.
 
     Args:
-        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these. Each worker reads its own
-            files (`shard`), under torch's loader too.
+        files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these.
+            Each worker reads its own files (`shard`), under torch's loader too.
         encoding: of the text; in it, byte 10 must end a line, as in all but UTF-16 and UTF-32.
         errors: the handling of undecodable bytes, as in `open`: "strict", "replace", "ignore", ….
         transform: a function of the line, whose result is the sample. Random numbers that it draws are the sample's
             own.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file; all are checked at once.
@@ -102,12 +116,15 @@ class TextLineStream(RecordStream):
         errors: str = "strict",
         *,
         transform: Callable[[str], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
         parser = TextParser(encoding, errors)
         super().__init__(
-            UntransformedRecords(files_of(files), Cutting(), parser, encoding),
+            UntransformedRecords(source_files(files, storage_options, cache, cache_size), Cutting(), parser, encoding),
             transform,
         )
 

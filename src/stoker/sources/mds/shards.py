@@ -20,6 +20,7 @@ from stoker.errors import FileChangedError, RecordError, ShardError
 from stoker.sources.lines.opened_text import zstd_module
 from stoker.sources.per_process import OpenFiles, PerProcess
 from stoker.sources.storage import LocalStorage, Version
+from stoker.sources.urls import check_local
 
 _CACHE = 256 << 20
 """Bytes of decompressed shards that a process keeps; at least one shard."""
@@ -58,8 +59,11 @@ def shards_in(folder: str) -> list[Shard]:
         FileNotFoundError: there is no index.json, or a shard is missing.
         ShardError: index.json is damaged or of another format, or a shard is truncated.
         MissingExtraError: a shard is compressed with zstd, and its package is not installed.
-        ValueError: a shard is compressed in another way.
+        ValueError: a shard is compressed in another way, or the folder is a URL.
     """
+    check_local(
+        folder, "folders of MDS", "Or pack it once into tar shards or Parquet (stoker pack), which are read by URL."
+    )
     path = os.path.join(folder, "index.json")
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no {path}: a folder of MDS has one, each split in a folder of its own")

@@ -9,6 +9,7 @@ from typing import Any
 
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.parquet.groups import RowGroups
 from stoker.sources.places import Place
 
@@ -81,6 +82,11 @@ class ParquetDataset(Dataset[Any]):
     def row_group_sizes(self) -> list[int]:
         """The number of rows of each row group, of all files in order: the argument of `RowGroupSampler`."""
         return list(self._groups.sizes)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.files)
 
     def __len__(self) -> int:
         """Returns the number of rows."""

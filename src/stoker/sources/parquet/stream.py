@@ -13,6 +13,7 @@ from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import ParquetFileError, StateFormatError, StateMismatchError
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.parquet.groups import RowGroups
 from stoker.sources.parquet.values import DecodedGroup
 from stoker.sources.places import Place
@@ -80,6 +81,11 @@ class ParquetStream(Stream[Any]):
         self._rows = RowStream(self._groups)
         self.files = self._groups.files
         self.columns = self._groups.columns
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.files)
 
     @property
     def num_shards(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import ShardError, ShardIndexError
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.places import Place, places_of
 from stoker.sources.storage import Version, opened_all
@@ -111,6 +112,11 @@ class TarDataset(Dataset[Any]):
         nothing = [np.zeros(len(index), np.uint32) if index.checks is None else index.checks for index in indexes]
         self._checks = np.concatenate(nothing)
         self._checked = [index.checks is not None for index in indexes]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.shards)
 
     def __len__(self) -> int:
         """Returns the number of samples."""

@@ -25,6 +25,7 @@ from zlib import crc32
 import numpy as np
 
 from stoker.errors import ShardIndexError
+from stoker.sources.index_file import index_place
 from stoker.sources.object_client import WHOLE
 from stoker.sources.object_store import ObjectStorage
 from stoker.sources.places import Place, places_of
@@ -203,14 +204,7 @@ def local_place(path: str, folder: Folder | None) -> str:
         path: of the shard.
         folder: of indexes; None for the shard's own folder, or the user's cache folder if the shard is remote.
     """
-    if folder is None and not is_remote(path):
-        return path + SUFFIX
-    if folder is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        folder = os.path.join(cache, "stoker", "indexes")
-    place = shown(path) if is_remote(path) else os.path.abspath(path)
-    digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-    return os.path.join(folder, f"{place.rpartition('/')[2]}.{digest}{SUFFIX}")
+    return index_place(path, SUFFIX, folder)
 
 
 def existing_index(path: str, storage: Storage, folder: Folder | None = None) -> tuple[ShardIndex, str] | None:
@@ -305,7 +299,7 @@ def index_shards(
     storage = storage_of(places, storage_options)
     made = []
     for path, file in zip(places, opened_all(storage, places), strict=True):
-        uploads = index_folder is None and is_remote(path) and STORES[scheme_of(path)] != "http"
+        uploads = index_folder is None and is_remote(path) and STORES[scheme_of(path)] not in ("http", "hf")
         found = None
         if not overwrite:
             found = _beside(path, storage) if uploads else existing_index(path, storage, index_folder)

@@ -18,6 +18,7 @@ from stoker.datasets.map import MapDataset
 from stoker.datasets.shuffle_buffer import ShuffleDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, count, resume, same_settings
 from stoker.errors import DuplicateKeyError, ShardError, StateFormatError, StateMismatchError
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.places import Place, places_of
 from stoker.sources.read_ahead import ReadAhead, ahead
 from stoker.sources.storage import File, Storage
@@ -104,6 +105,11 @@ class TarStream(Stream[Any]):
         self._source: ShuffleDataset[Any] | UndecodedTarStream = (
             ShuffleDataset(undecoded, buffer_size, seed) if buffer_size else undecoded
         )
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.shards)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration, on which the shuffled order depends. A loaded state overrides it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import CompressedFileError, FileChangedError, RecordError
-from stoker.sources.index_file import files_of
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.lines.opened_text import compression_of
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.places import Place
-from stoker.sources.storage import LocalStorage
+from stoker.sources.source_files import source_files
 from stoker.sources.tfrecord.example import ExampleDecoder
 from stoker.sources.tfrecord.framing import HEAD, checksum, data_of, length_of, record_offsets
 
@@ -33,13 +34,18 @@ class TFRecordDataset(Dataset[Any]):
     checksums of the records, unless `check=False`.
 
     Args:
-        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these, not compressed.
+        files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these,
+            not compressed.
         columns: the features to keep, in the order of the sample. None for all.
         scalars: features that have exactly one value in each record: the sample holds the value itself, as `int`,
             `float` or `bytes`.
         decode: False for the bytes of the records, which may be of any kind.
         check: whether to compare the checksums of each record.
         transform: a function of the dict or the bytes, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -72,29 +78,38 @@ class TFRecordDataset(Dataset[Any]):
         decode: bool = True,
         check: bool = True,
         transform: Callable[[Any], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         self._decoder = decoder_of(columns, scalars, decode, transform)
         self._transform = transform
         self._check = check
         crc = checksum() if check else None
-        storage = LocalStorage()
-        self.files = files_of(files)
-        self._open = OpenFiles(storage)
+        found = source_files(files, storage_options, cache, cache_size)
+        self.files = found.names
+        self._places = found.places
+        self._open = OpenFiles(found.storage)
         self._versions = []
         offsets = []
-        for path in self.files:
-            if (compression := compression_of(storage.read(path, 0, 4))) is not None:
+        for path, place, file in zip(found.names, found.places, found.opened(), strict=True):
+            if (compression := compression_of(file.read(0, 4))) is not None:
                 raise CompressedFileError(
                     f"{path} is compressed with {compression}, so its records cannot be read by index. Read it with "
                     "stoker.TFRecordStream, which decompresses in sequence, or decompress it once."
                 )
-            self._versions.append(storage.open(path).version)
-            offsets.append(record_offsets(path, storage, crc))
+            self._versions.append(file.version)
+            offsets.append(record_offsets(place, file, found.storage, crc))
         self._ends: list[int] = np.cumsum([len(column) - 1 for column in offsets]).tolist()
         if not self._ends[-1]:
             raise ValueError(f"there is no record in {len(self.files)} files: {self.files[:3]}")
         # one column for all files: record r of all, in file f, is at r + f
         self._offsets = offsets[0] if len(offsets) == 1 else np.concatenate(offsets)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.files)
 
     def __len__(self) -> int:
         """Returns the number of records in all files."""
@@ -119,7 +134,7 @@ class TFRecordDataset(Dataset[Any]):
     def _data(self, number: int) -> bytes:
         file, begin, end = self._place(number)
         path = self.files[file]
-        opened = self._open.get(path)
+        opened = self._open.get(self._places[file], self._versions[file])
         record = opened.read(begin, end - begin)
         if opened.version != self._versions[file] or len(record) != end - begin:
             self._open.close()

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import FileChangedError, MissingExtraError, ShardError
-from stoker.sources.index_file import Integers, load_index, save_index
-from stoker.sources.storage import File, LocalStorage
+from stoker.sources.index_file import Integers, index_place, load_index, save_index
+from stoker.sources.read_ahead import ahead
+from stoker.sources.storage import File, Storage
+from stoker.sources.urls import shown
 
 HEAD, TAIL = 12, 4
 """Bytes before and behind the data of a record."""
@@ -74,24 +76,31 @@ def data_of(rest: bytes, length: int, path: str, begin: int, crc: Checksum | Non
     return data
 
 
-def record_offsets(path: str, storage: LocalStorage, crc: Checksum | None) -> Integers:
+def record_offsets(path: str, file: File, storage: Storage, crc: Checksum | None) -> Integers:
     """Returns the byte at which each record begins, and the size of the file: n + 1 times int64.
 
-    They are kept in a file beside it, `file.tfrecord.records.index`, and made anew when the file has changed.
+    They are kept in a file beside it, `file.tfrecord.records.index`, and made anew when the file has changed. The
+    index of a remote file lies in the user's cache folder.
+
+    Args:
+        path: of the file.
+        file: the file itself, open.
+        storage: of the file.
+        crc: the function for checksums; None not to check.
 
     Raises:
         ShardError: the file is truncated or damaged.
         FileChangedError: it was written to meanwhile.
         OSError: it cannot be read.
     """
-    file, index_path = storage.open(path), f"{path}.records.index"
+    index_path, name = index_place(path, ".records.index"), shown(path)
     identity = {"format": _FORMAT, **file.version._asdict()}
     found = load_index(index_path, identity)
     if found is not None and len(found) == 1:
         return found[0]
-    offsets = scanned(file, path, crc)
+    offsets = scanned(ahead(file), name, crc)
     if storage.open(path).version != file.version:
-        raise FileChangedError(f"{path} was written to while it was indexed: index it when it is complete")
+        raise FileChangedError(f"{name} was written to while it was indexed: index it when it is complete")
     save_index(index_path, identity, [offsets])
     return offsets
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
-import errno
 import io
 import operator
+import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import MissingExtraError, RecordError, ShardError, StateFormatError, StateMismatchError
-from stoker.sources.index_file import files_of
-from stoker.sources.lines.opened_text import check_zstd, decompressed
+from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.lines.opened_text import check_zstd, decompressed, told_again
 from stoker.sources.places import Place
+from stoker.sources.source_files import SourceFiles, source_files
 from stoker.sources.tfrecord.dataset import decoder_of
 from stoker.sources.tfrecord.example import ExampleDecoder
 from stoker.sources.tfrecord.framing import HEAD, TAIL, checksum, data_of, length_of
@@ -34,14 +35,18 @@ class TFRecordStream(Stream[Any]):
     with the next file. Needs `stoker[tfrecord]` for the checksums of the records, unless `check=False`.
 
     Args:
-        files: a path, a glob pattern, a brace pattern, a `file://` URL, or a list of these. Each worker reads its own
-            files (`shard`), under torch's loader too.
+        files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these.
+            Each worker reads its own files (`shard`), under torch's loader too.
         columns: as in `TFRecordDataset`, like the following.
         scalars: features of one value.
         decode: False for bytes.
         check: whether to compare checksums.
         transform: a function of the sample, whose result is the sample. Random numbers that it draws are the sample's
             own.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -67,14 +72,23 @@ class TFRecordStream(Stream[Any]):
         decode: bool = True,
         check: bool = True,
         transform: Callable[[Any], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         decoder = decoder_of(columns, scalars, decode, transform)
         if check:
             checksum()
-        self.files = files_of(files)
+        found = source_files(files, storage_options, cache, cache_size)
+        self.files = found.names
         check_zstd(self.files)
-        self._source = ExampleStream(self.files, decoder, check)
+        self._source = ExampleStream(found, decoder, check)
         self._transform = transform
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.files)
 
     @property
     def num_shards(self) -> int:
@@ -99,16 +113,16 @@ class ExampleStream(Stream[Any]):
     """The records of files, before a transform.
 
     Args:
-        files: their paths.
+        files: the files.
         decoder: of the records; None for their bytes.
         check: whether to compare checksums.
     """
 
-    def __init__(self, files: list[str], decoder: ExampleDecoder | None, check: bool) -> None:
+    def __init__(self, files: SourceFiles, decoder: ExampleDecoder | None, check: bool) -> None:
         self.files = files
         self.decoder = decoder
         self.check = check
-        self._numbers = range(len(files))
+        self._numbers = range(len(files.places))
 
     @property
     def num_shards(self) -> int:
@@ -120,7 +134,7 @@ class ExampleStream(Stream[Any]):
         return part
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
-        return _ExampleIterator(self, ShardProgress(torchs_part(self._numbers), len(self.files), state))
+        return _ExampleIterator(self, ShardProgress(torchs_part(self._numbers), len(self.files.places), state))
 
 
 class _ExampleIterator(StreamIterator[Any]):
@@ -138,15 +152,15 @@ class _ExampleIterator(StreamIterator[Any]):
 
     def __next__(self) -> Any:
         while (number := self._number) is not None:
-            path, begin = self._stream.files[number], self._offset
+            path, begin = self._stream.files.names[number], self._offset
             try:
-                record = self._record(path)
+                record = self._record(number, path)
             except (EOFError, zlib.error, OSError, MissingExtraError) as error:
                 self._finish(number)
                 if isinstance(error, ShardError | MissingExtraError):
                     raise
                 told = f"{path} cannot be read beyond byte {begin}: {error}"
-                raise OSError(error.errno if isinstance(error, OSError) and error.errno else errno.EIO, told) from error
+                raise told_again(error, told) from error
             if record is None:
                 self._finish(number)
                 continue
@@ -161,10 +175,10 @@ class _ExampleIterator(StreamIterator[Any]):
         here = {} if self._number is None or not self._offset else {self._number: self._offset}
         return self._progress.state((here | self._begun).items())
 
-    def _record(self, path: str) -> bytes | None:
+    def _record(self, number: int, path: str) -> bytes | None:
         """Returns the next record of the file behind its head, or None at the end of the file."""
         if self._file is None:
-            self._file = decompressed(path)
+            self._file = decompressed(self._stream.files.in_sequence(number))
             if self._offset:
                 self._file.seek(self._offset - 1)
                 if not self._file.read(1):
