@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LOSS = r"[Ll]oss:? +([-\d.]+|nan)"
+LOSS = r"[Ll]oss:? +([-+.\de]+|nan)"
 DRAWS = "crops are drawn in workers, where random numbers are Stoker's"
 FOLDER = "torchvision.datasets.folder:DatasetFolder.__getitem__"
 TIMM = "timm.data.dataset:ImageDataset.__getitem__"
@@ -95,7 +95,7 @@ SCRIPTS = {
         "timm `train.py`, no worker",
         "pytorch-image-models",
         "train.py",
-        "{data}/photos --model test_vit2 --img-size 224 --num-classes 16 --workers 0 --device cpu -b 16 --epochs 1 "
+        "{data}/photos --model test_resnet --img-size 224 --num-classes 16 --workers 0 --device cpu -b 16 --epochs 1 "
         "--log-interval 1 --warmup-epochs 0 --cooldown-epochs 0 --output {out}",
         r"Loss: +([-\d.]+)",
         fetch=TIMM,
@@ -104,7 +104,7 @@ SCRIPTS = {
         "timm `train.py`, 2 workers",
         "pytorch-image-models",
         "train.py",
-        "{data}/photos --model test_vit2 --img-size 224 --num-classes 16 --workers 2 --device cpu -b 16 --epochs 1 "
+        "{data}/photos --model test_resnet --img-size 224 --num-classes 16 --workers 2 --device cpu -b 16 --epochs 1 "
         "--log-interval 1 --warmup-epochs 0 --cooldown-epochs 0 --output {out}",
         r"Loss: +([-\d.]+)",
         unequal=DRAWS,

@@ -37,14 +37,13 @@ def page(known: dict[str, dict[str, Any]]) -> str:
         "- **Printed alike**: the numbers that the script itself prints (losses, accuracies), compared one by one.",
         "  Where samples draw random numbers in workers, those are Stoker's ([randomness](guides/randomness.md)), and",
         "  the numbers need not be equal. With no worker, and where samples draw none, they have to be.",
-        "- **CPU per photograph**: CPU time in ms that the training set takes for a sample: reading, decoding,",
-        "  transforms. Taken around the dataset's method, with no worker; other work on the machine is not in it.",
-        "- **Loaded per second**: samples for each second that the script waited for its training loader, which is the",
-        "  time of loading where there is no worker.",
+        "- **CPU for a sample**: CPU time in ms that the training set takes for one: reading, decoding, transforms.",
+        "  Taken around the dataset's method, with no worker; other work on the machine is not in it.",
+        "- **waited**: share of the loop's time, for the loader of most samples. Left out where both engines ran",
+        "  at once.",
         "",
-        "| script | ran | printed alike | CPU per photograph, torch / Stoker | ratio "
-        "| loaded per second, torch / Stoker | ratio |",
-        "|---|---|---|---|---|---|---|",
+        "| script | ran | printed alike | CPU for a sample, torch / Stoker | ratio | waited, torch / Stoker |",
+        "|---|---|---|---|---|---|",
     ]
     for name, result in known.items():
         lines.append("| " + " | ".join([_title(name), *_cells(name, result)]) + " |")
@@ -78,21 +77,20 @@ def _conditions(known: dict[str, dict[str, Any]]) -> list[str]:
 def _cells(name: str, result: dict[str, Any]) -> list[str]:
     """Returns a row without its title."""
     if result.get("absent"):
-        return ["not run", *["—"] * 5]
+        return ["not run", *["—"] * 4]
     torchs, ours = result["torch"], result["stoker"]
     failed = [f"{engine}: {result[engine]['last'][:120]}" for engine in ("torch", "stoker") if result[engine]["code"]]
     if failed:
-        return ["**failed** under " + "; ".join(failed), *["—"] * 5]
+        return ["**failed** under " + "; ".join(failed), *["—"] * 4]
     if not ours["loaders"]:
-        return ["yes; it makes no loader", _alike(name, torchs, ours), *["—"] * 4]
-    clocks, rates = [one["cpu_per_sample"] for one in (torchs, ours)], [_rate(one) for one in (torchs, ours)]
+        return ["yes; it makes no loader", _alike(name, torchs, ours), *["—"] * 3]
+    clocks = [one["cpu_per_sample"] for one in (torchs, ours)]
     return [
         "yes",
         _alike(name, torchs, ours),
-        f"{1000 * clocks[0]:.2f} / {1000 * clocks[1]:.2f}" if all(clocks) else "—",
+        f"{1000 * clocks[0]:.2f} / {1000 * clocks[1]:.2f} ms" if all(clocks) else "—",
         f"{clocks[0] / clocks[1]:.2f}" if all(clocks) else "—",
-        f"{rates[0]:,.0f} / {rates[1]:,.0f}" if all(clocks) else "—",
-        f"{rates[1] / rates[0]:.2f}" if all(clocks) else "—",
+        "—" if result.get("together") else f"{_waited(torchs):.0%} / {_waited(ours):.0%}",
     ]
 
 
@@ -106,7 +104,6 @@ def _alike(name: str, torchs: dict[str, Any], ours: dict[str, Any]) -> str:
     return f"no: {why}" if why else "**no**"
 
 
-def _rate(run: dict[str, Any]) -> float:
-    """Returns samples for each second that the script waited for the loader that gave most of them."""
-    loader = max(run["loaders"], key=lambda one: one["samples"])
-    return float(loader["samples"] / loader["waited"]) if loader["waited"] else 0.0
+def _waited(run: dict[str, Any]) -> float:
+    """Returns the share of its time that the loop over the loader of most samples waited."""
+    return float(max(run["loaders"], key=lambda one: one["samples"])["waited_share"])

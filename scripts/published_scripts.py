@@ -37,9 +37,17 @@ PACKAGES = ["torch", "torchvision", "pillow", "timm", "transformers", "accelerat
 LONGEST = 1800  # seconds, for a run
 NEEDED = Framework(
     "published scripts",
-    tuple(
-        "huggingface_hub safetensors pyyaml transformers datasets evaluate accelerate lightning "
-        "jsonargparse[signatures] scikit-learn".split()
+    (
+        "huggingface_hub",
+        "safetensors",
+        "pyyaml",
+        "transformers",
+        "datasets",
+        "evaluate",
+        "accelerate",
+        "lightning",
+        "jsonargparse[signatures]",
+        "scikit-learn",
     ),
     ("timm", "torchvision"),
 )
@@ -118,7 +126,7 @@ def run(name: str, script: Script, places: Places, forms: tuple[str, ...], toget
     else:
         runs = [once(form) for form in forms]
     revision, versions = revision_of(source), versions_of(places.python)
-    return {"revision": revision, "versions": versions, **dict(zip(forms, runs, strict=True))}
+    return {"revision": revision, "versions": versions, "together": together, **dict(zip(forms, runs, strict=True))}
 
 
 def run_once(name: str, script: Script, places: Places, engine: str) -> dict[str, Any]:
