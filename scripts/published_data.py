@@ -26,10 +26,8 @@ STARTUP = '''\
 Runs at the start of each Python process, and acts when torchvision is imported. The scripts stay as they are.
 """
 
-import atexit
 import importlib.abc
 import importlib.util
-import json
 import os
 import sys
 import time
@@ -53,12 +51,12 @@ class Finder:
 
 
 class Clock(importlib.abc.Loader):
-    """Takes the CPU time of the method that makes samples in the main process, and writes it at the end."""
+    """Takes the CPU time of the method that makes samples, and notes it: length of the set, seconds, samples."""
 
     def __init__(self, place):
         self.module, _, names = place.partition(":")
         self.owner, _, self.method = names.partition(".")
-        self.main, self.taken = os.getpid(), {}
+        self.process = self.file = None
 
     def find_spec(self, name, path=None, target=None):
         if name != self.module:
@@ -79,19 +77,16 @@ class Clock(importlib.abc.Loader):
         def timed(dataset, which):
             begun = time.thread_time()
             made = method(dataset, which)
-            number = len(which) if isinstance(which, list) else 1
-            self.taken.setdefault(id(dataset), []).append((time.thread_time() - begun, number))
+            self.note(len(dataset), time.thread_time() - begun, len(which) if isinstance(which, list) else 1)
             return made
 
         setattr(owner, self.method, timed)
-        atexit.register(self.write)
 
-    def write(self):
-        if self.taken and os.getpid() == self.main:
-            most = max(self.taken.values(), key=len)  # the training set
-            later = most[-(len(most) * 4 // 5) :]  # without the first, which load what is needed
-            with open(os.environ["PUBLISHED_SCRIPTS_CPU"], "w") as file:
-                json.dump({"seconds": sum(one for one, _ in later), "samples": sum(one for _, one in later)}, file)
+    def note(self, *numbers):
+        if self.process != os.getpid():
+            self.process = os.getpid()
+            self.file = open(os.path.join(os.environ["PUBLISHED_SCRIPTS_CPU"], f"{self.process}.txt"), "a", buffering=1)
+        print(*numbers, file=self.file)
 
 
 sys.meta_path.insert(0, Finder())
