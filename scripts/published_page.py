@@ -52,8 +52,8 @@ def page(known: dict[str, dict[str, Any]]) -> str:
         lines.append("| " + " | ".join([_title(name), *_cells(name, result)]) + " |")
     lines += [
         "",
-        "A photograph costs less because Stoker's reader decodes only what the crop needs. Reading the file, `ToTensor`",
-        "and `Normalize` cost the same under both, and take the larger part of what is left.",
+        "A photograph costs less because Stoker's reader decodes only what the crop needs. Reading the file,",
+        "`ToTensor` and `Normalize` cost the same under both.",
         "",
         "## Not run",
         "",
