@@ -68,7 +68,6 @@ SCRIPTS = {
         "examples",
         "imagenet/main.py",
         f"-j 0 --dist-url env:// --dist-backend gloo {IMAGENET}",
-        unequal="lines of two ranks are mixed",
         launcher="-m torch.distributed.run --nproc-per-node 2",
     ),
     "mnist": Script("MNIST", "examples", "mnist/main.py", MNIST_SMALL),

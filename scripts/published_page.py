@@ -108,11 +108,15 @@ def _cells(name: str, result: dict[str, Any]) -> list[str]:
 def _alike(name: str, torchs: dict[str, Any], ours: dict[str, Any]) -> str:
     one, other = torchs["printed"], ours["printed"]
     if one == other and one:
-        return f"yes, all {len(one)}"
+        return f"yes, {len(one)} of {len(one)}"
+    if SCRIPTS[name].launcher and sorted(one) == sorted(other) and one:
+        return f"yes, {len(one)} of {len(one)}; the lines of the ranks mix in another order"
     why = SCRIPTS[name].unequal
     if not one and not other:
         return "the numbers looked for are not printed"
-    return f"no: {why}" if why else "**no**"
+    same = sum(1 for left, right in zip(one, other, strict=False) if left == right)
+    number = f"{same} of {max(len(one), len(other))}"
+    return f"{number}: {why}" if why else f"**{number}**"
 
 
 def _waited(run: dict[str, Any]) -> float:
