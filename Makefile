@@ -37,6 +37,8 @@ QUICK := $(filter-out memory by_turns where resume order_cost streams auto laten
 PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...
 TENSORFLOW ?=
+# Checkouts of pytorch/examples and others, for scripts/published_scripts.py: make full REPOSITORIES=...
+REPOSITORIES ?=
 bench_images := --data $(PHOTOS) $(if $(TENSORFLOW),--tensorflow $(TENSORFLOW))
 bench_jpeg := --data $(PHOTOS)
 # And one with DALI: make bench DALI=...
@@ -86,6 +88,7 @@ test-long: $(VENV)/.demo $(VENV)/.test
 full: test-long $(VENV)/.browser
 	$(BIN)/python -m pytest -m long tests/diagnostics tests/loader/_profile tests/images tests/faults $(PYTEST_ARGS)
 	$(BIN)/python scripts/frameworks_matrix.py build/full
+	$(if $(REPOSITORIES),$(BIN)/python scripts/published_scripts.py $(REPOSITORIES) build/published)
 
 # Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'
 soak: $(VENV)/.test

@@ -1,0 +1,201 @@
+"""The published training scripts that `published_scripts.py` runs, with their arguments and what they print."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LOSS = r"[Ll]oss:? +([-+.\de]+|nan)"
+DRAWS = "crops are drawn in workers, where random numbers are Stoker's"
+FOLDER = "torchvision.datasets.folder:DatasetFolder.__getitem__"
+TIMM = "timm.data.dataset:ImageDataset.__getitem__"
+DATASETS = "datasets.arrow_dataset:Dataset.__getitems__"
+
+
+class Script(NamedTuple):
+    """A script, and how it is run.
+
+    Attributes:
+        title: as on the page.
+        repository: the folder of the checkout, below the one that is given.
+        file: in it.
+        arguments: `{data}` is the folder of made data, `{out}` one for results. Words are split at spaces.
+        printed: a pattern of the numbers that both engines are to print alike.
+        unequal: why they may differ, or empty.
+        seeded: torch is seeded from outside, since the script has no such argument.
+        fetch: the method by which the dataset makes samples in the main process, whose CPU time is taken.
+        launcher: `-m MODULE ARGUMENTS` before the script, as `stoker run` takes them.
+        environment: of the run.
+        outside: why it fails under torch's loader as well.
+    """
+
+    title: str
+    repository: str
+    file: str
+    arguments: str
+    printed: str = LOSS
+    unequal: str = ""
+    seeded: bool = False
+    fetch: str = ""
+    launcher: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    outside: str = ""
+
+
+IMAGENET = "--seed 0 --no-accel -a shufflenet_v2_x0_5 -b 16 --lr 0.01 -p 1 --epochs 1 {data}/photos"
+TIMM_ARGUMENTS = (
+    "--data-dir {data}/photos --model test_resnet --img-size 224 --num-classes 16 --device cpu -b 16 --epochs 1 "
+    "--log-interval 1 --warmup-epochs 0 --cooldown-epochs 0 --output {out}"
+)
+VIT = (
+    "--model_name_or_path {data}/models/vit --train_dir {data}/photos/train --validation_dir {data}/photos/val "
+    "--image_column_name image --label_column_name label --output_dir {out} --seed 0 --ignore_mismatched_sizes "
+)
+TRAINER = "--remove_unused_columns False --do_train --do_eval --num_train_epochs 1 --logging_steps 1 --report_to none "
+PRINTED_BY_TRAINER = r"'(?:eval_)?loss': '?([-\d.e]+)"
+HUB = (("HF_HOME", "{data}/hub"), ("HF_HUB_OFFLINE", "1"), ("HF_DATASETS_CACHE", "{out}/cache"))
+MNIST_SMALL = "--epochs 1 --no-accel"
+
+SCRIPTS = {
+    "imagenet": Script("ImageNet, no worker", "examples", "imagenet/main.py", f"-j 0 {IMAGENET}", fetch=FOLDER),
+    "imagenet-workers": Script(
+        "ImageNet, 2 workers", "examples", "imagenet/main.py", f"-j 2 {IMAGENET}", unequal=DRAWS, fetch=FOLDER
+    ),
+    "imagenet-evaluate": Script(
+        "ImageNet, `--evaluate`, 2 workers", "examples", "imagenet/main.py", f"-j 2 --evaluate {IMAGENET}"
+    ),
+    "imagenet-torchrun": Script(
+        "ImageNet by torchrun, 2 ranks",
+        "examples",
+        "imagenet/main.py",
+        f"-j 0 --dist-url env:// --dist-backend gloo {IMAGENET}",
+        launcher="-m torch.distributed.run --nproc-per-node 2",
+    ),
+    "mnist": Script("MNIST", "examples", "mnist/main.py", MNIST_SMALL),
+    "mnist-rnn": Script("MNIST, recurrent", "examples", "mnist_rnn/main.py", "--epochs 1"),
+    "mnist-hogwild": Script(
+        "MNIST, Hogwild: two spawned processes",
+        "examples",
+        "mnist_hogwild/main.py",
+        "--epochs 1",
+        unequal="two processes write the same weights without a lock",
+    ),
+    "vae": Script("VAE", "examples", "vae/main.py", MNIST_SMALL, r"loss: ([\d.]+)"),
+    "siamese": Script("Siamese network", "examples", "siamese_network/main.py", MNIST_SMALL),
+    "dcgan": Script(
+        "DCGAN on photographs, 2 workers",
+        "examples",
+        "dcgan/main.py",
+        "--dataset folder --dataroot {data}/photos/train --workers 2 --niter 1 --batchSize 16 --ngf 8 --ndf 8 "
+        "--manualSeed 1 --outf {out}",
+        r"Loss_D: ([-\d.]+) Loss_G: ([-\d.]+)",
+    ),
+    "words": Script(
+        "word language model",
+        "examples",
+        "word_language_model/main.py",
+        "--data {data}/wikitext-2 --epochs 1 --emsize 32 --nhid 32 --log-interval 20",
+        r"loss +([-\d.]+)",
+    ),
+    "timm": Script(
+        "timm `train.py`, `--no-aug`, 2 workers",
+        "pytorch-image-models",
+        "train.py",
+        f"--workers 2 --no-aug {TIMM_ARGUMENTS}",
+        fetch=TIMM,
+    ),
+    "timm-workers": Script(
+        "timm `train.py`, 2 workers",
+        "pytorch-image-models",
+        "train.py",
+        f"--workers 2 {TIMM_ARGUMENTS}",
+        unequal=DRAWS,
+        fetch=TIMM,
+    ),
+    "timm-no-worker": Script(
+        "timm `train.py`, `--workers 0`",
+        "pytorch-image-models",
+        "train.py",
+        f"--workers 0 {TIMM_ARGUMENTS}",
+        outside="timm asks torch for persistent workers without a worker",
+    ),
+    "torchvision": Script(
+        "references/classification, no worker",
+        "vision",
+        "references/classification/train.py",
+        "--data-path {data}/photos --model shufflenet_v2_x0_5 --device cpu -b 16 -j 0 --epochs 1 --lr 0.01 "
+        "--print-freq 1",
+        r"loss: ([\d.]+)",
+        seeded=True,
+        fetch=FOLDER,
+    ),
+    "lightning": Script(
+        "backbone_image_classifier.py",
+        "pytorch-lightning",
+        "examples/pytorch/basics/backbone_image_classifier.py",
+        "--trainer.max_epochs 1 --trainer.accelerator cpu --trainer.default_root_dir {out} "
+        "--trainer.limit_train_batches 100 --trainer.limit_val_batches 20",
+        r"test_loss[^\d]+([\d.]+)",
+    ),
+    "lightning-imagenet": Script(
+        "imagenet.py, no worker",
+        "pytorch-lightning",
+        "examples/pytorch/domain_templates/imagenet.py",
+        "fit --model.data_path {data}/photos --model.arch shufflenet_v2_x0_5 --model.workers 0 --model.batch_size 16 "
+        "--trainer.max_epochs 1 --trainer.accelerator cpu --trainer.default_root_dir {out} --model.lr 0.01",
+        r"_acc[15]=([\d.]+)",
+        fetch=FOLDER,
+    ),
+    "fabric": Script(
+        "Fabric, image_classifier",
+        "pytorch-lightning",
+        "examples/fabric/image_classifier/train_fabric.py",
+        "--epochs 1 --batch-size 64",
+    ),
+    "accelerate": Script(
+        "cv_example.py, 4 workers",
+        "accelerate",
+        "examples/cv_example.py",
+        "--data_dir {data}/pets --cpu",
+        r"epoch \d+: ([\d.]+)",
+        unequal=DRAWS,
+        environment=HUB,
+    ),
+    "accelerate-launch": Script(
+        "cv_example.py by `accelerate launch`, 2 ranks",
+        "accelerate",
+        "examples/cv_example.py",
+        "--data_dir {data}/pets --cpu",
+        r"epoch \d+: ([\d.]+)",
+        unequal=DRAWS,
+        launcher="-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no "
+        "--dynamo_backend no",
+        environment=HUB,
+    ),
+    "transformers": Script(
+        "run_image_classification.py (`Trainer`), no worker",
+        "transformers",
+        "examples/pytorch/image-classification/run_image_classification.py",
+        VIT + TRAINER + "--per_device_train_batch_size 16",
+        PRINTED_BY_TRAINER,
+        fetch=DATASETS,
+        environment=HUB,
+    ),
+    "transformers-workers": Script(
+        "run_image_classification.py (`Trainer`), 2 workers",
+        "transformers",
+        "examples/pytorch/image-classification/run_image_classification.py",
+        VIT + TRAINER + "--per_device_train_batch_size 16 --dataloader_num_workers 2",
+        PRINTED_BY_TRAINER,
+        unequal=DRAWS,
+        environment=HUB,
+    ),
+    "transformers-no-trainer": Script(
+        "run_image_classification_no_trainer.py (Accelerate)",
+        "transformers",
+        "examples/pytorch/image-classification/run_image_classification_no_trainer.py",
+        VIT + "--num_train_epochs 1 --per_device_train_batch_size 16 --checkpointing_steps epoch",
+        r"accuracy'?: ([\d.]+)",
+        fetch=DATASETS,
+        environment=HUB,
+    ),
+}
