@@ -13,7 +13,7 @@ import pytest
 
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Span, Work
 from stoker.diagnostics.page.html_file import FOLDER
-from stoker.diagnostics.page.what_if import groups, handing_over, scaled, what_if
+from stoker.diagnostics.page.what_if import ends_in_order, groups, handing_over, scaled, what_if
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node")
@@ -64,12 +64,28 @@ def test_groups_keep_the_mean_and_the_range() -> None:
     assert scaled([1.0, 3.0], 4.0) == [2.0, 6.0] and scaled([0.0], 4.0) == [4.0]
 
 
-def test_handing_over_is_seen_where_the_loop_waits() -> None:
-    works = [Work(float(number), 0.5, 0.1) for number in range(20)]
-    waiting = [Span(number + 0.1, number + 0.51, 1, 0.41, 4) for number in range(20)]
-    assert handing_over(waiting, works) == (pytest.approx(0.005), pytest.approx(0.005))
-    ready = [Span(number + 0.6, number + 0.601, 1, 0.001, 4) for number in range(20)]
-    assert handing_over(ready, works) == (pytest.approx(0.0005), pytest.approx(0.0005))
+def test_handing_over_is_told_from_making() -> None:
+    loader = loader_of(2)
+    assert handing_over(loader) == (pytest.approx(0.001), pytest.approx(0.001))  # the loop waits for each batch
+    for work, span in zip(loader.works[0][50:], loader.epochs[0].spans[50:], strict=False):
+        loader.works[0].remove(work)
+        loader.works[0].append(Work(span.asked - 0.07, 0.06, 0.01))  # these are ready
+    loader.epochs[0].spans[50:] = [
+        span._replace(got=span.asked + 0.0005, waited=0.0005) for span in loader.epochs[0].spans[50:]
+    ]
+    assert handing_over(loader) == (pytest.approx(0.0015), pytest.approx(0.0005))
+
+
+def test_batches_of_torchs_workers_are_made_in_turn() -> None:
+    works = [
+        Work(0.0, 1.0, 0, 7),
+        Work(0.0, 5.0, 0, 8),
+        Work(1.0, 1.0, 0, 7),
+        Work(2.0, 1.0, 0, 7),
+        Work(5.0, 1.0, 0, 8),
+    ]
+    assert ends_in_order(works, 2, True) == [1.0, 5.0, 2.0, 6.0]
+    assert ends_in_order(works, 2, False) == ends_in_order(works, 3, True) == [1.0, 2.0, 3.0, 5.0, 6.0]
 
 
 def simulated(known: dict[str, Any], *settings: dict[str, Any]) -> list[dict[str, Any]]:

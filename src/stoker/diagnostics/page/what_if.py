@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
 from stoker.diagnostics.measurements import MeasuredLoader, Span, Work
 from stoker.diagnostics.process_tree import TreeSample
+from stoker.diagnostics.recorder import WORKS
 
 GROUPS = 100
 """Values that stand for a distribution."""
@@ -31,7 +31,6 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
     about, known = loader.about, loader.summary(samples)
     workers, batch_size = about.get("num_workers"), known.samples / max(1, known.batches)
     works = [work for made in loader.works for work in made]
-    full = [span for epoch in loader.epochs for span in epoch.spans if span.batches]
     if len(works) < ENOUGH or known.batches - known.epochs < ENOUGH or type(workers) is not int or batch_size < 0.5:
         return None
     epochs = [epoch for epoch in loader.epochs if any(span.batches for span in epoch.spans)]
@@ -39,7 +38,7 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
     own = known.spent - known.waited - sum(max(0.0, one) for one in taken)
     steps = [after.asked - span.got for epoch in epochs for span, after in itertools.pairwise(epoch.spans)]
     count = max(1, known.batches)
-    hand, take = handing_over(full, works) if workers else (0.0, 0.0)
+    hand, take = handing_over(loader) if workers else (0.0, 0.0)
     first = fmean(epoch.spans[0].got - epoch.begun for epoch in epochs)
     wall, used = (sum(times) for times in zip(*((work.seconds, work.cpu) for work in works), strict=True))
     share = min(1.0, used / wall) if wall else 0.0
@@ -83,20 +82,50 @@ def scaled(values: Sequence[float], mean: float) -> list[float]:
     return [value * max(0.0, mean) / now for value in values] if now > 0 else [max(0.0, mean)] * len(values)
 
 
-def handing_over(spans: Sequence[Span], works: Sequence[Work]) -> tuple[float, float]:
-    """Returns two times of a batch: from its worker to a loop that waits for it, and of taking one that is ready.
+def handing_over(loader: MeasuredLoader) -> tuple[float, float]:
+    """Returns two times of a batch: from its worker's end to a loop that waits for it, and of taking one that is ready.
 
-    Both are seen where a worker ended a batch while the loop waited: from then until the loop had it. Of that, the
-    second is what the shortest waits take, and half of it at most.
+    If the loop asks for a batch that is made already, `next()` takes the second time; if it waited before, it has the
+    batch after both.
     """
-    ends = sorted(work.begun + work.seconds for work in works)
-    single = [span for span in spans if span.batches == 1] or list(spans)
-    waits = sorted(span.waited / span.batches for span in single)
-    seen = []
-    for span in single:
-        place = bisect.bisect_right(ends, span.got) - 1
-        if place >= 0 and ends[place] > span.asked:
-            seen.append(span.got - ends[place])
-    whole = median(seen) if seen else median(waits)
-    take = min(waits[len(waits) // 10], whole / 2)
-    return whole - take, take
+    ready, waited = [], []
+    for number, works in enumerate(loader.works):
+        ends = ends_in_order(works, loader.about["num_workers"], loader.about["engine"] == "torch")
+        known = int(0.8 * len(ends))  # a worker may end before it has written its last ones
+        batch = 0
+        for span in _until_next_start(loader, number) if works else ():
+            if span.batches == 1 and 0 < batch < known:
+                end = ends[batch]
+                (ready if end <= span.asked else waited).append(span.got - max(span.asked, end))
+            batch += span.batches
+    late = [max(0.0, one) for one in waited]
+    if ready and late:
+        take = fmean(ready)
+        if fmean(late) < take:  # the machine was busy with others at times: what all of them took, on average
+            return 0.0, fmean(ready + late)
+        return fmean(late) - take, take
+    whole = fmean(ready) if ready else fmean(late) if late else 0.0
+    return (0.0, whole) if ready else (whole / 2, whole / 2)
+
+
+def ends_in_order(works: Sequence[Work], workers: int, in_turn: bool) -> list[float]:
+    """Returns when each batch was made, in the order of delivery, as long as all batches were recorded.
+
+    torch's workers make batches in turn. Where any worker makes the next one, the k-th batch that was made stands for
+    the k-th that is delivered.
+    """
+    by_pid: dict[int, list[float]] = {}
+    for work in works:
+        by_pid.setdefault(work.pid, []).append(work.begun + work.seconds)
+    each = [sorted(by_pid[pid])[:WORKS] for pid in sorted(by_pid)]
+    if in_turn and len(each) == workers:
+        return [end for turn in zip(*each, strict=False) for end in turn]
+    return sorted(end for ends in each for end in ends)
+
+
+def _until_next_start(loader: MeasuredLoader, number: int) -> Iterator[Span]:
+    """Yields the spans of an epoch that started workers, and of those that went on with the same workers."""
+    for place in range(number, len(loader.epochs)):
+        if place > number and loader.works[place]:
+            return
+        yield from loader.epochs[place].spans
