@@ -26,11 +26,12 @@ class Span(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A batch that was made in a worker, or in the training process. Times are seconds; `begun` as those of `Span`."""
+    """A batch that was made in a process. Times are seconds; `begun` as those of `Span`."""
 
     begun: float
     seconds: float
     cpu: float
+    pid: int = 0
 
 
 @dataclass
@@ -212,7 +213,7 @@ class Measurements:
         elif "enough" in record:
             self.enough = record["enough"] if self.enough is None else self.enough
         elif "made" in record:
-            work = Work(record["begun"], record["seconds"], record["cpu"])
+            work = Work(record["begun"], record["seconds"], record["cpu"], self._processes[file]["pid"])
             self._works.setdefault(record["made"], []).append(work)
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])

@@ -13,7 +13,7 @@ import pytest
 
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Span, Work
 from stoker.diagnostics.page.html_file import FOLDER
-from stoker.diagnostics.page.what_if import groups, handing_over, scaled, what_if
+from stoker.diagnostics.page.what_if import handing_over, in_order, kept, what_if
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node")
@@ -39,7 +39,7 @@ def test_figures_of_a_measured_loader() -> None:
     assert (known["workers"], known["prefetch"], known["batch_size"], known["cpus"]) == (2, 4, 32, 4)
     assert fmean(known["work"]) == pytest.approx(0.06) and known["work_cpu"] == pytest.approx(0.25)
     assert fmean(known["step"]) == pytest.approx(0.02)
-    assert known["hand"] + known["take"] == pytest.approx(0.002)
+    assert known["hand"] + known["take"][0] == pytest.approx(0.002)
     assert known["start"] == pytest.approx(0.2) and known["start_each"] == pytest.approx(0.1)
     assert known["end"] == pytest.approx(0.01) and known["batches"] == 100 and known["batch_bytes"] == 4096
     assert known["measured"]["share"] == pytest.approx((0.2 + 6.2 + 0.01) / 8.41)
@@ -55,21 +55,35 @@ def test_too_little_is_known() -> None:
     assert what_if(MeasuredLoader(loader_of(2).about), [], 4) is None
 
 
-def test_groups_keep_the_mean_and_the_range() -> None:
-    values = [float(number * number % 997) for number in range(1234)]
-    found = groups(values)
-    assert len(found) == 100 and found == sorted(found)
-    assert fmean(found) == pytest.approx(fmean(values), rel=0.01)
-    assert groups([3.0, 1.0]) == [1.0, 3.0]
-    assert scaled([1.0, 3.0], 4.0) == [2.0, 6.0] and scaled([0.0], 4.0) == [4.0]
+def test_kept_times_have_the_mean_of_all() -> None:
+    values = [float(number % 7) for number in range(1234)]
+    found = kept(values, 6.0)
+    assert len(found) == 300 and fmean(found) == pytest.approx(6.0, rel=0.001)
+    assert found[2] == pytest.approx(2 * found[1], rel=0.001)
+    assert kept([0.0], 4.0) == kept([], 4.0) == [4.0]
 
 
-def test_handing_over_is_seen_where_the_loop_waits() -> None:
-    works = [Work(float(number), 0.5, 0.1) for number in range(20)]
-    waiting = [Span(number + 0.1, number + 0.51, 1, 0.41, 4) for number in range(20)]
-    assert handing_over(waiting, works) == (pytest.approx(0.005), pytest.approx(0.005))
-    ready = [Span(number + 0.6, number + 0.601, 1, 0.001, 4) for number in range(20)]
-    assert handing_over(ready, works) == (pytest.approx(0.0005), pytest.approx(0.0005))
+def test_handing_over_is_told_from_making() -> None:
+    loader = loader_of(2)
+    hand, takes = handing_over(loader)  # the loop waits for each batch
+    assert hand == pytest.approx(0.001) and takes == pytest.approx([0.001] * 100)
+    spans = loader.epochs[0].spans
+    loader.works[0][50:] = [Work(span.asked - 0.07, 0.06, 0.01) for span in spans[50:100]]  # these are ready
+    spans[50:] = [span._replace(got=span.asked + 0.0005, waited=0.0005) for span in spans[50:]]
+    hand, takes = handing_over(loader)
+    assert hand == pytest.approx(0.0015) and takes == pytest.approx([0.0005] * 100, rel=0.001)
+
+
+def test_batches_of_torchs_workers_are_made_in_turn() -> None:
+    works = [
+        Work(0.0, 1.0, 0, 7),
+        Work(0.0, 5.0, 0, 8),
+        Work(1.0, 1.5, 0, 7),
+        Work(2.5, 1.0, 0, 7),
+        Work(5.0, 1.0, 0, 8),
+    ]
+    assert [work.seconds for work in in_order(works, 2, True)] == [1.0, 5.0, 1.5, 1.0]
+    assert [work.pid for work in in_order(works, 2, False)] == [7, 7, 7, 8, 8]
 
 
 def simulated(known: dict[str, Any], *settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -88,7 +102,7 @@ def simulated(known: dict[str, Any], *settings: dict[str, Any]) -> list[dict[str
 
 PLAIN = {
     **{"workers": 1, "prefetch": 2, "batch_size": 10, "in_turn": True, "work": [0.06], "work_cpu": 0.0, "step": [0.02]},
-    **{"step_cpu": 0.0, "hand": 0.0, "take": 0.0, "start": 0.0, "start_each": 0.0, "end": 0.0, "batches": 1000},
+    **{"step_cpu": 0.0, "hand": 0.0, "take": [0.0], "start": 0.0, "start_each": 0.0, "end": 0.0, "batches": 1000},
     **{"cpus": 2, "batch_bytes": 1000, "measured": {"cpus": 0.1}},
 }
 

@@ -36,9 +36,8 @@ def figures(page: Any) -> dict[str, list[str]]:
 def test_sliders_change_the_simulation(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
     page, wrong = opened(browser, report(tmp_path, 1), color_scheme=scheme, viewport={"width": width, "height": 800})
     before = figures(page)
-    measured_rate, simulated, now, ratio = before["samples/s"]
+    _, simulated, now, ratio = before["samples/s"]
     assert simulated == now and ratio == "1.00"
-    assert float(now.replace(",", "")) == pytest.approx(float(measured_rate.replace(",", "")), rel=0.15)
     page.focus("[name=workers]")
     for _ in range(3):
         page.keyboard.press("ArrowRight")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
 from stoker.diagnostics.measurements import MeasuredLoader, Span, Work
 from stoker.diagnostics.process_tree import TreeSample
+from stoker.diagnostics.recorder import WORKS
 
-GROUPS = 100
-"""Values that stand for a distribution."""
+KEPT = 300
+"""Batches whose times are replayed, in their order: what slowed several workers at once does so in the simulation."""
 
 ENOUGH = 8
 """Batches of which the making was recorded, from which on there is a simulation."""
@@ -21,7 +21,7 @@ ENOUGH = 8
 def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) -> dict[str, Any] | None:
     """Returns what the simulation of a loader needs; None if too little is known of it.
 
-    Times are seconds. `work`, `step` are distributions: means of equal groups of the sorted times.
+    Times are seconds. `work`, `take` and `step` are those of the first batches, in the order of delivery.
 
     Args:
         loader: measured with its workers.
@@ -31,15 +31,17 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
     about, known = loader.about, loader.summary(samples)
     workers, batch_size = about.get("num_workers"), known.samples / max(1, known.batches)
     works = [work for made in loader.works for work in made]
-    full = [span for epoch in loader.epochs for span in epoch.spans if span.batches]
     if len(works) < ENOUGH or known.batches - known.epochs < ENOUGH or type(workers) is not int or batch_size < 0.5:
+        return None
+    if len(works) > 1.05 * known.batches + ENOUGH:  # parts of batches, which several workers make together
         return None
     epochs = [epoch for epoch in loader.epochs if any(span.batches for span in epoch.spans)]
     taken = [epoch.spans[0].asked - epoch.ready for epoch in epochs]
     own = known.spent - known.waited - sum(max(0.0, one) for one in taken)
     steps = [after.asked - span.got for epoch in epochs for span, after in itertools.pairwise(epoch.spans)]
     count = max(1, known.batches)
-    hand, take = handing_over(full, works) if workers else (0.0, 0.0)
+    hand, take = handing_over(loader) if workers else (0.0, [0.0])
+    made = [work.seconds for one in loader.works for work in in_order(one, workers, about["engine"] == "torch")]
     first = fmean(epoch.spans[0].got - epoch.begun for epoch in epochs)
     wall, used = (sum(times) for times in zip(*((work.seconds, work.cpu) for work in works), strict=True))
     share = min(1.0, used / wall) if wall else 0.0
@@ -49,13 +51,13 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
         "prefetch": about.get("prefetch_factor") or 2,
         "batch_size": batch_size,
         "in_turn": about["engine"] == "torch",
-        "work": groups([work.seconds for work in works]),
+        "work": kept(made, wall / len(works)),
         "work_cpu": share,
-        "step": scaled(groups(steps), own / count) if steps else [own / count],
+        "step": kept(steps, own / count),
         "step_cpu": min(float(cpus), steps_cpu / own) if own > 0 else 0.0,
         "hand": hand,
         "take": take,
-        "start": max(0.0, first - wall / len(works) - hand - take),
+        "start": max(0.0, first - made[0] - hand - take[0]),
         "start_each": fmean(epoch.ready - epoch.begun for epoch in epochs) / max(1, workers),
         "end": sum(span.waited for epoch in epochs for span in epoch.spans if not span.batches) / len(epochs),
         "batches": count / len(epochs),
@@ -70,33 +72,56 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
     }
 
 
-def groups(values: Sequence[float]) -> list[float]:
-    """Returns at most `GROUPS` values with the distribution and the mean of many."""
-    ordered, number = sorted(values), min(GROUPS, len(values))
-    edges = [round(len(ordered) * part / number) for part in range(number + 1)]
-    return [fmean(ordered[low:high]) for low, high in itertools.pairwise(edges)]
+def kept(values: Sequence[float], mean: float) -> list[float]:
+    """Returns the first `KEPT` values, in proportion, with the mean of all."""
+    some = values[:KEPT]
+    now = fmean(some) if some else 0.0
+    return [float(f"{value * max(0.0, mean) / now:.5g}") for value in some] if now > 0 else [max(0.0, mean)]
 
 
-def scaled(values: Sequence[float], mean: float) -> list[float]:
-    """Returns values in proportion, with another mean."""
-    now = fmean(values)
-    return [value * max(0.0, mean) / now for value in values] if now > 0 else [max(0.0, mean)] * len(values)
+def handing_over(loader: MeasuredLoader) -> tuple[float, list[float]]:
+    """Returns the time from a worker's end to a loop that waits for the batch, and times of taking one that is ready.
 
-
-def handing_over(spans: Sequence[Span], works: Sequence[Work]) -> tuple[float, float]:
-    """Returns two times of a batch: from its worker to a loop that waits for it, and of taking one that is ready.
-
-    Both are seen where a worker ended a batch while the loop waited: from then until the loop had it. Of that, the
-    second is what the shortest waits take, and half of it at most.
+    If the loop asks for a batch that is made already, `next()` takes the second time; if it waited before, it has the
+    batch after both. The second ones are in the order of delivery.
     """
-    ends = sorted(work.begun + work.seconds for work in works)
-    single = [span for span in spans if span.batches == 1] or list(spans)
-    waits = sorted(span.waited / span.batches for span in single)
     seen = []
-    for span in single:
-        place = bisect.bisect_right(ends, span.got) - 1
-        if place >= 0 and ends[place] > span.asked:
-            seen.append(span.got - ends[place])
-    whole = median(seen) if seen else median(waits)
-    take = min(waits[len(waits) // 10], whole / 2)
-    return whole - take, take
+    for number, works in enumerate(loader.works):
+        in_turn = loader.about["engine"] == "torch"
+        ordered = in_order(works, loader.about["num_workers"], in_turn)
+        known = len(ordered) if in_turn else int(0.8 * len(ordered))  # a worker may end without its last ones written
+        batch = 0
+        for span in _until_next_start(loader, number) if works else ():
+            if span.batches == 1 and batch < known:
+                end = ordered[batch].begun + ordered[batch].seconds
+                seen.append((end <= span.asked, max(0.0, span.got - max(span.asked, end))))
+            batch += span.batches
+    if not seen:
+        return 0.0, [0.0]
+    ready, late = ([time for is_ready, time in seen[1:] if is_ready is kind] for kind in (True, False))
+    hand = max(0.0, fmean(late) - fmean(ready)) if ready and late else 0.0 if ready or not late else fmean(late) / 2
+    takes = [time if is_ready else max(0.0, time - hand) for is_ready, time in seen]
+    return hand, kept(takes, fmean(takes))
+
+
+def in_order(works: Sequence[Work], workers: int, in_turn: bool) -> list[Work]:
+    """Returns what was made in the order of delivery, as long as all batches were recorded.
+
+    torch's workers make batches in turn. Where any worker makes the next one, the k-th batch that was made stands for
+    the k-th that is delivered.
+    """
+    by_pid: dict[int, list[Work]] = {}
+    for work in works:
+        by_pid.setdefault(work.pid, []).append(work)
+    each = [sorted(by_pid[pid])[:WORKS] for pid in sorted(by_pid)]
+    if in_turn and len(each) == workers:
+        return [work for turn in zip(*each, strict=False) for work in turn]
+    return sorted((work for one in each for work in one), key=lambda work: work.begun + work.seconds)
+
+
+def _until_next_start(loader: MeasuredLoader, number: int) -> Iterator[Span]:
+    """Yields the spans of an epoch that started workers, and of those that went on with the same workers."""
+    for place in range(number, len(loader.epochs)):
+        if place > number and loader.works[place]:
+            return
+        yield from loader.epochs[place].spans

@@ -20,8 +20,8 @@ function crowding(tasks, cpus) {
   return high;
 }
 
-/* Returns one of the values, such that few draws have nearly the mean of all. */
-const drawnFrom = (values, number, ratio) => values[Math.floor(((number * ratio + 0.5) % 1) * values.length)];
+/* Returns the time of a batch: those that were measured are replayed in their order, again from the first one on. */
+const replayed = (values, number) => values[number % values.length];
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 
 /* The setting under which the figures were measured. */
@@ -42,7 +42,7 @@ function simulate(known, setting, fit = { wait: 1, step: 1 }) {
   const idle = new Set();
   const run = (seconds, use, then) => tasks.push({ left: Math.max(0, seconds), use, begun: now, then });
   const work = (number, then) => {
-    const seconds = drawnFrom(known.work, number, 0.6180339887) * wall * setting.work * scale;
+    const seconds = replayed(known.work, number) * wall * setting.work * scale;
     run(seconds, workUse, (task) => { works.push(now - task.begun); then(); });
   };
   const begin = (worker) => {
@@ -71,7 +71,7 @@ function simulate(known, setting, fit = { wait: 1, step: 1 }) {
     gots.push(now);
     waits.push(waited);
     if (workers) send();
-    const seconds = drawnFrom(known.step, next, 0.7548776662) * fit.step * setting.step * scale;
+    const seconds = replayed(known.step, next) * fit.step * setting.step * scale;
     run(seconds, stepUse, (task) => {
       steps.push(now - task.begun);
       next += 1;
@@ -81,7 +81,7 @@ function simulate(known, setting, fit = { wait: 1, step: 1 }) {
   const take = () => {
     isWaiting = false;
     arrived.delete(next);
-    run(known.take * scale, 0, got);  // what it computes is part of the step's share of the CPUs
+    run(replayed(known.take, next) * scale, 0, got);  // what it computes is part of the step's share of the CPUs
   };
   const ask = () => {
     asked = now;
