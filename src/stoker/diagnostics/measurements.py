@@ -25,7 +25,7 @@ class Span(NamedTuple):
     samples: int
 
 
-class Work(NamedTuple):
+class MadeBatch(NamedTuple):
     """A batch that was made in a process. Times are seconds; `begun` as those of `Span`."""
 
     begun: float
@@ -69,7 +69,7 @@ class MeasuredLoader:
     about: dict[str, Any]
     epochs: list[EpochSpans] = field(default_factory=list)
     made: int = 1
-    works: list[list[Work]] = field(default_factory=list)
+    works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
     def summary(self, samples: Sequence[TreeSample] = ()) -> LoaderSummary:
@@ -175,7 +175,7 @@ class Measurements:
         self._loaders: dict[tuple[str, int], MeasuredLoader] = {}
         self._kinds: dict[tuple[Any, ...], MeasuredLoader] = {}
         self._epochs: dict[tuple[str, int, int], EpochSpans] = {}
-        self._works: dict[str, list[Work]] = {}
+        self._works: dict[str, list[MadeBatch]] = {}
 
     @property
     def loaders(self) -> list[MeasuredLoader]:
@@ -213,7 +213,7 @@ class Measurements:
         elif "enough" in record:
             self.enough = record["enough"] if self.enough is None else self.enough
         elif "made" in record:
-            work = Work(record["begun"], record["seconds"], record["cpu"], self._processes[file]["pid"])
+            work = MadeBatch(record["begun"], record["seconds"], record["cpu"], self._processes[file]["pid"])
             self._works.setdefault(record["made"], []).append(work)
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])

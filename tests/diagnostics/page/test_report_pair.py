@@ -83,7 +83,7 @@ def test_figures_and_ratios(reports: tuple[dict[str, Any], dict[str, Any]]) -> N
     assert as_dict(known)["loaders"][0]["verdicts"][1]["kind"] == "data-bound"
 
 
-def test_loader_whose_line_moved_is_matched_and_others_are_listed(tmp_path: Path) -> None:
+def test_moved_line_is_matched_and_others_are_listed(tmp_path: Path) -> None:
     moved = measured(loaders=3)
     for number, loader in enumerate(moved.loaders):
         loader.about["site"] = f"</script>train{number}.py:80" if number < 2 else "other.py:3"

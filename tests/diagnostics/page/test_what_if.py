@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Span, Work
+from stoker.diagnostics.measurements import EpochSpans, MadeBatch, MeasuredLoader, Span
 from stoker.diagnostics.page.html_file import FOLDER
 from stoker.diagnostics.page.what_if import handing_over, in_order, kept, what_if
 
@@ -26,7 +26,7 @@ def loader_of(workers: int, batches: int = 100, work: float = 0.06, step: float 
     about = {"site": "a.py:1", "engine": "torch", "num_workers": workers, "prefetch_factor": 4, "rank": None}
     epoch, works, now = EpochSpans(10.0, 10.2), [], 10.2
     for _ in range(batches):
-        works.append(Work(now, work, work / 4))
+        works.append(MadeBatch(now, work, work / 4))
         epoch.spans.append(Span(now, now + work + 0.002, 1, work + 0.002, 32))
         now += work + 0.002 + step
     epoch.spans.append(Span(now, now + 0.01, 0, 0.01, 0))
@@ -68,7 +68,7 @@ def test_handing_over_is_told_from_making() -> None:
     hand, takes = handing_over(loader)  # the loop waits for each batch
     assert hand == pytest.approx(0.001) and takes == pytest.approx([0.001] * 100)
     spans = loader.epochs[0].spans
-    loader.works[0][50:] = [Work(span.asked - 0.07, 0.06, 0.01) for span in spans[50:100]]  # these are ready
+    loader.works[0][50:] = [MadeBatch(span.asked - 0.07, 0.06, 0.01) for span in spans[50:100]]  # these are ready
     spans[50:] = [span._replace(got=span.asked + 0.0005, waited=0.0005) for span in spans[50:]]
     hand, takes = handing_over(loader)
     assert hand == pytest.approx(0.0015) and takes == pytest.approx([0.0005] * 100, rel=0.001)
@@ -76,11 +76,11 @@ def test_handing_over_is_told_from_making() -> None:
 
 def test_batches_of_torchs_workers_are_made_in_turn() -> None:
     works = [
-        Work(0.0, 1.0, 0, 7),
-        Work(0.0, 5.0, 0, 8),
-        Work(1.0, 1.5, 0, 7),
-        Work(2.5, 1.0, 0, 7),
-        Work(5.0, 1.0, 0, 8),
+        MadeBatch(0.0, 1.0, 0, 7),
+        MadeBatch(0.0, 5.0, 0, 8),
+        MadeBatch(1.0, 1.5, 0, 7),
+        MadeBatch(2.5, 1.0, 0, 7),
+        MadeBatch(5.0, 1.0, 0, 8),
     ]
     assert [work.seconds for work in in_order(works, 2, True)] == [1.0, 5.0, 1.5, 1.0]
     assert [work.pid for work in in_order(works, 2, False)] == [7, 7, 7, 8, 8]

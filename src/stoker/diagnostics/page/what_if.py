@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from stoker.diagnostics.measurements import MeasuredLoader, Span, Work
+from stoker.diagnostics.measurements import MadeBatch, MeasuredLoader, Span
 from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.recorder import WORKS
 
@@ -104,13 +104,13 @@ def handing_over(loader: MeasuredLoader) -> tuple[float, list[float]]:
     return hand, kept(takes, fmean(takes))
 
 
-def in_order(works: Sequence[Work], workers: int, in_turn: bool) -> list[Work]:
+def in_order(works: Sequence[MadeBatch], workers: int, in_turn: bool) -> list[MadeBatch]:
     """Returns what was made in the order of delivery, as long as all batches were recorded.
 
     torch's workers make batches in turn. Where any worker makes the next one, the k-th batch that was made stands for
     the k-th that is delivered.
     """
-    by_pid: dict[int, list[Work]] = {}
+    by_pid: dict[int, list[MadeBatch]] = {}
     for work in works:
         by_pid.setdefault(work.pid, []).append(work)
     each = [sorted(by_pid[pid])[:WORKS] for pid in sorted(by_pid)]
