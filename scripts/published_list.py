@@ -128,14 +128,6 @@ SCRIPTS = {
         seeded=True,
         fetch=FOLDER,
     ),
-    "lightning": Script(
-        "backbone_image_classifier.py",
-        "pytorch-lightning",
-        "examples/pytorch/basics/backbone_image_classifier.py",
-        "--trainer.max_epochs 1 --trainer.accelerator cpu --trainer.default_root_dir {out} "
-        "--trainer.limit_train_batches 100 --trainer.limit_val_batches 20",
-        r"test_loss[^\d]+([\d.]+)",
-    ),
     "lightning-imagenet": Script(
         "imagenet.py, no worker",
         "pytorch-lightning",

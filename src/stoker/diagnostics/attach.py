@@ -119,13 +119,18 @@ def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:
     kind: Any = vars(module)["DataLoader"]
     original = kind.__init__
 
+    waits = True
+
     @functools.wraps(original)
     def first(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kind.__init__ is first:
-            kind.__init__ = original
+        nonlocal waits
+        if waits:
+            waits = False
+            if kind.__init__ is first:  # else wrapped, as Lightning does for the time of a call
+                kind.__init__ = original
             sys.modules["stoker"].install()
             hooks.measure("torch.utils.data.dataloader")
-        kind.__init__(self, *args, **kwargs)
+        original(self, *args, **kwargs)
 
     kind.__init__ = first
 

@@ -209,6 +209,27 @@ def test_engine_stoker_puts_the_engine_in_place(tmp_path: Path, capfd: pytest.Ca
     assert (loader["settings"]["engine"], loader["batches"], loader["samples"]) == ("stoker", 20, 80)
 
 
+WRAPS = """
+    from torch.utils.data import DataLoader
+
+    before = DataLoader.__init__
+    DataLoader.__init__ = lambda self, *args, **kwargs: before(self, *args, **kwargs)  # as Lightning does, for a call
+    loader = DataLoader(list(range(8)), batch_size=4)
+    DataLoader.__init__ = before
+    for kept in loader, DataLoader(list(range(8)), batch_size=4):
+        list(kept)
+    """
+
+
+@pytest.mark.slow
+def test_engine_stoker_under_a_wrapped_constructor(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    os.environ.pop("STOKER_TORCH")
+    assert main(["run", "--engine", "stoker", "--json", script(tmp_path, WRAPS)]) == 0
+    loaders = json.loads(capfd.readouterr().out)["loaders"]
+    assert {loader["settings"]["engine"] for loader in loaders} == {"stoker"}
+
+
 def test_torch_script_is_measured_as_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     torch_script = script(tmp_path, TRAINS.replace("from stoker", "from torch.utils.data"))
