@@ -11,7 +11,7 @@ import pytest
 from stoker.errors import PackError
 from stoker.packing.pack import pack
 from stoker.sources.arrays.dataset import ArrayDataset
-from stoker.sources.hdf5_dataset import HDF5Dataset
+from stoker.sources.hdf5.dataset import HDF5Dataset
 from stoker.sources.image_folder import ImageFolder
 from stoker.sources.lmdb_dataset import LMDBDataset
 from stoker.sources.mds.dataset import MDSDataset
