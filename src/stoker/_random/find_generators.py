@@ -10,6 +10,7 @@ import functools
 import itertools
 import random
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -136,15 +137,22 @@ def attributes(parent: Any) -> Iterator[Any]:
         attributes = None
     if type(attributes) is dict:
         yield from list(attributes.values())
-    kind: Any = type(parent)
-    for member in _slots(kind):
+    for member in _slots(type(parent)):
         yield from _read(parent, member)
 
 
-@functools.lru_cache
+# Weak: a user's class keeps the globals of its module, and with them open files, which are flushed when they are freed
+_WITHOUT_SLOTS: weakref.WeakSet[type] = weakref.WeakSet()
+
+
 def _slots(kind: type) -> list[Any]:
+    if kind in _WITHOUT_SLOTS:
+        return []
     own = [vars(base).values() for base in kind.__mro__ if "__slots__" in vars(base)]
-    return [member for members in own for member in members if type(member) is types.MemberDescriptorType]
+    found = [member for members in own for member in members if type(member) is types.MemberDescriptorType]
+    if not found:
+        _WITHOUT_SLOTS.add(kind)
+    return found
 
 
 def _read(holder: Any, member: Any) -> Iterator[Any]:
