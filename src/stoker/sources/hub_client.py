@@ -218,7 +218,7 @@ def _api(options: Options, place: HubPlace, what: str, path: str = "", query: st
 
 
 def _asked(options: Options, url: str, ask: Callable[[], T]) -> T:
-    """Returns what a request to the Hub gives; makes it again after a failure that may pass, as `object_client` does.
+    """Returns the answer to a request to the Hub; repeats it after a failure that may pass, as `object_client` does.
 
     Raises: as `_raise_as_ours`.
     """

@@ -14,7 +14,7 @@ _AFTER_SCHEME = re.compile(
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = {"~parquet": "refs/convert/parquet"}
-"""What Hugging Face's own libraries understand too."""
+"""Names that Hugging Face's own libraries understand too."""
 
 
 class HubPlace(NamedTuple):

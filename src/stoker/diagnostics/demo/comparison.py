@@ -29,7 +29,7 @@ class ProgramFigures:
         images_per_second: behind the first batch.
         first_batch_seconds: from the loader to its first batch.
         cpu_seconds_per_1000: processor time of all processes for 1,000 images.
-        crops: what makes the crops.
+        crops: the library that makes the crops.
         equal_pixels: whether all pixels compared are Pillow's; None if the program does not compare them.
     """
 

@@ -44,7 +44,7 @@ class PillowFolder:
 
 
 def random_crop(path: str) -> Any:
-    """Returns a random part of a picture, resized and mirrored or not: what `RandomResizedCrop` and a flip do."""
+    """Returns a random part of a picture, resized and mirrored or not, as by `RandomResizedCrop` and a flip."""
     from PIL import Image
 
     with Image.open(path) as opened:
@@ -59,7 +59,7 @@ def random_crop(path: str) -> Any:
 
 
 def usual_dataset(folder: str) -> tuple[Any, str]:
-    """Returns the dataset of a tutorial, and the name of what makes its crops."""
+    """Returns the dataset of a tutorial, and the name of the library that makes its crops."""
     try:
         from torchvision import datasets, transforms
     except (ImportError, RuntimeError):  # not installed, or built for another torch
@@ -69,7 +69,7 @@ def usual_dataset(folder: str) -> tuple[Any, str]:
 
 
 def loader_of(program: str, folder: str, workers: int) -> tuple[Any, str]:
-    """Returns the loader of a program, and the name of what makes its crops."""
+    """Returns the loader of a program, and the name of the library that makes its crops."""
     import torch.utils.data
 
     from stoker import DataLoader, ImageFolder, install
@@ -91,7 +91,7 @@ def measure(program: str, folder: str, workers: int) -> dict[str, Any]:
 
     Returns:
         `images_per_second` behind the first batch, `first_batch_seconds`, `cpu_seconds_per_1000` of all processes,
-        `crops`: what makes them; and of the program `stoker`, `equal_pixels`.
+        `crops`: the library that makes them; and of the program `stoker`, `equal_pixels`.
     """
     loader, crops = loader_of(program, folder, workers)
     began, used = time.perf_counter(), _cpu_seconds()

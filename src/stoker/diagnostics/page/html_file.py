@@ -34,8 +34,8 @@ def write_page(
         path: of the HTML file.
         name: of the page: "page" for `page.html` and `page.js`.
         command: that makes it.
-        what: it shows, for the title of the window.
-        title: what was measured.
+        what: the kind of page, for the title of the window.
+        title: the measured program.
         data: plain JSON values, which the script reads.
         scripts: names of the scripts, in order; None for the one of the page's name.
 

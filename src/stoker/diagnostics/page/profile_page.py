@@ -24,7 +24,7 @@ def write_profile(profile: LoaderProfile, path: str, title: str, said: Sequence[
     Args:
         profile: of a loader.
         path: of the HTML file.
-        title: what was profiled.
+        title: the profiled program or loader.
         said: sentences about the program and the measurement.
 
     Raises:
@@ -34,7 +34,7 @@ def write_profile(profile: LoaderProfile, path: str, title: str, said: Sequence[
 
 
 def profile_data(profile: LoaderProfile, said: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Returns what the page shows, as plain JSON values."""
+    """Returns the contents of the page, as plain JSON values."""
     from stoker.loader._profile.profile_tables import heading
 
     return {"heading": heading(profile), "said": list(said), **profile.as_dict(), "stacks": cut(profile.stacks)}

@@ -19,7 +19,7 @@ _NEEDED = {"program", "engine", "seconds", "cpus", "loaders", "spans", "over_tim
 
 
 def read_report(path: str) -> Report:
-    """Returns the measurements of a report: what `page_data` gave, with `program` and the name of the `file`.
+    """Returns the measurements of a report: the value of `page_data`, with `program` and the name of the `file`.
 
     Args:
         path: of a file that `stoker run --report` wrote.

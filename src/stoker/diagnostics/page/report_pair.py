@@ -123,7 +123,7 @@ def conclusion(known: ReportPair) -> str:
 
 
 def remarks(known: ReportPair) -> list[str]:
-    """Returns what else a reader should know, as sentences: other machines, loaders without a partner, and the like."""
+    """Returns further notes for the reader, as sentences: other machines, loaders without a partner, and the like."""
     before, after = known.reports
     said = []
     if before["cpus"] != after["cpus"]:
@@ -163,7 +163,7 @@ def _pair_as_dict(before: Loader, after: Loader) -> dict[str, Any]:
 
 
 def page_data(known: ReportPair) -> dict[str, Any]:
-    """Returns what the page shows: `as_dict`, with curves over one axis and the parts of the time of each loader."""
+    """Returns the contents of the page: `as_dict`, with curves over one axis and the parts of each loader's time."""
     whole = as_dict(known)
     for shown, pair in zip(whole["loaders"], known.pairs, strict=True):
         sides = list(zip(known.reports, pair, strict=True))

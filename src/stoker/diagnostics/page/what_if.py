@@ -12,14 +12,14 @@ from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.recorder import WORKS
 
 KEPT = 300
-"""Batches whose times are replayed, in their order: what slowed several workers at once does so in the simulation."""
+"""Batches whose times are replayed, in their order: a cause that slows several workers at once slows them here too."""
 
 ENOUGH = 8
 """Batches of which the making was recorded, from which on there is a simulation."""
 
 
 def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) -> dict[str, Any] | None:
-    """Returns what the simulation of a loader needs; None if too little is known of it.
+    """Returns the figures for the simulation of a loader; None if too little is known of it.
 
     Times are seconds. `work`, `take` and `step` are those of the first batches, in the order of delivery.
 
@@ -105,7 +105,7 @@ def handing_over(loader: MeasuredLoader) -> tuple[float, list[float]]:
 
 
 def in_order(works: Sequence[MadeBatch], workers: int, in_turn: bool) -> list[MadeBatch]:
-    """Returns what was made in the order of delivery, as long as all batches were recorded.
+    """Returns the made batches in the order of delivery, as long as all batches were recorded.
 
     torch's workers make batches in turn. Where any worker makes the next one, the k-th batch that was made stands for
     the k-th that is delivered.

@@ -1,4 +1,4 @@
-"""`ProfileOrder`: what is to be profiled, for the processes of a program. Imports the standard library only."""
+"""`ProfileOrder`: the loader and batches to profile, for the processes of a program. Imports the standard library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class ProfileOrder:
-    """What is to be profiled.
+    """The loader and the batches to profile.
 
     Attributes:
         folder: where each process writes its profiles.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stoker.diagnostics.script_profile.profiled_loop import LoaderUse, ProfiledEpoch, ProfiledLoop
 
 WRITTEN = 0.5
-"""Seconds between two versions of the profiles: a process that is killed loses what comes after the last one."""
+"""Seconds between two versions of the profiles: a process that is killed loses everything after the last one."""
 
 SHARE = 0.02
 """Share of the time that writing them may take."""
@@ -35,7 +35,7 @@ class ProfilingRecorder(Recorder):
 
     Args:
         folder: for the records.
-        order: what is to be profiled.
+        order: the loader and batches to profile.
     """
 
     def __init__(self, folder: str, order: ProfileOrder) -> None:

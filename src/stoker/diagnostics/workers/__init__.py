@@ -1,1 +1,1 @@
-"""What the workers of a measured program do: how long each batch takes to make."""
+"""The work of the workers of a measured program: how long each batch takes to make."""

@@ -20,7 +20,7 @@ _CONSTANT = (str, bytes, Number, type(None), np.generic, PurePath, Enum, date, t
 def fresh(batch: Any) -> Any:
     """Returns a copy with containers, arrays and tensors of its own; other objects are shared with `batch`.
 
-    A step may change what it gets, such as by `batch.pop("labels")` or `images.div_(255)`. Pinned tensors are copied
+    A step may change its batch, such as by `batch.pop("labels")` or `images.div_(255)`. Pinned tensors are copied
     into pinned memory.
     """
     torch = sys.modules.get("torch")
@@ -80,7 +80,7 @@ def _mapping(batch: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
 
 
 def wait_for_device() -> None:
-    """Waits for what the program has queued on its GPU: a step that only queues work would seem to take no time."""
+    """Waits for the work that the program has queued on its GPU: a step that only queues work would seem to be free."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

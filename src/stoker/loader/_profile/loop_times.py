@@ -72,11 +72,11 @@ class LoopTimes:
             self.starts += seconds
 
     def end_steps(self) -> None:
-        """Counts what is queued on a device with the steps. Call it after the last one."""
+        """Counts the work queued on a device with the steps. Call it after the last one."""
         _wait_too(self.step)
 
     def end_held(self) -> None:
-        """Counts what is queued on a device with the steps on the held batch. Call it after the last one."""
+        """Counts the work queued on a device with the steps on the held batch. Call it after the last one."""
         _wait_too(self.held)
 
     def wants_more(self, wanted: int) -> bool:
@@ -135,7 +135,7 @@ def _crowded() -> float:
 
 
 def _wait_too(steps: Durations) -> None:
-    """Counts what the last steps have queued on a device with them."""
+    """Counts the work that the last steps have queued on a device with them."""
     begun = perf_counter()
     wait_for_device()
     steps.add_to_sum(perf_counter() - begun)

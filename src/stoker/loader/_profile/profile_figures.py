@@ -17,7 +17,7 @@ class SlowSample:
 
     Attributes:
         index: of the sample, None for a stream.
-        description: what the dataset's `describe(index)` says of it, or None.
+        description: the dataset's `describe(index)`, or None.
         seconds: that it took.
         cpu: CPU seconds of them; the rest was waiting.
         batch: number of its batch in the epoch.

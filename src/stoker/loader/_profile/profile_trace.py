@@ -118,7 +118,7 @@ def _phases(tid: int, made: UnitTimings, indices: list[str]) -> Iterator[dict[st
         if seconds > 0:
             yield _span(tid, name, at, at + seconds)
         if name == "fetch":
-            begin = at + max(0.0, seconds - sum(made.samples))  # what is before the samples is the worker's start
+            begin = at + max(0.0, seconds - sum(made.samples))  # the time before the samples is the worker's start
             for place, spent in enumerate(made.samples, made.first):
                 label = f"sample {indices[place]}" if place < len(indices) else f"place {place}"
                 yield _span(tid, label, begin, min(begin + spent, at + seconds))

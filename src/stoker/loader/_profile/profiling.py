@@ -63,7 +63,7 @@ class Profiling:
         self._batches: Any = None
         self._phase = "new"  # then "epoch", "held" and "over"
         self._times = LoopTimes()
-        self._given: float | None = None  # when the loop got what it has
+        self._given: float | None = None  # when the loop got its batch
         self._held: Any = None
         self._result: LoaderProfile | None = None
 

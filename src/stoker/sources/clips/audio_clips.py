@@ -27,7 +27,7 @@ class AudioClips(ClipsOfFiles):
     A sample is a dict: `"audio"`, a float32 array (channels, frames) with values from -1 to 1; `"sample_rate"`, frames
     in a second; `"start"`, the second at which the clip begins; `"path"`; and `"label"`, if there are labels.
 
-    WAV, FLAC, Ogg (Vorbis and Opus), MP3, AIFF and what else libsndfile reads. A clip has the same values whether it is
+    WAV, FLAC, Ogg (Vorbis and Opus), MP3, AIFF and others of libsndfile's. A clip has the same values whether it is
     read alone or cut from the whole file, up to rounding (below 1e-6) in MP3 and Opus. The sample rate is the file's: a
     `transform` resamples (for instance with `soxr` or `torchaudio.functional.resample`), and files of several rates
     need one, since their clips have different numbers of frames.
@@ -45,7 +45,7 @@ class AudioClips(ClipsOfFiles):
             `stoker.sample_rng()`, so it repeats with the loader's seed.
         mono: whether the channels are averaged: `"audio"` then has one channel.
         short: for files that are shorter than a clip. `"raise"`: such a file is a sample that raises `ClipLengthError`,
-            and what is left at the end of a file is left out. `"pad"`: both are clips that end in zeros, and each
+            and the rest at the end of a file is left out. `"pad"`: both are clips that end in zeros, and each
             sample has `"length"`, the number of frames that are no padding.
         transform: a function of the dict, whose result is the sample.
 
@@ -140,7 +140,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _said(error: Exception) -> str:
-    """Returns what the library says, without the path that its text begins with."""
+    """Returns the message of the library, without the path that its text begins with."""
     return str(getattr(error, "error_string", error)).strip(" .")
 
 

@@ -1,4 +1,4 @@
-"""Clips of files by index: what the datasets of audio and video share."""
+"""Clips of files by index: the base of the datasets of audio and video."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _scanned(path: str) -> list[Integers]:
     if not frames or not keys:
         raise MediaFileError(f"{path} holds no frame that can be decoded: was it written and copied completely?")
     times = np.unique(np.array(frames, np.int64))
-    times = times[times >= min(keys)[0]]  # what is before the first key frame, as in a recording, cannot be decoded
+    times = times[times >= min(keys)[0]]  # frames before the first key frame, as in a recording, cannot be decoded
     if end <= times[-1]:  # no packet states its duration
         end = int(times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1)))
     columns = np.array(sorted(keys), np.int64)

@@ -58,7 +58,7 @@ class VideoClips(ClipsOfFiles):
             with the loader's seed: with `seconds`, a clip that begins at any frame; without, any frame of each part.
         size: height and width to which frames are scaled, bilinear. None for those of the file.
         short: for files that are shorter than a clip. `"raise"`: such a file is a sample that raises `ClipLengthError`,
-            and what is left at the end of a file is left out. `"pad"`: both are clips, which repeat the last frame.
+            and the rest at the end of a file is left out. `"pad"`: both are clips, which repeat the last frame.
         transform: a function of the dict, whose result is the sample.
 
     Raises:

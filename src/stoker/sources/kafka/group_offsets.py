@@ -81,7 +81,7 @@ def _entries(state: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parsed(below: Any) -> Any:
-    """Returns what a loader's state holds as one text of JSON, as a value."""
+    """Returns the value of a part of a loader's state that is one text of JSON."""
     if not isinstance(below, str):
         return below
     try:

@@ -1,4 +1,4 @@
-"""Shares of partitions by the residue of their offsets, and what of a partition has been read. No I/O.
+"""Shares of partitions by the residue of their offsets, and the part of a partition that has been read. No I/O.
 
 A share of a whole partition has the modulus 1. If there are more workers than partitions, a partition is cut: a share
 then has the offsets of one residue. Positions of shares say together which records of a partition were given, whatever
@@ -94,7 +94,7 @@ def first_unread(share: PartitionShare, start: int, read: Iterable[ReadUpTo]) ->
     Args:
         share: the share.
         start: the offset at which its partition begins.
-        read: what was given, by this share and by others.
+        read: the offsets given, by this share and by others.
     """
     known = list(read)
     classes = math.lcm(share.modulus, *(each.modulus for each in known))
