@@ -92,11 +92,6 @@ FRONT: list[tuple[Chosen, str]] = [
         "workers or ranks. Nothing is replayed: a shuffled order of 10^10 samples starts in {ours:.1f} ms "
         "([resuming](docs/guides/resuming.md)).",
     ),
-    (
-        ("memory", "5 million tuples, 4 workers, as columns", "GB, all processes", "the list alone"),
-        "**Memory.** Five million tuples take {ours:.2f} GB in the trainer and four workers together; as a list they "
-        "take {theirs:.2f} GB in one process ([memory](docs/guides/memory.md)).",
-    ),
 ]
 """What the README says: a figure, and the sentence that it stands in."""
 
