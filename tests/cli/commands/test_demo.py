@@ -59,6 +59,15 @@ def test_program_that_fails_is_named(capsys: pytest.CaptureFixture[str]) -> None
     assert "the program 'torch' of the demo failed: " in capsys.readouterr().err
 
 
+def test_folders_that_do_not_fit_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    assert main(["demo", "--keep", str(tmp_path)]) == 1
+    assert "it holds 'mine', which is no picture of the demo" in capsys.readouterr().err
+    assert main(["demo", "--keep", str(tmp_path / "mine" / "new")]) == 1
+    assert "the pictures cannot be written to" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_missing_package_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.cli.commands.demo.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("stoker.cli.NEEDS", ())

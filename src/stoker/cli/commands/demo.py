@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +18,7 @@ from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import console_of, print_json, print_table, seconds, size
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.demo.comparison import DemoError, ProgramFigures, compare
-from stoker.diagnostics.demo.pictures import make_pictures
+from stoker.diagnostics.demo.pictures import CLASSES, make_pictures
 
 NAMES = {
     "torch": "torch's DataLoader",
@@ -40,14 +41,24 @@ def demo(
     for package, extra in {"torch": "torch", "PIL": "images"}.items():
         if importlib.util.find_spec(package) is None:
             raise CommandError(f"the demo needs {package}, which is not installed: pip install 'stoker[{extra}]'")
+    if keep is not None and os.path.isdir(keep) and (others := {*os.listdir(keep)} - {*CLASSES}):
+        raise CommandError(
+            f"--keep {keep}: it holds {min(others)!r}, which is no picture of the demo: name a new folder"
+        )
     number = cpus.cpus().number if workers is None else workers
     with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary if keep is None else keep)
         figures: list[ProgramFigures] = []
         with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, interruptible() as interrupted:
-            written = make_pictures(
-                folder, images, lambda done, count: line.show(f"stoker demo: picture {done} of {count}")
-            )
+            try:
+                written = make_pictures(
+                    folder, images, lambda done, count: line.show(f"stoker demo: picture {done} of {count}")
+                )
+            except OSError as error:
+                why = "no space is left" if error.errno == errno.ENOSPC else error.strerror
+                raise CommandError(
+                    f"the pictures cannot be written to {folder}: {why}. Name a folder: --keep"
+                ) from error
             try:
                 figures = compare(
                     str(folder),
