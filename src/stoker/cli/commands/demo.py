@@ -42,9 +42,8 @@ def demo(
         if importlib.util.find_spec(package) is None:
             raise CommandError(f"the demo needs {package}, which is not installed: pip install 'stoker[{extra}]'")
     if keep is not None and os.path.isdir(keep) and (others := {*os.listdir(keep)} - {*CLASSES}):
-        raise CommandError(
-            f"--keep {keep}: it holds {min(others)!r}, which is no picture of the demo: name a new folder"
-        )
+        told = f"--keep {keep}: it holds {min(others)!r}, which is no picture of the demo: name a new folder"
+        raise CommandError(told)
     number = cpus.cpus().number if workers is None else workers
     with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary if keep is None else keep)
@@ -55,10 +54,8 @@ def demo(
                     folder, images, lambda done, count: line.show(f"stoker demo: picture {done} of {count}")
                 )
             except OSError as error:
-                why = "no space is left" if error.errno == errno.ENOSPC else error.strerror
-                raise CommandError(
-                    f"the pictures cannot be written to {folder}: {why}. Name a folder: --keep"
-                ) from error
+                told = f"the pictures cannot be written to {folder}: {error.strerror}. Name another folder: --keep"
+                raise CommandError(told) from error
             try:
                 figures = compare(
                     str(folder),
