@@ -54,7 +54,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
         return {n: {"rival": n, "work": work, "folder": str(folders[of]), "count": images} for n in names}
 
     def loaders(work: str, of: str = "photographs") -> dict[str, dict[str, Any]]:
-        batches = {"large": 4, "photographs": 6}[of] if options.quick else {"large": 4, "photographs": 30}[of]
+        batches = {"large": 4, "photographs": 6}[of] if options.quick else {"large": 24, "photographs": 30}[of]
         return {n: {"rival": n, "work": work, "folder": str(folders[of]), "count": batches} for n in LOADERS}
 
     def goals(least: float) -> list[Goal]:

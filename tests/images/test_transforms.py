@@ -206,10 +206,17 @@ def test_to_tensor_and_normalize_are_one_pass() -> None:
     assert normalize(batch, MEAN, STD, out=out) is out and torch.equal(out, whole)
 
 
-def test_pil_to_tensor_is_a_view_with_channels_first() -> None:
-    pixels = decode(photograph())
+@pytest.mark.parametrize(
+    "layout", [lambda pixels: pixels, lambda pixels: pixels[:, ::-1], lambda pixels: pixels[1:, 2:]]
+)
+def test_pil_to_tensor_has_channels_first_in_new_memory(layout: Any) -> None:
+    pixels = layout(decode(photograph()))
+    pixels.flags.writeable = False
     planes = np.asarray(PILToTensor()(pixels))
-    assert planes.shape == (3, 60, 75) and np.array_equal(planes, pixels.transpose(2, 0, 1))
+    assert np.array_equal(planes, pixels.transpose(2, 0, 1)) and not np.shares_memory(planes, pixels)
+    before = pixels.copy()
+    ToTensor()(pixels)
+    assert np.array_equal(pixels, before)
 
 
 def test_lookup_without_the_compiled_part_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

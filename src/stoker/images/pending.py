@@ -146,6 +146,16 @@ class PendingImage:
         self._begin()
 
 
+def pixels_of(image: Any) -> Pixels:
+    """Returns the pixels of an image that `PendingImage.of` takes, as contiguous uint8 (height, width, 3).
+
+    An array of that kind is returned as it is, so the pixels may be the caller's: only read them.
+    """
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
+        return np.ascontiguousarray(image)
+    return PendingImage.of(image).array()
+
+
 def _from_array(pixels: Pixels) -> Image.Image:
     image = Image.fromarray(np.ascontiguousarray(pixels))
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stoker import _native, _nominal
 from stoker.errors import ImageArgumentError
 from stoker.images.kernel import Pixels
-from stoker.images.pending import PendingImage
+from stoker.images.pending import pixels_of
 
 Floats = NDArray[np.float32]
 
@@ -32,7 +32,7 @@ class ToTensor:
         Args:
             image: a uint8 array (height, width, 3) or (height, width), a Pillow image, a path, or bytes of a file.
         """
-        return scaled(PendingImage.of(image).array(), Normalize((0.0,) * 3, (1.0,) * 3))
+        return scaled(pixels_of(image), Normalize((0.0,) * 3, (1.0,) * 3))
 
     def __repr__(self) -> str:
         return "ToTensor()"

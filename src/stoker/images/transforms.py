@@ -13,10 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from stoker._random.sample_rng import sample_rng
 from stoker.errors import ImageArgumentError
 from stoker.images.kernel import FILTERS
-from stoker.images.pending import PendingImage
+from stoker.images.pending import PendingImage, pixels_of
 from stoker.images.scaling import Normalize, ToTensor, scaled
 
 TRIES = 10
@@ -239,13 +241,14 @@ class RandomHorizontalFlip(ImageTransform):
 
 
 class PILToTensor:
-    """Converts a uint8 array (height, width, 3) to a uint8 tensor (3, height, width): a view of the same memory."""
+    """Converts a uint8 image (height, width, 3) to a uint8 tensor (3, height, width) over new memory."""
 
     reads_files = False
 
     def __call__(self, image: Any) -> Any:
         """Returns the tensor, or an array of that shape where torch is not installed."""
-        return scaled(PendingImage.of(image).array(), None)
+        pixels = pixels_of(image)
+        return scaled(pixels.copy() if isinstance(image, np.ndarray) else pixels, None)
 
     def __repr__(self) -> str:
         return "PILToTensor()"
@@ -289,7 +292,7 @@ class Compose:
                 if not isinstance(after, ImageTransform):  # the last of those that share one decoding step
                     value = value.array()
             elif type(transform) is ToTensor and type(after) is Normalize:
-                value, is_done = scaled(PendingImage.of(value).array(), after), True
+                value, is_done = scaled(pixels_of(value), after), True
             else:
                 value = transform(value)
         return value
