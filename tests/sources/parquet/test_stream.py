@@ -64,8 +64,8 @@ def test_one_row_group_is_shared_out_fairly(tmp_path: Path) -> None:
 def test_shares_decode_row_groups_of_their_own(tmp_path: Path, shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = ParquetStream(write_numbered(tmp_path, [80], group=10))
     decoded: list[int] = []
-    reads = stream._groups.read
-    monkeypatch.setattr(stream._groups, "read", lambda number: (decoded.append(number), reads(number))[1])
+    reads = stream._source.groups.read
+    monkeypatch.setattr(stream._source.groups, "read", lambda number: (decoded.append(number), reads(number))[1])
     for index in range(shares):
         assert len(numbers_of(stream.shard(shares, index))) == 80 // shares
     assert sorted(decoded) == list(range(8))

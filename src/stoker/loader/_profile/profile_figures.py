@@ -36,36 +36,7 @@ class SlowSample:
 
 @dataclass(frozen=True)
 class ProfileFigures:
-    """The measurements of an epoch: the attributes of a `LoaderProfile`, but its verdict.
-
-    All times are seconds. Those of stages are worker time, of all workers together; those of the loop are wall time
-    without the first batch, which contains the start of the workers.
-
-    Attributes:
-        dataset: the class of the dataset.
-        num_workers: number of workers; 0 if the training process made the batches.
-        batches: number of batches received, those with an error included.
-        samples: number of samples received.
-        errors: number of batches whose error was raised.
-        seconds: from the first batch to the end of the last step.
-        first: seconds from `iter(loader)` to the first batch.
-        wait: times that the loop waited for a batch.
-        step: times of the loop's own steps.
-        held: times of steps on a batch that was held and given again and again; None if there were none.
-        gain: how many times as fast the loop would be at most if it never waited for a batch.
-        is_measured: whether `gain` was measured by steps on a held batch; else it follows from the time waited.
-        stages: times of a batch by stage: "fetch", "collate", "write" (into shared memory), "memory" (waiting for it),
-            "transport" (from there to the loop, with pinning).
-        each: times of single samples; none where a batch is fetched at once, by threads, or is very large.
-        cpu_share: share of the fetching time in which the worker's thread had a CPU; None if other threads fetch.
-        slowest: the slowest samples.
-        steps: calls and times of the steps of each `Compose`, in order.
-        workers: the work of each worker.
-        epochs: epochs that were begun: one, but for a program's loop in `stoker profile SCRIPT`.
-        starts: of the seconds waited, those for the first batches of the epochs after the first.
-        stacks: of the workers, as they were seen every 10 ms, with `profile(stacks=True)`: estimates. The most frequent
-            first.
-    """
+    """The measurements of an epoch. `LoaderProfile`, which adds the verdict, describes the attributes."""
 
     dataset: str
     num_workers: int

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import operator
 import zlib
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
-from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
-from stoker.datasets.map import MapDataset
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets._stream.shards import ShardProgress, torchs_part
+from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import MissingExtraError, RecordError, StateFormatError
-from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.lines.cutting import MOST_RECORD, UTF8_MARK, Cutting, is_utf8
 from stoker.sources.lines.opened_text import check_zstd, text_of, told_again
 from stoker.sources.lines.parsing import TextParser, not_closed
 from stoker.sources.source_files import SourceFiles
 
 
-class RecordStream(Stream[Any]):
+class RecordStream(FileStream):
     """Records of text files, in sequence: the base of the public classes.
 
     Args:
@@ -32,35 +30,10 @@ class RecordStream(Stream[Any]):
     """
 
     def __init__(self, source: UntransformedRecords, transform: Callable[[Any], Any] | None) -> None:
-        self.files = source.files.names
-        self._source = source
-        self._transform = transform
-
-    @property
-    def fingerprint(self) -> str | None:
-        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
-        return hub_fingerprint(self.files)
-
-    @property
-    def num_shards(self) -> int:
-        """The number of files."""
-        return self._source.num_shards
-
-    def shard(self, num_shards: int, index: int) -> Self:
-        """Returns every `num_shards`-th file, from file `index` on.
-
-        Raises:
-            ValueError: there are fewer files than shards, or `index` is not a shard.
-        """
-        part = copy.copy(self)
-        part._source = self._source.shard(num_shards, index)
-        return part
-
-    def _begin(self, state: State | None) -> StreamIterator[Any]:
-        return resume(self._source if self._transform is None else MapDataset(self._source, self._transform), state)
+        super().__init__(source.files.names, source, transform)
 
 
-class UntransformedRecords(Stream[Any]):
+class UntransformedRecords(PartStream[Any]):
     """The samples of files, before a transform.
 
     Args:
@@ -76,21 +49,12 @@ class UntransformedRecords(Stream[Any]):
 
     def __init__(self, files: SourceFiles, cutting: Cutting, parser: TextParser, encoding: str, first: int = 0) -> None:
         check_zstd(files.names)
+        super().__init__(len(files.places))
         self.files = files
         self.cutting = cutting
         self.parser = parser
         self.first = first
         self.mark = UTF8_MARK if is_utf8(encoding) else b""
-        self._numbers = range(len(files.places))
-
-    @property
-    def num_shards(self) -> int:
-        return len(self._numbers)
-
-    def shard(self, num_shards: int, index: int) -> UntransformedRecords:
-        part = copy.copy(self)
-        part._numbers = share_of(self._numbers, num_shards, index)
-        return part
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         return _RecordIterator(self, ShardProgress(torchs_part(self._numbers), len(self.files.places), state))

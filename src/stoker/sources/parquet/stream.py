@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
-from stoker.datasets.map import MapDataset
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets._stream.shards import ShardProgress, torchs_part
+from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import ParquetFileError, StateFormatError, StateMismatchError
-from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.parquet.groups import RowGroups
 from stoker.sources.parquet.values import DecodedGroup
 from stoker.sources.places import Place
@@ -23,7 +21,7 @@ PIECES = 32
 single one keeps several workers busy; each of them decodes it. More pieces would make more workers decode each."""
 
 
-class ParquetStream(Stream[Any]):
+class ParquetStream(FileStream):
     """Rows of Parquet files in sequence, one row group after another. Needs `stoker[parquet]` (pyarrow).
 
     A sample is a dict, as in `ParquetDataset`. Each row group is decoded once in an epoch, and one is held at a time;
@@ -76,37 +74,12 @@ class ParquetStream(Stream[Any]):
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        self._groups = RowGroups(files, columns, storage_options, cache, cache_size)
-        self._transform = transform
-        self._rows = RowStream(self._groups)
-        self.files = self._groups.files
-        self.columns = self._groups.columns
-
-    @property
-    def fingerprint(self) -> str | None:
-        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
-        return hub_fingerprint(self.files)
-
-    @property
-    def num_shards(self) -> int:
-        """The number of pieces into which the stream can be cut: the row groups, or parts of them."""
-        return self._rows.num_shards
-
-    def shard(self, num_shards: int, index: int) -> ParquetStream:
-        """Returns every `num_shards`-th piece, from piece `index` on.
-
-        Raises:
-            ValueError: there are fewer pieces than `num_shards`, or `index` is not a shard.
-        """
-        part = copy.copy(self)
-        part._rows = self._rows.shard(num_shards, index)
-        return part
-
-    def _begin(self, state: State | None) -> StreamIterator[Any]:
-        return resume(self._rows if self._transform is None else MapDataset(self._rows, self._transform), state)
+        groups = RowGroups(files, columns, storage_options, cache, cache_size)
+        super().__init__(groups.files, RowStream(groups), transform)
+        self.columns = groups.columns
 
 
-class RowStream(Stream[dict[str, Any]]):
+class RowStream(PartStream[dict[str, Any]]):
     """The rows of row groups, as dicts.
 
     Args:
@@ -116,16 +89,7 @@ class RowStream(Stream[dict[str, Any]]):
     def __init__(self, groups: RowGroups) -> None:
         self.groups = groups
         self.pieces = -(-PIECES // len(groups.sizes))  # of each row group
-        self._numbers = range(self.pieces * len(groups.sizes))
-
-    @property
-    def num_shards(self) -> int:
-        return len(self._numbers)
-
-    def shard(self, num_shards: int, index: int) -> RowStream:
-        part = copy.copy(self)
-        part._numbers = share_of(self._numbers, num_shards, index)
-        return part
+        super().__init__(self.pieces * len(groups.sizes))
 
     def _begin(self, state: State | None) -> StreamIterator[dict[str, Any]]:
         progress = ShardProgress(torchs_part(self._numbers), self.pieces * len(self.groups.sizes), state)

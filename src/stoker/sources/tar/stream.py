@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from stoker._hashing import bits
-from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
+from stoker.datasets._stream.shards import ShardProgress, torchs_part
 from stoker.datasets.combining import shard_of
 from stoker.datasets.map import MapDataset
 from stoker.datasets.shuffle_buffer import ShuffleDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, count, resume, same_settings
 from stoker.errors import DuplicateKeyError, ShardError, StateFormatError, StateMismatchError
+from stoker.sources.file_stream import PartStream
 from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.places import Place, places_of
 from stoker.sources.read_ahead import ReadAhead, ahead
@@ -134,7 +135,7 @@ class TarStream(Stream[Any]):
         return resume(MapDataset(self._source, self._decoder), state)
 
 
-class UndecodedTarStream(Stream[dict[str, Any]]):
+class UndecodedTarStream(PartStream[dict[str, Any]]):
     """The samples of shards as bytes.
 
     Args:
@@ -154,7 +155,7 @@ class UndecodedTarStream(Stream[dict[str, Any]]):
         self.epoch = 0
         self.are_remote = any(map(is_remote, shards))
         self.pieces = -(-(REMOTE_PIECES if self.are_remote else PIECES) // len(shards))  # of each shard
-        self._numbers = range(self.pieces * len(shards))
+        super().__init__(self.pieces * len(shards))
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = operator.index(epoch)
@@ -178,15 +179,6 @@ class UndecodedTarStream(Stream[dict[str, Any]]):
             return deque(sorted(numbers, key=self.place))
         draw = bits(self.seed, epoch)
         return deque(sorted(numbers, key=lambda number: (draw(self.place(number)[0]), self.place(number))))
-
-    @property
-    def num_shards(self) -> int:
-        return len(self._numbers)
-
-    def shard(self, num_shards: int, index: int) -> UndecodedTarStream:
-        part = copy.copy(self)
-        part._numbers = share_of(self._numbers, num_shards, index)
-        return part
 
     def _begin(self, state: State | None) -> StreamIterator[dict[str, Any]]:
         numbers = torchs_part(self._numbers)

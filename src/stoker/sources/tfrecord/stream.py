@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import operator
 import os
@@ -10,11 +9,10 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
-from stoker.datasets.map import MapDataset
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets._stream.shards import ShardProgress, torchs_part
+from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import MissingExtraError, RecordError, ShardError, StateFormatError, StateMismatchError
-from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.lines.opened_text import check_zstd, decompressed, told_again
 from stoker.sources.places import Place
 from stoker.sources.source_files import SourceFiles, source_files
@@ -26,7 +24,7 @@ _MOST = 1 << 31
 """Bytes of a record, at most: protobuf's own limit. A longer one is a damaged length."""
 
 
-class TFRecordStream(Stream[Any]):
+class TFRecordStream(FileStream):
     """Records of TFRecord files, one file after another. Plain, gzip or zstd. TensorFlow is not needed.
 
     A sample is as in `TFRecordDataset`. The state is a byte position: a plain file is read from there, a compressed
@@ -80,36 +78,11 @@ class TFRecordStream(Stream[Any]):
         if check:
             checksum()
         found = source_files(files, storage_options, cache, cache_size)
-        self.files = found.names
-        check_zstd(self.files)
-        self._source = ExampleStream(found, decoder, check)
-        self._transform = transform
-
-    @property
-    def fingerprint(self) -> str | None:
-        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
-        return hub_fingerprint(self.files)
-
-    @property
-    def num_shards(self) -> int:
-        """The number of files."""
-        return self._source.num_shards
-
-    def shard(self, num_shards: int, index: int) -> TFRecordStream:
-        """Returns every `num_shards`-th file, from file `index` on.
-
-        Raises:
-            ValueError: there are fewer files than shards, or `index` is not a shard.
-        """
-        part = copy.copy(self)
-        part._source = self._source.shard(num_shards, index)
-        return part
-
-    def _begin(self, state: State | None) -> StreamIterator[Any]:
-        return resume(self._source if self._transform is None else MapDataset(self._source, self._transform), state)
+        check_zstd(found.names)
+        super().__init__(found.names, ExampleStream(found, decoder, check), transform)
 
 
-class ExampleStream(Stream[Any]):
+class ExampleStream(PartStream[Any]):
     """The records of files, before a transform.
 
     Args:
@@ -119,19 +92,10 @@ class ExampleStream(Stream[Any]):
     """
 
     def __init__(self, files: SourceFiles, decoder: ExampleDecoder | None, check: bool) -> None:
+        super().__init__(len(files.places))
         self.files = files
         self.decoder = decoder
         self.check = check
-        self._numbers = range(len(files.places))
-
-    @property
-    def num_shards(self) -> int:
-        return len(self._numbers)
-
-    def shard(self, num_shards: int, index: int) -> ExampleStream:
-        part = copy.copy(self)
-        part._numbers = share_of(self._numbers, num_shards, index)
-        return part
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         return _ExampleIterator(self, ShardProgress(torchs_part(self._numbers), len(self.files.places), state))
