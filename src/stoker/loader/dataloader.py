@@ -571,6 +571,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             trace: file for the timeline of the loop and the workers, as Chrome JSON for ui.perfetto.dev.
 
         Raises:
+            TypeError: `batches` or `replay` is no integer.
             ValueError: `batches` is less than 1, or `replay` less than 0.
             OSError: `trace` cannot be written.
         """

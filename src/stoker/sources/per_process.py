@@ -15,11 +15,6 @@ MOST_OPEN = 64
 """Files that `OpenFiles` holds open. Processes may have 1,024 descriptors, and a loader's workers have others."""
 
 
-def _keep(handle: Any, keep: Any = ctypes.pythonapi.Py_IncRef, as_object: Any = ctypes.py_object) -> None:
-    """Adds a reference to `handle`, so that it is never finalised."""
-    keep(as_object(handle))
-
-
 class PerProcess(Generic[T]):
     """A handle that each process opens for itself when it first asks.
 
@@ -71,16 +66,12 @@ class PerProcess(Generic[T]):
             self._closes(handle)
 
     # At interpreter exit, module globals may be None already.
-    def __del__(
-        self,
-        keep: Callable[[Any], None] = ctypes.pythonapi.Py_IncRef,
-        as_object: Callable[[Any], Any] = ctypes.py_object,
-    ) -> None:
+    def __del__(self, keep: Any = ctypes.pythonapi.Py_IncRef, as_object: Any = ctypes.py_object) -> None:
         if "_by_process" in self.__dict__:
             self.close()
             if self._keeps_inherited:  # it is not closed by its own finaliser either, at the end of the process
                 for inherited in self._by_process.values():
-                    keep(inherited)
+                    keep(as_object(inherited))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_process": {}}

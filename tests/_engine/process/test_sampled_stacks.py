@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,30 +42,51 @@ def test_threads_that_are_no_work_are_not_counted(sampler: StackSampler) -> None
     thread = threading.Thread(target=waits)
     thread.start()
     begun.wait()
-    sampler._folded(None)
-    assert sampler.read() == ()
-    over.set()
+    with unit(over) as counted:  # once this is seen, the other thread was looked at too
+        seen(sampler, lambda one: counted in one.stack)
+        found = sampler.read()
     thread.join()
+    assert not any("waits" in one.stack for one in found if counted not in one.stack)
 
 
-def test_a_stack_begins_below_the_engine(sampler: StackSampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this test's functions, `run` is made the engine's."""
-    code = compile("def run(function):\n    function()", sampled_stacks.__file__, "exec")
+@contextlib.contextmanager
+def unit(over: threading.Event, depth: int = 0) -> Iterator[str]:
+    """Runs a function below one that is made the engine's, `depth` calls deep, until the end of the block."""
     names: dict[str, Callable[[Callable[[], object]], object]] = {}
-    exec(code, names)
-    over = threading.Event()
+    exec(compile("def run(function):\n    function()", sampled_stacks.__file__, "exec"), names)
 
-    def waits() -> None:
-        over.wait()
+    def sample(deeper: int = depth) -> None:
+        if deeper:
+            sample(deeper - 1)
+        else:
+            over.wait()
 
-    thread = threading.Thread(target=names["run"], args=(waits,))
+    thread = threading.Thread(target=names["run"], args=(sample,))
     thread.start()
-    found = seen(sampler, lambda one: "waits" in one.stack)
+    yield "unit.sample (test_sampled_stacks.py:"
     over.set()
     thread.join()
-    first, *_ = found.stack.split(";")
-    assert first.startswith("test_a_stack_begins_below_the_engine.waits (test_sampled_stacks.py:")
-    assert found.times >= 1
+
+
+def test_a_stack_begins_below_the_engine(sampler: StackSampler) -> None:
+    with unit(threading.Event()) as begin:
+        found = seen(sampler, lambda one: begin in one.stack)
+    assert found.stack.startswith(begin) and found.times >= 1
+
+
+def test_a_deep_stack_keeps_its_outer_functions(sampler: StackSampler) -> None:
+    with unit(threading.Event(), 2 * sampled_stacks.DEEPEST) as begin:
+        found = seen(sampler, lambda one: begin in one.stack)
+    assert found.stack.count(";") == sampled_stacks.DEEPEST - 1
+    assert all(one.startswith(begin) for one in found.stack.split(";")), "the innermost function is wait()"
+
+
+def test_each_look_is_counted_once(sampler: StackSampler) -> None:
+    with unit(threading.Event()) as begin:
+        seen(sampler, lambda one: begin in one.stack)
+        sampler.end()
+    sampler.read()
+    assert sampler.read() == ()
 
 
 class Slow(Dataset[np.ndarray]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from stoker import DataLoader
 from stoker.loader._profile import profile_trace
+from stoker.loader.record import record_of
 
 SIZE, BATCH = 24, 4
 BACKENDS = [
@@ -104,3 +106,24 @@ def test_profile_that_is_left_writes_its_trace(tmp_path: Path) -> None:
 def test_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         DataLoader(Rows(), BATCH).profile(trace=os.fspath(tmp_path / "nowhere" / "trace.json"))
+
+
+def test_epoch_without_a_batch_has_a_trace_without_batches(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    assert list(DataLoader([], BATCH).profile(trace=path)) == []
+    assert [e["name"] for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"] == []
+
+
+def test_trace_that_cannot_be_written_leaves_the_loader_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(profile_trace.ProfileTrace, "write", full)
+    loader = DataLoader(Rows(), BATCH, output="numpy")
+    profile = loader.profile(trace=tmp_path / "trace.json", stacks=True)
+    with pytest.raises(OSError, match="No space left"):
+        list(profile)
+    assert (record_of(loader).timing_sink, record_of(loader).sampled) == (None, False)
+    assert profile.result.batches == SIZE // BATCH

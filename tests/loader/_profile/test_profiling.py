@@ -310,3 +310,18 @@ def test_workers_of_a_gpu_loop_are_waited_for(monkeypatch: pytest.MonkeyPatch) -
     result = loader_of().profile(4, step=lambda batch: None, replay=2)
     assert len(waits) == 2 and result.held is not None and result.held.seconds >= 0.02
     assert result.step.seconds >= 0.02 > result.step.longest
+
+
+def test_profiles_closed_in_the_order_of_opening_leave_nothing() -> None:
+    loader = loader_of()
+    first, second = loader.profile(), loader.profile()
+    next(first), next(second)
+    first.close()
+    second.close()
+    assert record_of(loader).timing_sink is None
+
+
+@pytest.mark.parametrize("arguments", [{"batches": 2.5}, {"batches": "3"}, {"batches": 3, "replay": 1.5}])
+def test_numbers_that_are_no_integers_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="integer"):
+        loader_of().profile(**arguments)

@@ -15,8 +15,8 @@ INTERVAL = 0.01
 DEEPEST = 64
 """Functions of a stack that are kept: the outermost ones."""
 
-_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OURS = _ENGINE + os.sep, os.path.join(os.path.dirname(_ENGINE), "_job") + os.sep
+_STOKER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_OURS = tuple(os.path.join(_STOKER, part) + os.sep for part in ("_engine", "_job", "_random"))
 
 
 class StackSampler:

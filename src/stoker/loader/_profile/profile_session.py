@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from stoker._engine.timings import BatchTimings
+from stoker._engine.timings import BatchTimings, TimingSink
 from stoker._job.timed_steps import StepTimes
 from stoker.loader._profile.batch_sums import BatchSums
 from stoker.loader._profile.profile_trace import ProfileTrace
@@ -81,11 +81,20 @@ class ProfileSession:
         if not self._is_on or os.getpid() != self._owner:
             return
         self._is_on = False
-        self.sum_up()
+        try:
+            self.sum_up()
+        finally:
+            if self._record.timing_sink == self._take:
+                self._record.timing_sink, self._record.sampled = self._before(), False
+            if self._steps is not None:
+                self._steps.end()
+            self._end_workers()
         if self._trace is not None:
             self._trace.write()
-        if self._record.timing_sink == self._take:
-            self._record.timing_sink, self._record.sampled = self._outer, False
-        if self._steps is not None:
-            self._steps.end()
-        self._end_workers()
+
+    def _before(self) -> TimingSink | None:
+        """Returns the sink to put back: the one before this session, without those of sessions that ended meanwhile."""
+        sink = self._outer
+        while isinstance(session := getattr(sink, "__self__", None), ProfileSession) and not session._is_on:
+            sink = session._outer
+        return sink

@@ -85,8 +85,8 @@ class ProfileTrace:
             yield {"pid": pid, **{name: value for name, value in event.items() if name != "end"}, "ts": begin, **whole}
 
     def _loop(self) -> Iterator[dict[str, Any]]:
-        following = [times.asked for times in self._batches[1:]] + [self._ended]
-        for times, asked in zip(self._batches, following, strict=True):
+        following = [*(times.asked for times in self._batches[1:]), self._ended]
+        for times, asked in zip(self._batches, following, strict=False):  # without a batch, there is one more
             got = times.asked + times.waited
             yield _span(LOOP, f"wait for batch {times.batch}", times.asked, got, samples=times.samples)
             if asked is not None and asked > got:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import weakref
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class Profiling:
         trace: the file for the timeline; None for none.
 
     Raises:
+        TypeError: one of these is no integer.
         ValueError: `batches` is less than 1, or `replay` less than 0.
         OSError: `trace` cannot be written.
     """
@@ -49,6 +51,8 @@ class Profiling:
         stacks: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
+        batches = None if batches is None else operator.index(batches)
+        replay = None if replay is None else operator.index(replay)
         if batches is not None and batches < 1:
             raise ValueError(f"profile(batches={batches}): at least 1 is needed, or None for the whole epoch")
         if replay is not None and replay < 0:
