@@ -22,6 +22,8 @@ from stoker.sources.urls import is_remote, shown
 
 _ALIGNED = 64
 _CANNOT_WRITE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+_CANNOT_WRITE |= {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.EISDIR}
+"""The folder or the name does not take a file."""
 _log = logging.getLogger("stoker")
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -38,20 +40,28 @@ def index_place(path: str, suffix: str, folder: str | os.PathLike[str] | None = 
     if folder is None and not is_remote(path):
         return path + suffix
     if folder is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        folder = os.path.join(cache, "stoker", "indexes")
+        folder = index_cache()
     place = shown(path) if is_remote(path) else os.path.abspath(path)
     digest = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
     return os.path.join(folder, f"{place.rpartition('/')[2]}.{digest}{suffix}")
 
 
-def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> None:
+def index_cache() -> str:
+    """Returns the user's cache folder for indexes that cannot lie beside their files."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "stoker", "indexes")
+
+
+def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> bool:
     """Writes an index to a file, whole or not at all. Where the folder cannot be written, none is written.
 
     Args:
         path: of the file. Its folder is created if there is none.
         identity: plain values that identify the data and the way in which it was indexed.
         columns: the index.
+
+    Returns:
+        Whether it was written.
 
     Raises:
         OSError: it cannot be written for another reason; no partial file is left.
@@ -72,6 +82,8 @@ def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> 
         if not isinstance(error, OSError) or error.errno not in _CANNOT_WRITE:
             raise
         _log.info("the index %s cannot be written: it lives in memory, and is made anew the next time", path)
+        return False
+    return True
 
 
 def load_index(path: str, identity: dict[str, Any]) -> list[Integers] | None:

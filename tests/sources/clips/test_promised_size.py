@@ -15,6 +15,7 @@ EBML = bytes.fromhex("1a45dfa3") + b"\x81\x00" + bytes.fromhex("18538067")
     [
         (b"RIFF" + (1000).to_bytes(4, "little") + b"WAVE", 1007),
         (b"RIFF" + b"\xff" * 4 + b"WAVE", None),
+        (b"FORM" + (1000).to_bytes(4, "big") + b"AIFF", 1007),
         (EBML + b"\x85", 16),
         (EBML + b"\x40\x05", 17),
         (EBML + b"\x01\0\0\0\0\0\x01\0", 18 + 256),
@@ -35,6 +36,7 @@ def test_whole_files_are_as_large_as_they_promise(tmp_path: Path) -> None:
     pytest.importorskip("av")
     for path in [
         write_audio(tmp_path / "a.wav"),
+        write_audio(tmp_path / "a.aiff"),
         write_video(tmp_path / "a.mkv"),
         write_video(tmp_path / "a.avi", codec="mpeg4"),
     ]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +13,13 @@ from stoker._random.sample_rng import sample_rng
 from stoker.errors import ClipLengthError, MediaFileError, MissingExtraError
 from stoker.sources.clips.clips_of_files import ClipsOfFiles
 from stoker.sources.clips.cut import Cut
+from stoker.sources.clips.mp3_frames import length_without_header
 from stoker.sources.clips.promised_size import check_is_whole
 from stoker.sources.places import Place
 from stoker.sources.storage import LocalFile
+
+_MOST_FRAMES = 8192
+"""Frames for each byte of a file above which its header is wrong: silence takes more in each format."""
 
 
 class AudioClips(ClipsOfFiles):
@@ -85,12 +90,12 @@ class AudioClips(ClipsOfFiles):
         super().__init__(files, labels, Cut.checked(seconds, hop, random, short), transform)
 
     def _count(self, path: str) -> int:
-        with _opened(path) as file:
-            return self._cut.count(file.frames, file.samplerate)
+        with _opened(path) as (file, total):
+            return self._cut.count(total, file.samplerate)
 
     def _read(self, path: str, number: int) -> dict[str, Any]:
-        with _opened(path) as file:
-            rate, total = file.samplerate, file.frames
+        with _opened(path) as (file, total):
+            rate = file.samplerate
             if not total:
                 raise MediaFileError(f"{path} holds no frame of audio: was it written completely?")
             length = self._cut.length(total, rate)
@@ -117,8 +122,8 @@ class AudioClips(ClipsOfFiles):
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """Opens an audio file, and names it in the errors of the library.
+def _opened(path: str) -> Iterator[tuple[Any, int]]:
+    """Opens an audio file, finds its number of frames, and names the file in the errors of the library.
 
     Raises:
         MediaFileError: the file is empty, truncated, damaged, or holds no audio that the library knows.
@@ -130,8 +135,17 @@ def _opened(path: str) -> Iterator[Any]:
         raise MediaFileError(f"{path} is empty: was it written or copied completely?")
     check_is_whole(path, size)
     try:
-        with soundfile.SoundFile(path) as file:
-            yield file
+        with soundfile.SoundFile(os.fsencode(path)) as file:
+            counted = length_without_header(path) if file.format == "MP3" else None
+            frames = file.frames if counted is None else counted
+            if not 0 <= frames <= _MOST_FRAMES * size or counted == 0:
+                copy = "-c copy " if file.format == "MP3" else ""
+                raise MediaFileError(
+                    f"{path} does not say how long it is ({frames:,} frames in {size:,} bytes), as files written "
+                    "into a pipe, or MP3 files of a variable bit rate without their header. Write it anew: "
+                    f"`ffmpeg -i in.{file.format.lower()} {copy}out.{file.format.lower()}`."
+                )
+            yield file, frames
     except soundfile.SoundFileError as error:
         raise MediaFileError(
             f"{path} ({size:,} bytes) cannot be read: {_said(error)}. Is it an audio file, and was it written and "

@@ -1,9 +1,8 @@
 """The frame index: the times of the frames of a video, and its key frames, kept in a file beside it.
 
 It is made by reading the packets, without decoding them. Its columns are the times of the frames in the order of
-display, the times of the key frames, the decoding times of these (where a container seeks by them), and four numbers:
-the time at which the last frame ends, seconds per tick as numerator and denominator, and the number of the stream.
-Times are ticks of the stream.
+display, the times of the key frames, the decoding times of these (where a container seeks by them), and three numbers:
+the time at which the last frame ends, and seconds per tick as numerator and denominator. Times are ticks of the stream.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import FileChangedError, MediaFileError
-from stoker.sources.clips.open_container import first_video, opened_container
+from stoker.sources.clips.open_container import first_video, named_errors, opened_container
 from stoker.sources.clips.promised_size import check_is_whole
-from stoker.sources.index_file import Integers, load_index, save_index
+from stoker.sources.index_file import Integers, index_cache, index_place, load_index, save_index
 from stoker.sources.storage import LocalFile, Version
 
-_FORMAT = "stoker frames 1"
+_SUFFIX = ".frames.index"
+_FORMAT = "stoker frames 2"
 
 
 class FrameTimes(NamedTuple):
@@ -30,7 +30,6 @@ class FrameTimes(NamedTuple):
         key_decoding: the decoding times of the key frames: int64.
         end: of the last frame.
         rate: ticks in a second.
-        stream: the number of the stream in its file.
         version: of the file.
     """
 
@@ -39,7 +38,6 @@ class FrameTimes(NamedTuple):
     key_decoding: Integers
     end: int
     rate: float
-    stream: int
     version: Version
 
     @property
@@ -54,7 +52,9 @@ class FrameTimes(NamedTuple):
 
 
 def frame_times(path: str) -> FrameTimes:
-    """Returns the index of a video: the one beside it, or a new one, which is written there if the folder allows it.
+    """Returns the index of a video: the one that is kept, or a new one.
+
+    It is kept beside the file, or in the user's cache folder where the file's own cannot be written.
 
     Raises:
         MediaFileError: the file is truncated, damaged, or holds no video whose frames have times.
@@ -62,16 +62,18 @@ def frame_times(path: str) -> FrameTimes:
         OSError: it cannot be read.
     """
     version = LocalFile(path).version
-    place, identity = f"{path}.frames.index", {"format": _FORMAT, **version._asdict()}
-    found = load_index(place, identity)
-    if found is None or len(found) != 4 or len(found[3]) != 4:
+    identity = {"format": _FORMAT, **version._asdict()}
+    beside, cached = index_place(path, _SUFFIX), index_place(path, _SUFFIX, index_cache())
+    found = load_index(beside, identity) or load_index(cached, identity)
+    if found is None or len(found) != 4 or len(found[3]) != 3:
         found = _scanned(path)
         check_is_whole(path, version.size)
         if LocalFile(path).version != version:
             raise FileChangedError(f"{path} was written to while its frames were indexed: index it when it is complete")
-        save_index(place, identity, found)
-    frames, keys, key_decoding, (end, numerator, denominator, stream) = found
-    return FrameTimes(frames, keys, key_decoding, int(end), int(denominator) / int(numerator), int(stream), version)
+        if not save_index(beside, identity, found):
+            save_index(cached, identity, found)
+    frames, keys, key_decoding, (end, numerator, denominator) = found
+    return FrameTimes(frames, keys, key_decoding, int(end), int(denominator) / int(numerator), version)
 
 
 def _scanned(path: str) -> list[Integers]:
@@ -79,13 +81,15 @@ def _scanned(path: str) -> list[Integers]:
     frames: list[int] = []
     keys: list[tuple[int, int]] = []
     end, packets = 0, 0
-    with opened_container(path) as container:
+    with opened_container(path) as container, named_errors(path, "cannot be read to its end"):
         stream = first_video(container, path)
         for packet in container.demux(stream):
             if not packet.size:
                 continue
             packets += 1
-            if packet.is_discard:  # decoded for others, not shown
+            if packet.is_keyframe and packet.pts is not None:  # decoding begins at one that is not shown too
+                keys.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
+            if packet.is_discard:  # decoded for others, not shown: an edit list begins later
                 continue
             if packet.pts is None:
                 raise MediaFileError(
@@ -94,11 +98,8 @@ def _scanned(path: str) -> list[Integers]:
                 )
             frames.append(packet.pts)
             end = max(end, packet.pts + (packet.duration or 0))
-            if packet.is_keyframe:
-                keys.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
         _check_frames(path, container, stream, packets)
         base = stream.time_base
-        number = stream.index
     if not frames or not keys:
         raise MediaFileError(f"{path} holds no frame that can be decoded: was it written and copied completely?")
     times = np.unique(np.array(frames, np.int64))
@@ -106,13 +107,17 @@ def _scanned(path: str) -> list[Integers]:
     if end <= times[-1]:  # no packet states its duration
         end = int(times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1)))
     columns = np.array(sorted(keys), np.int64)
-    numbers = np.array([end, base.numerator, base.denominator, number], np.int64)
+    numbers = np.array([end, base.numerator, base.denominator], np.int64)
     return [times, columns[:, 0].copy(), columns[:, 1].copy(), numbers]
 
 
 def _check_frames(path: str, container: Any, stream: Any, packets: int) -> None:
-    """Compares the packets with those that the header of an MP4 file promises: the library ends where the file does."""
-    if "mp4" in container.format.name and packets < stream.frames:
+    """Compares the packets with those that the tables of an MP4 file promise: the library ends where the file does.
+
+    The tables leave out what an edit list cuts away, and hold those of all fragments.
+    """
+    promised = len(stream.index_entries)
+    if "mp4" in container.format.name and packets < promised:
         raise MediaFileError(
-            f"{path} is truncated: it has {packets:,} of the {stream.frames:,} frames that its header promises"
+            f"{path} is truncated: it has {packets:,} of the {promised:,} frames that its tables promise"
         )

@@ -12,7 +12,7 @@ _HEAD = 4096
 
 
 def check_is_whole(path: str, size: int) -> None:
-    """Compares the size of a file with what its header promises, in WAV, AVI, Matroska and WebM files.
+    """Compares the size of a file with what its header promises, in WAV, AIFF, AVI, Matroska and WebM files.
 
     Raises:
         MediaFileError: the file is smaller.
@@ -33,6 +33,8 @@ def promised_size(head: bytes) -> int | None:
     if head[:4] == b"RIFF":
         length = int.from_bytes(head[4:8], "little")
         return 7 + length if length < _UNKNOWN_RIFF else None  # 8, and some programs leave out the last byte of padding
+    if head[:4] == b"FORM":  # AIFF
+        return 7 + int.from_bytes(head[4:8], "big")
     if head[:4] == _EBML:
         length, place = _number(head, 4)
         place += length
