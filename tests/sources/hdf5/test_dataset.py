@@ -145,8 +145,12 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         HDF5Dataset(path, keys="images")
     with pytest.raises(ValueError, match="keys is an empty list"):
         HDF5Dataset(path, keys=[])
-    with pytest.raises(ValueError, match="threads should be 1 or more"):
+    with pytest.raises(ValueError, match="threads is 0, expected at least 1"):
         HDF5Dataset(path, threads=0)
+    with pytest.raises(TypeError, match="threads is '2', expected an integer"):
+        HDF5Dataset(path, threads="2")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"keys is \[1\], expected names"):
+        HDF5Dataset(path, keys=[1])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="transform is a int"):
         HDF5Dataset(path, transform=3)  # type: ignore[arg-type]
     with h5py.File(tmp_path / "b.h5", "w") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,31 @@ def test_large_chunks_are_left_to_the_library(tmp_path: Path, monkeypatch: pytes
         file.create_dataset("x", data=numbers("<i4", (50, 5)), chunks=(20, 5), compression="gzip")
     monkeypatch.setattr("stoker.sources.hdf5.rows.CACHE", 300)
     assert isinstance(check(tmp_path / "a.h5")._process.get()._rows[0], LibraryRows)
+
+
+def test_external_links_lead_to_the_other_file(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["y"] = np.arange(400.0).reshape(100, 4)
+        file.create_dataset("z", data=np.arange(400.0).reshape(100, 4), chunks=(10, 4), compression="gzip")
+    with h5py.File(tmp_path / "main.h5", "w") as file:
+        file["front"] = np.full((100, 8), -5.0)
+        file["y"] = h5py.ExternalLink("other.h5", "/y")
+        file["z"] = h5py.ExternalLink("other.h5", "/z")
+        file["front again"] = h5py.SoftLink("/front")
+    row = HDF5Dataset(tmp_path / "main.h5", keys=["y", "z", "front again"])[3]
+    assert row["y"].tolist() == row["z"].tolist() == [12, 13, 14, 15] and row["front again"].tolist() == [-5] * 8
+
+
+def test_data_of_which_nothing_was_written_are_fill_values(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (8, 4), "f4", chunks=(4, 4), compression="gzip", fillvalue=3)
+    check(tmp_path / "a.h5")
+
+
+def test_chunk_of_another_size_is_left_to_the_library(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        table = file.create_dataset("x", (8, 4), "f4", chunks=(4, 4), compression="gzip")
+        table[...] = 1
+        table.id.write_direct_chunk((0, 0), zlib.compress(bytes(12)))
+    raw = raw_of(HDF5Dataset(tmp_path / "a.h5"))
+    assert raw.block(0, 4) is None and raw.block(4, 8).tolist() == [[1] * 4] * 4

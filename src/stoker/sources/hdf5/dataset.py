@@ -11,7 +11,7 @@ import numpy as np
 
 from stoker._worker_info import get_worker_info
 from stoker.datasets.base import Dataset
-from stoker.datasets.combining import absolute
+from stoker.datasets.combining import absolute, positive
 from stoker.datasets.gather import Indices, inside, row_layout
 from stoker.errors import FileChangedError, HDF5Error, MissingKeyError, StokerError
 from stoker.sources.arrays.mapped_rows import MappedFile
@@ -53,7 +53,8 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
 
     Args:
         path: of the file.
-        keys: the HDF5 datasets to read, in the order of the sample. None for all that the file holds.
+        keys: the HDF5 datasets to read, in the order of the sample. None for all
+            that lie in its groups; of several hard links to one, one. Soft and external links are named here.
         transform: a function of the dict, whose result is the sample. Batches are then not gathered.
         threads: that decompress gzip chunks of a batch at once, in each worker process. They end with the batch.
             Without worker processes there are none.
@@ -89,12 +90,13 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
     ) -> None:
         if isinstance(keys, str):
             raise TypeError(f"keys is a text, {keys!r}, expected a list of names: [{keys!r}]")
+        if keys is not None and not all(isinstance(key, str) for key in keys):
+            raise TypeError(f"keys is {list(keys)!r}, expected names")
         if keys is not None and not keys:
             raise ValueError("keys is an empty list: name at least one dataset, or leave it out to read all")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        if threads < 1:
-            raise ValueError(f"threads should be 1 or more, but got {threads!r}")
+        threads = positive(threads, "threads")
         self.path = os.fspath(path)
         self._threads = threads
         self._made_in = os.getpid()

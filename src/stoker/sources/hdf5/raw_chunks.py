@@ -78,7 +78,7 @@ class RawChunks:
 
 def can_be_read_raw(table: Any) -> bool:
     """Returns whether `RawChunks` reads an `h5py.Dataset`: its bytes are its numbers, and its filters are known."""
-    if not table.chunks:
+    if not table.chunks or not table.id.get_storage_size():  # h5py fails at a chunk of data that nobody wrote
         return False
     filters, width = _filters(table), table.dtype.itemsize
     is_known = [kind for kind, _ in filters] == [_DEFLATE] or (

@@ -184,7 +184,7 @@ def rows_of(file: Any, name: str, cache: ChunkCache, mapped: Callable[[], Mapped
         return ReferenceRows(name, table)
     if table.dtype.hasobject or table.dtype.subdtype is not None:
         return LibraryRows(table, None)
-    if is_in_one_piece(table):
+    if table.file == file and is_in_one_piece(table):  # an external link leads to another file
         return SharedMapRows(table, mapped())
     if table.chunks and block_bytes(table) <= CACHE // 2:
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
