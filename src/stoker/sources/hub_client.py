@@ -152,10 +152,10 @@ def _read_at(options: Options, wanted: Sequence[Request], addresses: dict[str, s
             data = object_client.read_many(options.of_web(_token(options) if on_hub else None), requests)
         except (FileNotFoundError, FileChangedError, ObjectStoreError) as error:
             raise type(error)(_told(error, addresses)) from None
-        except PermissionError as error:
+        except PermissionError:
             raise PermissionError(
-                f"{_told(error, addresses).partition(':')[0]}: access was refused where the Hub says that the file "
-                f"lies ({shown(requests[0][0])})"
+                f"{shown(wanted[numbers[0]][0])}: access was refused where the Hub says that the file lies "
+                f"({shown(requests[0][0])})"
             ) from None
         for number, one in zip(numbers, data, strict=True):
             found[number] = one
@@ -313,7 +313,7 @@ def _endpoint(options: Options) -> str:
 def _token(options: Options) -> str | None:
     """Returns the token that is given, else that of the environment or of `hf auth login`."""
     given = options.hub_token
-    if given is None:
+    if given is None or given is True:  # as in huggingface_hub
         from huggingface_hub import get_token
 
         given = get_token()

@@ -114,9 +114,7 @@ def test_epoch_without_a_batch_has_a_trace_without_batches(tmp_path: Path) -> No
     assert [e["name"] for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"] == []
 
 
-def test_trace_that_cannot_be_written_leaves_the_loader_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_trace_leaves_the_loader_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

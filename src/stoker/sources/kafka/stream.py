@@ -13,8 +13,9 @@ from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import KafkaError, RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
 from stoker.sources.kafka.client_config import KafkaConfig
+from stoker.sources.kafka.commit import commit_offsets
 from stoker.sources.kafka.cursor import PartitionCursor, SavedPlace
-from stoker.sources.kafka.group_offsets import commit_offsets, offsets_in
+from stoker.sources.kafka.group_offsets import offsets_in
 from stoker.sources.kafka.listing import PartitionRange, partitions_of
 from stoker.sources.kafka.reader import KafkaRecords, Record
 from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
@@ -122,8 +123,11 @@ class KafkaStream(Stream[Any]):
         some above it may have been given too: who begins at the group's offsets gets those twice, and misses none.
         Partitions that the states do not name keep their offsets. An older state sets the group back.
 
+        A loader's state from before each worker has given a batch holds no place of the others. Loaded after a later
+        commit, it misses their records before that commit.
+
         Call it after a checkpoint was saved, in the process that has the states. It starts a clean interpreter, which
-        takes a few tenths of a second; this process makes no client.
+        takes half a second or more; this process makes no client.
 
         Args:
             states: `state_dict()` of the loader, or of the stream. With several ranks, those of all ranks at one step.
