@@ -504,11 +504,12 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         return Report.of(record.ledger, memory, text)
 
     def progress(self, name: str = "batches") -> Iterator[Any]:
-        """Returns an iterator over the next epoch that draws a bar on stderr. Needs rich or tqdm: `stoker[cli]`.
+        """Returns an iterator over the next epoch that draws a bar on stderr, or in a notebook's cell.
 
         The bar shows batches, samples/s, the share of time waited for batches, and the time left; on a terminal of
         fewer than some 80 columns, the figures alone. It begins at the batch at which a loaded state resumes, and is
-        closed at the end, by `break` and by exceptions. The epoch begins at the first `next()`.
+        closed at the end, by `break` and by exceptions. The epoch begins at the first `next()`. Outside of notebooks it
+        needs rich or tqdm: `stoker[cli]`.
 
         Args:
             name: the text in front of the bar.

@@ -92,7 +92,7 @@ def test_bar_of_a_resumed_loader_starts_at_its_place(bars):
 
 
 def test_progress_without_rich_and_tqdm_names_the_extra(monkeypatch):
-    for name in ("rich.progress", "tqdm.auto"):
+    for name in ("rich.progress", "tqdm"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stoker\[cli\]'"):
         loader_of().progress()

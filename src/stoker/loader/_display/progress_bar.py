@@ -1,4 +1,4 @@
-"""`DataLoader.progress`: a bar for an epoch, drawn by rich, or else by tqdm."""
+"""`DataLoader.progress`: a bar for an epoch, drawn by rich, or else by tqdm; in a notebook by IPython."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from stoker.errors import MissingExtraError
+from stoker.loader._display.notebook_bar import NotebookBar, in_notebook
 from stoker.loader.record import record_of
 
 _INTERVAL = 0.1
@@ -17,6 +18,8 @@ _WIDE = 75
 
 
 class _Bar(Protocol):
+    def __init__(self, name: str, total: int | None, at: int) -> None: ...
+
     def show(self, batches: int, text: str) -> None:
         """Draws the bar at a number of batches."""
 
@@ -61,10 +64,10 @@ class RichBar:
 
 
 class TqdmBar:
-    """A bar of tqdm, in notebooks a widget; the arguments are those of `RichBar`."""
+    """A bar of tqdm; the arguments are those of `RichBar`."""
 
     def __init__(self, name: str, total: int | None, at: int) -> None:
-        from tqdm.auto import tqdm
+        from tqdm import tqdm
 
         class Unwatched(tqdm):  # type: ignore[misc, unused-ignore]
             monitor_interval = 0  # no thread, for the same reason
@@ -79,7 +82,9 @@ class TqdmBar:
         self._bar.close()
 
 
-def _kind() -> type[RichBar] | type[TqdmBar]:
+def _kind() -> type[_Bar]:
+    if in_notebook():
+        return NotebookBar
     try:
         import rich.progress  # noqa: F401
     except ImportError:
@@ -87,7 +92,7 @@ def _kind() -> type[RichBar] | type[TqdmBar]:
     else:
         return RichBar
     try:
-        import tqdm.auto  # noqa: F401
+        import tqdm  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(
             "progress() needs rich or tqdm, and neither is installed: pip install 'stoker[cli]'"
@@ -100,7 +105,7 @@ def progress(loader: Any, name: str) -> Iterator[Any]:
     return _shown(loader, name, _kind())
 
 
-def _shown(loader: Any, name: str, kind: type[RichBar] | type[TqdmBar]) -> Iterator[Any]:
+def _shown(loader: Any, name: str, kind: type[_Bar]) -> Iterator[Any]:
     batches, record = iter(loader), record_of(loader)
     received = record.progress  # of this epoch, also if another one begins meanwhile
     bar: _Bar = kind(name, _length(loader), received.batches_done)
