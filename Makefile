@@ -86,7 +86,8 @@ test-long: $(VENV)/.demo $(VENV)/.test
 
 # For an hour and some gigabytes. Chromium is the system's: apt install chromium.
 full: test-long $(VENV)/.browser
-	$(BIN)/python -m pytest -m long tests/diagnostics tests/loader/_profile tests/images tests/faults $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m long tests/_engine tests/diagnostics tests/faults tests/images tests/pinned tests/sources \
+		$(PYTEST_ARGS)
 	$(BIN)/python scripts/frameworks_matrix.py build/full
 	$(if $(REPOSITORIES),$(BIN)/python scripts/published_scripts.py $(REPOSITORIES) build/published)
 

@@ -52,7 +52,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
     return found
 
 
-# Those that are long measure much as another does; test_rivals.py runs rows.py as well
+# Those that are not long are one of each kind; test_rivals.py runs rows.py as well
 @pytest.mark.parametrize(
     ("name", "case", "rivals"),
     [
@@ -62,7 +62,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ),
         ("overhead", "64 integers", ["stoker", "torch"]),
         ("start", "forked, a small", ["stoker", "torch, fork"]),
-        ("start", "import", ["stoker"]),
+        pytest.param("start", "import", ["stoker"], marks=pytest.mark.long),
         pytest.param(
             "rows",
             "trainer's process",
@@ -70,19 +70,21 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
             marks=pytest.mark.long,
         ),
         ("tokens", "tokens", ["stoker", "torch", "torch, 2 workers", "gather alone", "bare, own memory", "bare"]),
-        ("tokens", "Megatron", ["Megatron", "Megatron, bare"]),
-        ("arrays", "npz", ["stoker", "bare", "torch"]),
+        pytest.param("tokens", "Megatron", ["Megatron", "Megatron, bare"], marks=pytest.mark.long),
+        pytest.param("arrays", "npz", ["stoker", "bare", "torch"], marks=pytest.mark.long),
         ("dicts", "dicts, collation alone", ["stoker", "general", "torch"]),
-        ("ragged", "ragged texts, 2 workers", ["stoker", "torch"]),
-        ("streams", "noise, 2 workers", ["stoker", "stoker, seeding='worker'", "torch"]),
-        ("order_cost", "one worker, nothing drawn", ["stoker"]),
-        ("memory", "array of 1 GB, forked", ["stoker", "torch fork"]),
-        ("columns", "tuples", ["columns", "list"]),
+        pytest.param("ragged", "ragged texts, 2 workers", ["stoker", "torch"], marks=pytest.mark.long),
+        pytest.param(
+            "streams", "noise, 2 workers", ["stoker", "stoker, seeding='worker'", "torch"], marks=pytest.mark.long
+        ),
+        pytest.param("order_cost", "one worker, nothing drawn", ["stoker"], marks=pytest.mark.long),
+        pytest.param("memory", "array of 1 GB, forked", ["stoker", "torch fork"], marks=pytest.mark.long),
+        pytest.param("columns", "tuples", ["columns", "list"], marks=pytest.mark.long),
         ("small_shm", "", ["stoker", "torch"]),
         ("order", "10^10 samples, all", ["stoker", "torch", "torchdata"]),
         ("resume", "which both walk", ["stoker", "torchdata"]),
-        ("latency", "uneven", ["stoker", "torch", "bare"]),
-        ("where", "ready batches", ["stoker", "stoker, hot"]),
+        pytest.param("latency", "uneven", ["stoker", "torch", "bare"], marks=pytest.mark.long),
+        pytest.param("where", "ready batches", ["stoker", "stoker, hot"], marks=pytest.mark.long),
     ],
 )
 def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_rival_gives_the_samples_in_another_order(modules: Any, rival: str) ->
     assert sorted(seen) == list(range(20)) != seen
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "arguments"), [("rows", {"rows": 10_000}), ("dicts", {})])
 @pytest.mark.parametrize("rival", ["nodes", "Grain"])
 def test_a_rival_is_counted(name: str, arguments: dict[str, Any], rival: str) -> None:

@@ -15,7 +15,10 @@ from tests.faults.runs import BACKENDS, crashes, fates, faults_in, loader, plain
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 LENGTH = 40
-BACKENDS_HERE = [None, "one thread", "three threads", "one worker", "two workers", "clean workers"]
+BACKENDS_HERE = [
+    *(None, "one thread", "three threads", "one worker", "two workers"),
+    pytest.param("clean workers", marks=pytest.mark.long),  # seconds for each
+]
 BAD = {5: raises(OSError), 6: raises(SkipSample, "too dark"), 19: raises(ValueError), 30: raises(OSError)}
 
 

@@ -28,7 +28,7 @@ AFTER = 0.3
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]
 
 
-@pytest.fixture(params=["fork", "forkserver"])
+@pytest.fixture(params=["fork", pytest.param("forkserver", marks=pytest.mark.long)])
 def birth(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

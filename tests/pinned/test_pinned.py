@@ -131,7 +131,10 @@ def found(name: str, backend: str) -> dict[str, Any]:
 
 CASES = [(name, backend) for name in LOADERS for backend in RAN.get(name, BACKENDS)]
 # clean workers import what the process of all tests has imported: seconds for each
-MARKED = [pytest.param(*case, marks=[pytest.mark.slow] if case[1] == "forkserver" else []) for case in CASES]
+MARKED, RESUMED = (
+    [pytest.param(*case, marks=[mark] if case[1] == "forkserver" else []) for case in CASES]
+    for mark in (pytest.mark.slow, pytest.mark.long)
+)
 
 
 def key(name: str, backend: str) -> str:
@@ -150,7 +153,7 @@ def test_batches_and_states_are_those_of_before(name: str, backend: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore::stoker.errors.StokerWarning")
-@pytest.mark.parametrize(("name", "backend"), MARKED)
+@pytest.mark.parametrize(("name", "backend"), RESUMED)
 def test_states_of_before_are_resumed(name: str, backend: str) -> None:
     expected = json.loads(EXPECTED.read_text())[key(name, backend)]
     for number, state in expected["states"].items():
