@@ -161,6 +161,7 @@ USES: dict[str, Callable[[Image.Image], Any]] = {
     "resize to nothing": lambda image: image.resize((0, 4)).size,
     "resize by floats": lambda image: image.resize((4.5, 4)),  # type: ignore[arg-type]
     "resize with an unknown filter": lambda image: image.resize((4, 4), 99),
+    "no resize with an unknown filter": lambda image: image.resize(image.size, 99),
     "resize by an array": lambda image: image.resize(np.array([4, 5]), BILINEAR).tobytes(),
     "convert to nonsense": lambda image: image.convert("XYZ"),
     "convert with a palette": lambda image: image.convert("P", palette=Image.Palette.ADAPTIVE, colors=9).tobytes(),
@@ -198,6 +199,26 @@ def result_of(use: Step, image: Image.Image) -> Any:
         return use(image)
     except Exception as error:
         return type(error), str(error)
+
+
+PAINTED: dict[str, Callable[[Image.Image], Any]] = {
+    "paste": lambda image: image.paste(3, (2, 2, 9, 9)),
+    "putpixel": lambda image: image.putpixel((1, 1), 200 if image.mode == "L" else (200, 0, 0)),
+    "draw": lambda image: ImageDraw.Draw(image).rectangle((0, 0, 5, 5), fill=0),
+    "access": lambda image: image.load().__setitem__((0, 0), 5 if image.mode == "L" else (5, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("paint", PAINTED)
+def test_array_stays_when_its_image_is_painted(paint: str, mode: str) -> None:
+    for made in (lambda i: i, lambda i: i.copy(), lambda i: i.crop((1, 1, 30, 30)), lambda i: i.resize((20, 20))):
+        image, expected = (made(opened.convert(mode)) for opened in (images.open(DATA), plain()))
+        before = np.asarray(image)
+        PAINTED[paint](image)
+        PAINTED[paint](expected)
+        assert image.tobytes() == expected.tobytes()
+        assert before.tobytes() == made(plain().convert(mode)).tobytes()
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -216,3 +216,21 @@ def main(data, context):
 @pytest.mark.slow
 def test_spawned_workers_are_equal(same):
     same(SPAWNED, context="spawn", fresh=True)
+
+
+def clips_in_another_order(data):
+    import torch
+
+    class Clips(data.Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return torch.full((2, 32, 32, 3), float(index)).permute(0, 3, 1, 2)
+
+    batches = list(data.DataLoader(Clips(), batch_size=4, num_workers=2))
+    return [(batch.stride(), batch.view(len(batch), -1)) for batch in batches]
+
+
+def test_clips_from_workers_are_contiguous_in_each_batch(same):
+    same(clips_in_another_order)

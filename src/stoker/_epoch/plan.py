@@ -12,6 +12,7 @@ import numpy as np
 
 from stoker._engine.process_guard import tears
 from stoker._epoch.rank_slice import RankSlice
+from stoker._job.work import GivenBatch
 from stoker._random.generators import mix
 from stoker.errors import SamplerError, StateMismatchError
 from stoker.samplers.order import BatchOrder, Int64Array, Order
@@ -356,7 +357,7 @@ class StreamedPlan:
     def _walked(self) -> Step | None:
         for indices in self._sampler:
             if self._batched and not isinstance(indices, list):
-                indices = _as_list(indices)
+                indices = _as_batch(indices)
             worker = self._count % self._bound_to if self._bound_to else None
             step = Step(indices, self._position, worker, self._count)
             self._position += len(indices) if self._batched else 1
@@ -379,16 +380,18 @@ class StreamedPlan:
         return None
 
 
-def _as_list(batch: Any) -> list[Any]:
-    """Returns a batch of indices as a list, with Python's numbers from arrays and tensors."""
-    if hasattr(batch, "tolist"):
-        batch = batch.tolist()
-    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__"):
+def _as_batch(batch: Any) -> GivenBatch:
+    """Returns a batch of indices that is no list.
+
+    Raises:
+        SamplerError: it is no batch.
+    """
+    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__") or getattr(batch, "ndim", 1) == 0:
         raise SamplerError(
             f"the batch sampler yielded {batch!r}, which is no batch: each item must be a list of indices. "
             "Pass a sampler of single indices as `sampler=`, with a `batch_size`."
         )
-    return list(batch)
+    return GivenBatch(batch)
 
 
 class TurnPlan:

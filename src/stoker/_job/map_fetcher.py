@@ -193,16 +193,17 @@ class MapFetcher:
         Raises:
             BatchError: it did not return one sample for each index, and the number is checked.
         """
-        fetch_all: Callable[[list[Any]], Any] = self._fetch_all  # type: ignore[assignment]
+        fetch_all: Callable[[Any], Any] = self._fetch_all  # type: ignore[assignment]
+        given = getattr(work.indices, "given", indices)
         if not self._faults.knows_any:
             self._mark[ACTIVITY] = Activity.WHOLE
             try:
-                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(indices))
+                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(given))
             except Exception as error:
                 if not (self._faults.is_lenient or isinstance(error, SkipSample)):
                     raise
             else:
-                if self._counted and _count(whole) != len(indices):
+                if self._counted and not isinstance(given, Mapping) and _count(whole) != len(indices):
                     raise _miscounted(whole, len(indices), self._dataset)
                 return whole
         return self._carefully(work, seeds, indices, lambda index: fetch_all([index])[0])

@@ -141,11 +141,11 @@ def _are_alike(one: Guess, other: Guess) -> bool:
 
 def _print_of(sample: Any) -> int | None:
     others: list[Any] = []
-    mark = added(sample, 0, others)
     try:
+        mark = added(sample, 0, others)
         for other in others:  # of classes of which nothing is known: images, for instance
             mark = crc32(pickle.dumps(other, 5), mark)
-    except Exception:  # unpicklable samples cannot be compared
+    except Exception:  # samples that raise, or cannot be pickled, cannot be compared
         return None
     return mark
 

@@ -28,6 +28,24 @@ class Work(NamedTuple):
     order: int | None = None  # the number that a DataPipe's random numbers follow from
 
 
+class GivenBatch(list[Any]):
+    """The indices in a batch that a batch sampler gave as something else than a list.
+
+    As in torch, `__getitem__` gets what iterating over the batch gives (of an array of uint8, `np.uint8`), and
+    `__getitems__` the batch itself.
+
+    Attributes:
+        given: the batch.
+    """
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self.given = self if iter(given) is given else given  # an iterator has been read now
+
+    def __reduce__(self) -> Any:
+        return (list, (list(self),)) if self.given is self else (GivenBatch, (self.given,))
+
+
 @dataclass(frozen=True)
 class JobSettings:
     """The loader's settings that concern a worker."""

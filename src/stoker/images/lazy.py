@@ -11,7 +11,7 @@ import io
 import threading
 from typing import Any
 
-from stoker.images.kernel import bound
+from stoker.images.kernel import Pixels, bound
 from stoker.images.pillow import Image, JpegImagePlugin
 from stoker.images.plan import DecodePlan, Picture
 
@@ -28,10 +28,16 @@ def _plan_of(image: Image.Image) -> DecodePlan | None:
 def _settle(image: Image.Image) -> None:
     """Makes this an ordinary image, with pixels if there is a plan."""
     plan: DecodePlan | None = vars(image).get("_stoker_plan")
-    core = None if plan is None else Image.fromarray(plan.pixels()).im
+    core = None if plan is None else _core(plan.pixels())
     if core is not None and "_stoker_plan" in vars(image):  # another thread may have been first
         vars(image)[_CORE] = core
     _forget(image)
+
+
+def _core(pixels: Pixels) -> Any:
+    """Returns Pillow's memory with these pixels, of which arrays may have been given out."""
+    made = Image.fromarray(pixels)
+    return made.im.copy() if made.readonly else made.im  # of grey pixels, it would be their own memory
 
 
 def _forget(image: Image.Image) -> None:

@@ -22,6 +22,7 @@ PARTIAL_DECODES = 2
 from its pixels. Five crops of an image would else be five times the work."""
 
 FILTERS = {Image.Resampling.BILINEAR: jpeg.BILINEAR, Image.Resampling.BICUBIC: jpeg.BICUBIC}
+_KNOWN_FILTERS = frozenset(Image.Resampling)
 Box = tuple[int, int, int, int]
 
 
@@ -127,7 +128,7 @@ class DecodePlan:
 
     def resized(self, size: tuple[int, int], resample: int) -> DecodePlan | None:
         """Returns the plan of a resize; None for a second one, another filter, or sizes that Pillow refuses."""
-        if size == self.size:
+        if size == self.size and resample in _KNOWN_FILTERS:
             return self.copied()
         is_plain = len(size) == 2 and all(type(side) is int and 0 < side < 1 << 20 for side in size)
         if self.geometry.resized is not None or resample not in FILTERS or not is_plain:

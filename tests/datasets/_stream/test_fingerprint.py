@@ -125,3 +125,22 @@ def test_changed_samples_are_reported_to_the_listener() -> None:
 def test_fingerprints_need_no_listener() -> None:
     assert current.reading.on_other_samples is None
     same_again({"seen": 1, "first": 1}, {"seen": 3, "first": 2})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_samples_that_refuse_to_be_looked_at_are_left_out() -> None:
+    class Lazy(dict):
+        def items(self) -> Any:
+            raise AssertionError("torch calls no method of it")
+
+    class Raising:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError
+
+    assert fingerprint(Lazy(a=1)) != fingerprint(Lazy(a=2))
+    assert fingerprint(Raising()) == fingerprint(Raising())
+    assert fingerprint(10**5000) == fingerprint(10**5000) != fingerprint(10**5000 + 1)
+    assert fingerprint(Point) == fingerprint(Point)  # a class, whose __dict__ is no dict
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert isinstance(fingerprint((nested, 1)), int)

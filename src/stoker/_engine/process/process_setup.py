@@ -8,6 +8,8 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import NoReturn
 
 from stoker._engine.process import linux
@@ -19,8 +21,10 @@ def zygote() -> None:
     gc.freeze()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
+        handler = signal.getsignal(number)
+        if callable(handler):
+            _handlers[number] = handler
+            signal.signal(number, _ignored)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -31,6 +35,7 @@ def worker(number: int, zygote_pid: int, stacks: int, collecting: bool) -> None:
     """After a worker's birth."""
     linux.die_with_parent(zygote_pid)
     linux.name_process(f"stoker-{number}")
+    take_handlers()
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks, all_threads=True)  # writes the stacks after a crash
     gc.freeze()
@@ -38,6 +43,25 @@ def worker(number: int, zygote_pid: int, stacks: int, collecting: bool) -> None:
         gc.enable()
     one_thread()
 
+
+def take_handlers() -> None:
+    """Installs the program's signal handlers again, as a child of multiprocessing has them, for code of the user's.
+
+    Not those of signals that end programs: the trainer decides about its end, and then ends its workers.
+    """
+    for number, handler in _handlers.items():
+        if number not in _OF_THE_TRAINER:
+            signal.signal(number, handler)
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    """A handler that does nothing. Unlike SIG_IGN, it is not inherited by the programs that a sample starts."""
+
+
+_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+"""The program's handlers, which the zygote has set aside."""
+
+_OF_THE_TRAINER = {getattr(signal, name, 0) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")}
 
 STACKS_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 3)) - 3
 """Makes a worker write the Python stacks of its threads."""

@@ -27,7 +27,7 @@ from stoker.collate._compiled.node import Node
 from stoker.collate._leaves import batch_memory
 from stoker.collate._leaves.promotion import common_dtype
 from stoker.collate._leaves.stacking import NumpyLeaves
-from stoker.collate._leaves.tensors import is_plain
+from stoker.collate._leaves.tensors import in_order, is_plain
 
 _dtype_of = attrgetter("dtype")
 _INT64 = np.dtype(np.int64)
@@ -229,7 +229,7 @@ class Tensors(IncrementalLeaf):
         if out is not None:  # `stack` would convert other dtypes silently
             _fit(list(map(_dtype_of, checked)).count(self._dtype) == len(checked))
             return self._leaf(self._stack(checked, 0, out=out))
-        made = self._stack(checked, 0)
+        made = in_order(self._stack(checked, 0))
         _fit(made.dtype == self._dtype and not made.requires_grad)  # with `out`, `stack` refuses gradients itself
         return self._leaf(made)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stoker._worker_info import current
 from stoker.collate._leaves import batch_memory, mismatch
 from stoker.collate._leaves.batch_memory import Array
 from stoker.errors import BatchError, LeafTypeError
@@ -49,12 +50,20 @@ def stacked(batch: Sequence[Any]) -> torch.Tensor:
         with suppress(RuntimeError):
             return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
     try:
-        return torch.stack(batch, 0)  # type: ignore[arg-type]
+        return in_order(torch.stack(batch, 0))  # type: ignore[arg-type]
     except (RuntimeError, TypeError) as cause:
         explained = _explained(batch, cause)
         if explained is None:
             raise
         raise explained from cause
+
+
+def in_order(made: torch.Tensor) -> torch.Tensor:
+    """Returns a batch of `torch.stack` as torch's loader gives it: from a worker contiguous, without workers in the
+    memory format of its samples."""
+    if made.dim() < 5 or current.info is None or made.is_contiguous():
+        return made
+    return made.contiguous()
 
 
 def as_tensor(value: Any) -> torch.Tensor:

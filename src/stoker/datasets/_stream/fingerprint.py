@@ -7,6 +7,7 @@ without a sign of it.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -22,6 +23,8 @@ _ITEMS = 16
 """Items of a container, or elements of an array, that are checked, spread evenly over it."""
 _CHARACTERS = 1000
 _VALUES = 64
+_LONG = 1000
+"""Bits of an integer that is not converted to decimal digits: Python refuses 4,300 of them."""
 
 
 class Fingerprint:
@@ -42,7 +45,8 @@ class Fingerprint:
     def take(self, sample: Any, number: int) -> int:
         """Adds sample `number`, counted from 1; returns the number of the next sample to check."""
         if number >= self._next:
-            self.now = added(sample, self.now)
+            with suppress(Exception):  # an object of the user's that raises is left out, each time
+                self.now = added(sample, self.now)
             if number == 1:
                 self.first = self.now
             self._next = number + (1 if number < _ALL else _EVERY)
@@ -82,7 +86,9 @@ def added(sample: Any, mark: int, others: list[Any] | None = None) -> int:
         kind = type(value)
         if kind is str:
             mark = crc32(value[:_CHARACTERS].encode("utf-8", "surrogatepass"), mark)
-        elif kind is int or kind is float or kind is bool or value is None:
+        elif kind is int:
+            mark = crc32(b"%x" % value if value.bit_length() > _LONG else b"%d" % value, mark)
+        elif kind is float or kind is bool or value is None:
             mark = crc32(repr(value).encode(), mark)
         elif kind is bytes:
             mark = crc32(value[:_CHARACTERS], mark)
@@ -97,10 +103,11 @@ def added(sample: Any, mark: int, others: list[Any] | None = None) -> int:
         elif issubclass(kind, np.generic):
             mark = _array(np.asarray(value), mark)
         else:
-            fields = value if issubclass(kind, dict) else getattr(value, "__dict__", {})
-            if others is not None and not issubclass(kind, dict):
+            is_dict = issubclass(kind, dict)
+            items = dict.items(value) if is_dict else getattr(value, "__dict__", {}).items()  # not those of a subclass
+            if others is not None and not is_dict:
                 others.append(value)
-            for name, item in islice(fields.items(), _ITEMS):
+            for name, item in islice(items, _ITEMS):
                 values += (name, item)
             mark = crc32(kind.__qualname__.encode(), mark)
     return mark
@@ -118,4 +125,4 @@ def _tensor(value: Any, mark: int) -> int:
     try:
         return _array(value.detach().numpy(), mark)
     except Exception:  # a dtype that NumPy lacks, or a tensor on a device
-        return crc32(repr(tuple(value.shape)).encode(), mark)
+        return mark if value.is_nested else crc32(repr(tuple(value.shape)).encode(), mark)

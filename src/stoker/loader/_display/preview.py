@@ -138,6 +138,7 @@ def _child(work: Callable[[], bytes], reading: int, writing: int, trainer: int, 
         process_setup.zygote()  # nothing of the trainer's runs here: no handler, no finaliser, no collection
         linux.die_with_parent(trainer)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        process_setup.take_handlers()
         os.close(reading)
         process_setup.one_thread()
         data = pickle.dumps(_outcome(work))
