@@ -58,7 +58,7 @@ help:
 	@echo 'make test-slow   the examples, benchmarks and pages, run as programs, the fault matrix, and faults that take long'
 	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets, Ignite, and libraries with threads'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
-	@echo 'make full    everything that is too long for CI: test-long, a real browser, the frameworks in environments of their own'
+	@echo 'make full    everything that is too long for CI: test-long, a real browser, emulators of stores, the frameworks in environments of their own'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
 	@echo 'make lint    ruff, and mypy in its strict mode'

@@ -171,3 +171,14 @@ def test_cached_rows_are_read_from_the_disk(bucket: Bucket, faults: Faults, url:
         dataset = HDF5Dataset(url, **options)
         assert all(np.array_equal(dataset[index]["images"], IMAGES[index]) for index in range(ROWS))
     assert {method for method, _, _ in faults.requests()} <= {"HEAD"}
+
+
+@pytest.mark.parametrize("layout", ["in one piece", "gzip"])
+def test_local_file_is_read_through_a_cache(layout: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", layout)
+    dataset = HDF5Dataset(path, cache=tmp_path / "cache", cache_size=1 << 30)
+    assert all(np.array_equal(dataset[index]["images"], IMAGES[index]) for index in range(ROWS))
+    assert dataset.path == str(path) and any((tmp_path / "cache").rglob("*"))
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(FileChangedError, match=r"a\.h5"):
+        pickle.loads(pickle.dumps(dataset))[0]
