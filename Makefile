@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-frameworks test-long full soak bench bench-quick lint docs clean
+.PHONY: help demo test test-slow test-frameworks test-long full azurite soak bench bench-quick lint docs clean
 
 # Else each process, and the tests start thousands, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,7 +58,7 @@ help:
 	@echo 'make test-slow   the examples, benchmarks and pages, run as programs, the fault matrix, and faults that take long'
 	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets, Ignite, and libraries with threads'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
-	@echo 'make full    everything that is too long for CI: test-long, a real browser, the frameworks in environments of their own'
+	@echo 'make full    everything that is too long for CI: test-long, a real browser, emulators of stores, the frameworks in environments of their own'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
 	@echo 'make lint    ruff, and mypy in its strict mode'
@@ -85,9 +85,10 @@ test-long: $(VENV)/.demo $(VENV)/.test
 		tests/loader tests/_epoch tests/_state tests/_random tests/_job tests/_accounting tests/_autotune tests/samplers tests/datasets tests/_supervision tests/benchmarks $(PYTEST_ARGS)
 
 # For an hour and some gigabytes. Chromium is the system's: apt install chromium.
-full: test-long $(VENV)/.browser
+full: test-long $(VENV)/.browser $(VENV)/.test-full azurite
 	$(BIN)/python -m pytest -m long tests/_engine tests/diagnostics tests/faults tests/images tests/pinned tests/sources \
 		$(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m '' tests/sources/test_cloud_stores.py tests/sources/hdf5/test_raw_chunks.py $(PYTEST_ARGS)
 	$(BIN)/python scripts/frameworks_matrix.py build/full
 	$(if $(REPOSITORIES),$(BIN)/python scripts/published_scripts.py $(REPOSITORIES) build/published)
 
@@ -134,10 +135,16 @@ $(VENV)/.torchvision: $(VENV)/.torch
 	@touch $@
 
 # One environment, to which each command adds what it needs.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs $(VENV)/.browser: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(NATIVE)
+$(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs $(VENV)/.browser $(VENV)/.test-full: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(NATIVE)
 	@echo 'installing stoker[torch,$*] ...'
 	@$(PIP) -e '.[torch,$*]'
 	@touch $@
+
+# The emulator of Azure's store: build/azurite. Where npm is missing, tests that need it say so.
+azurite:
+	@[ -e build/azurite/node_modules/.bin/azurite-blob ] || \
+		npm install --prefix build/azurite --no-audit --no-fund --silent azurite || \
+		echo 'npm cannot install Azurite: tests of Azure are skipped. apt install npm'
 
 # The script knows by itself whether the photographs are complete.
 $(PHOTOS)/samples.sqlite: | $(VENV)/.demo

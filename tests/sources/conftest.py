@@ -9,6 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sources.cloud_emulators import (  # noqa: F401
+    azure_port,
+    container,
+    emulator,
+    google_bucket,
+    google_port,
+    no_store_named,
+)
 from tests.sources.hub_server import hub, hub_port  # noqa: F401
 from tests.sources.object_servers import bucket, faults, proxy_port, s3_port  # noqa: F401
 

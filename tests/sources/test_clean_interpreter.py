@@ -97,6 +97,17 @@ def test_pickle_and_fork_carry_none() -> None:
     assert interpreters.call(os.getpid) == process, "the child has left its parent's alone"
 
 
+def test_forked_copy_does_not_end_it() -> None:
+    interpreter = clean_interpreter._Interpreter()
+    child = os.fork()
+    if child == 0:
+        interpreter.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert interpreter.call(os.getppid, (), {}) == (True, os.getpid())
+    interpreter.close()
+
+
 def test_idle_one_ends_by_itself() -> None:
     interpreters = CleanInterpreters()
     interpreters.call(exec, f"import {clean_interpreter.__name__} as module; module.IDLE = 1")

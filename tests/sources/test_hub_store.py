@@ -85,6 +85,21 @@ def test_addresses_and_the_token(hub: Hub) -> None:
     assert "HEAD" in [method for _, method, *_ in hub.requests()], "a new address"
 
 
+def test_addresses_are_bounded(hub: Hub, client: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = hub.put({f"{number}": SMALL for number in range(6)})
+    monkeypatch.setattr(hub_client, "MOST_ADDRESSES", 3)
+    hub_client._ADDRESSES.close()
+
+    def asked(names: str) -> int:
+        hub.plan()
+        hub_client._addresses_of(client, [root + name for name in names])
+        return len(hub.requests())
+
+    assert [asked(name) for name in "012345"] == [1] * 6
+    assert [url.rpartition("/")[2] for _, url in hub_client._ADDRESSES.get()] == ["3", "4", "5"]
+    assert (asked("345"), asked("0"), asked("45"), asked("3")) == (0, 1, 0, 1), "the oldest one is forgotten"
+
+
 def test_given_token_overrides_that_of_the_environment(
     hub: Hub, client: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,18 +11,24 @@ import pytest
 from stoker.errors import PackError
 from stoker.packing.pack import pack
 from stoker.sources.arrays.dataset import ArrayDataset
-from stoker.sources.hdf5.dataset import HDF5Dataset
 from stoker.sources.image_folder import ImageFolder
 from stoker.sources.lmdb_dataset import LMDBDataset
 from stoker.sources.mds.dataset import MDSDataset
+from stoker.sources.sql.dataset import SQLDataset
 
 URL = "s3://user:secret@bucket/data?sig=secret"
 
 
-@pytest.mark.parametrize("kind", [HDF5Dataset, LMDBDataset, MDSDataset, ImageFolder, ArrayDataset])
+@pytest.mark.parametrize("kind", [LMDBDataset, MDSDataset, ImageFolder, ArrayDataset])
 def test_url_is_refused(kind: Callable[[str], Any]) -> None:
     with pytest.raises(ValueError, match=r"^s3://bucket/data is a URL, .*local paths only: copy") as caught:
         kind(URL)
+    assert "secret" not in str(caught.value)
+
+
+def test_database_in_a_store_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^s3://bucket/data is a file of a store, .*: copy it") as caught:
+        SQLDataset("SELECT 1", URL)
     assert "secret" not in str(caught.value)
 
 

@@ -68,7 +68,9 @@ class LMDBDataset(Dataset[Any]):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of the value")
         self.path = os.fspath(path)
         check_local(
-            self.path, "LMDBs", "Or pack it once into tar shards or Parquet (stoker pack), which are read by URL."
+            self.path,
+            "LMDBs, which are mapped into memory,",
+            "Or pack it once into tar shards or Parquet (stoker pack), which are read by URL.",
         )
         self.database = database
         self._transform = transform

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from stoker.errors import StateFormatError
 from stoker.sources.kafka.cursor import PartitionCursor, SavedPlace
+from stoker.sources.kafka.listing import PartitionRange
 from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
+from stoker.sources.kafka.stream import PartitionRecords
 
 END = 40
 
@@ -60,6 +62,15 @@ def test_any_cut_after_any_cut_gives_each_record_once(steps: list[tuple[int, lis
             seen += given_by(cursor, count)
             state[share.name] = cursor.state(is_next=False, partitions=1)
     assert sorted(seen) == list(range(start, END))
+
+
+def test_what_other_shares_had_given_is_not_given_again() -> None:
+    """A share's place says what shares of an earlier cut had given, which the state has no place of any more."""
+    range_of = PartitionRange("t", 0, 0, END, None)
+    records = PartitionRecords(None, [range_of], {("t", 0): 0}, ends=True, timeout=1)  # type: ignore[arg-type]
+    saved = [SavedPlace(PartitionShare("t", 0, 0, 2), 10, END, [ReadUpTo(1, 4, 13)], is_next=False, partitions=1)]
+    given = given_by(records._cursor(PartitionShare("t", 0), saved), END)
+    assert given == [n for n in range(END) if not (n < 10 and n % 2 == 0) and not (n < 13 and n % 4 == 1)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 4])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,19 @@ from stoker.sources.arrays.mapped_rows import MappedFile
 from stoker.sources.arrays.stored import FileContents
 from stoker.sources.arrays.zarr_rows import ChunkCache
 from stoker.sources.hdf5.open_file import h5py_module, opened
+from stoker.sources.hdf5.place import HDF5Place
 from stoker.sources.hdf5.rows import rows_of
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import PerProcess
-from stoker.sources.storage import LocalFile, Version
-from stoker.sources.urls import check_local
+from stoker.sources.storage import File, Version
 
 _CHUNK_CACHE = 64 << 20
 """Chunks that the library keeps for all keys, in bytes: those too large for our own cache. Its default, 1 MiB for each
 key, is less than one of them: every row would then decompress a chunk."""
 _LEAST_CHUNK_CACHE = 1 << 20
 """The library's default for a key, in bytes: the least that a key gets, however many there are."""
+_REQUESTS = 8
+"""Threads that read chunks of a batch from a store, at least."""
 
 
 class HDF5Dataset(Dataset[dict[str, Any]]):
@@ -48,16 +52,23 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
     Batches of numbers are gathered, unless there is a `transform`: rows are read in file order, each chunk once, and
     copied into the batch.
 
+    A file of a store is not copied: metadata is read in pieces of 64 KiB and more, gzip chunks one by one outside the
+    library's lock, other data through the library. Its rows are not mapped.
+
     The file must not be written to meanwhile. Thread safe; threads take turns in the library, except for data from the
     memory map and for gzip.
 
     Args:
-        path: of the file.
+        path: of the file, or its URL in an object store or on a web server.
         keys: the HDF5 datasets to read, in the order of the sample. None for all
             that lie in its groups; of several hard links to one, one. Soft and external links are named here.
         transform: a function of the dict, whose result is the sample. Batches are then not gathered.
         threads: that decompress gzip chunks of a batch at once, in each worker process. They end with the batch.
-            Without worker processes there are none.
+            Without worker processes there are none. Of a URL, 8 at least: each waits for a request.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -65,11 +76,13 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         HDF5Error: the file is no HDF5 file, is truncated, or is locked by a program that writes to it.
         MissingKeyError: the file has no dataset of this name.
         TypeError: `keys` is a single text, or `transform` cannot be called.
-        ValueError: the path is a URL, there are no keys or rows, the datasets have different lengths, or `threads` is
-            not positive.
+        PermissionError: a store refuses the credentials.
+        ObjectStoreError: a store cannot be reached.
+        ValueError: the path is a URL that cannot be read or leads to several files, there are no keys or rows, the
+            datasets have different lengths, or `threads` is not positive.
 
     Attributes:
-        path: of the file.
+        path: of the file; a URL without what signs it.
         keys: of a sample.
 
     At each access:
@@ -87,6 +100,9 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         keys: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         threads: int = 1,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         if isinstance(keys, str):
             raise TypeError(f"keys is a text, {keys!r}, expected a list of names: [{keys!r}]")
@@ -97,16 +113,15 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
         threads = positive(threads, "threads")
-        self.path = os.fspath(path)
+        h5py = h5py_module()
+        place = HDF5Place(path, storage_options, cache, cache_size)
+        self.path = place.name
         self._threads = threads
         self._made_in = os.getpid()
-        check_local(
-            self.path, "HDF5 files", "Or pack it once into tar shards or Parquet (stoker pack), which are read by URL."
-        )
         self._transform = transform
-        self._version = LocalFile(self.path).version
-        h5py = h5py_module()
-        with opened(self.path, _LEAST_CHUNK_CACHE) as file:
+        self._place = place
+        self._version, contents = place.opened(None)
+        with opened(self.path, _LEAST_CHUNK_CACHE, contents) as file:
             held = _held(h5py, file)
             self.keys = list(held if keys is None else dict.fromkeys(keys))
             for key in self.keys:
@@ -115,7 +130,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
             self._length, self._chunk_rows = _rows(self.path, {key: file[key] for key in self.keys})
             self._layout = _layout({key: file[key] for key in self.keys})
         # A forked child keeps what it inherited: closing it would take the lock of the parent's file
-        opens = _TableOpener(self.path, self.keys, self._version)
+        opens = _TableOpener(place, self.keys, self._version)
         self._process: PerProcess[_OpenTables] = PerProcess(opens, keeps_inherited=True)
 
     @property
@@ -126,6 +141,11 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         """
         whole, rest = divmod(self._length, self._chunk_rows)
         return [self._chunk_rows] * whole + [rest] * bool(rest)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commit of a file on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint([self.path])
 
     def __len__(self) -> int:
         """Returns the number of rows."""
@@ -145,14 +165,15 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         rows = inside(indices, self._length)
         try:
             self._process.get().take(rows, out, self._threads_here())
-        except (HDF5Error, FileChangedError):
+        except (HDF5Error, OSError):
             return NotImplemented
         return None
 
     def _threads_here(self) -> int:
         """Returns the threads of a batch: several only in the process of a worker, which nobody forks."""
-        is_worker = self._threads > 1 and os.getpid() != self._made_in and get_worker_info() is not None
-        return self._threads if is_worker else 1
+        threads = max(self._threads, _REQUESTS) if self._place.is_remote else self._threads
+        is_worker = threads > 1 and os.getpid() != self._made_in and get_worker_info() is not None
+        return threads if is_worker else 1
 
     def describe(self, index: int) -> str:
         """Returns the file, the keys and the row, counted from 0, of the sample at `index`."""
@@ -163,31 +184,35 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
 class _TableOpener:
     """Opens the file, if it is the one that the dataset was made of."""
 
-    def __init__(self, path: str, keys: list[str], version: Any) -> None:
-        self._path = path
+    def __init__(self, place: HDF5Place, keys: list[str], version: Version) -> None:
+        self._place = place
         self._keys = keys
         self._version = version
 
     def __call__(self) -> _OpenTables:
-        if (version := LocalFile(self._path).version) != self._version:
+        version, contents = self._place.opened(self._version)
+        if version != self._version:
             raise FileChangedError(
-                f"{self._path} was changed since the dataset was made: it has {version.size:,} bytes, and had "
+                f"{self._place.name} was changed since the dataset was made: it has {version.size:,} bytes, and had "
                 f"{self._version.size:,}. Make the dataset anew, and give new data another name."
             )
-        return _OpenTables(self._path, self._keys, self._version)
+        return _OpenTables(self._place.name, self._keys, self._version, contents)
 
 
 class _OpenTables:
     """The open file of a process, and for each key its rows."""
 
-    def __init__(self, path: str, keys: list[str], version: Version) -> None:
+    def __init__(self, path: str, keys: list[str], version: Version, contents: File | None) -> None:
         self._path = path
         self._keys = keys
         self._version = version
-        self._file = opened(path, max(_LEAST_CHUNK_CACHE, _CHUNK_CACHE // len(keys)))
+        chunk_cache = max(_LEAST_CHUNK_CACHE, _CHUNK_CACHE // len(keys))
+        self._file = opened(path, chunk_cache, contents)
+        if contents is not None:
+            weakref.finalize(self, self._file.close)  # before the interpreter ends
         self._map: MappedFile | None = None
         cache = ChunkCache()
-        self._rows = [rows_of(self._file, key, cache, self._mapped) for key in keys]
+        self._rows = [rows_of(self._file, key, cache, self._mapped, contents) for key in keys]
 
     def row(self, row: int) -> dict[str, Any]:
         """Returns a row of all keys."""
@@ -195,7 +220,7 @@ class _OpenTables:
         for key, rows in zip(self._keys, self._rows, strict=True):
             try:
                 sample[key] = rows.row(row)
-            except StokerError:
+            except (StokerError, FileNotFoundError, PermissionError):
                 raise
             except (OSError, RuntimeError) as error:
                 raise self._unread(f"row {row}", key, error) from error
@@ -206,7 +231,7 @@ class _OpenTables:
         for key, of_key in zip(self._keys, self._rows, strict=True):
             try:
                 of_key.take(rows, out[key], threads)  # type: ignore[union-attr]  # references are not gathered
-            except StokerError:
+            except (StokerError, FileNotFoundError, PermissionError):
                 raise
             except (OSError, RuntimeError) as error:
                 raise self._unread("a row", key, error) from error

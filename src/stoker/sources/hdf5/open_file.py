@@ -5,24 +5,32 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from stoker.errors import HDF5Error, MissingExtraError
+from stoker.errors import HDF5Error, MissingExtraError, StokerError
+from stoker.sources.file_object import FileObject
+from stoker.sources.storage import File
 
 
-def opened(path: str, chunk_cache: int) -> Any:
+def opened(path: str, chunk_cache: int, contents: File | None = None) -> Any:
     """Returns an `h5py.File`, open for reading.
 
     Args:
         path: of the file.
         chunk_cache: decompressed chunks that the library keeps for each key, in bytes.
+        contents: a file in a store, whose name for messages `path` is then. The `h5py.File` has to be closed before
+            the interpreter ends, else the library asks it for bytes then, and the process crashes.
 
     Raises:
         FileNotFoundError: there is no such file.
+        StokerError: the store cannot be reached.
         HDF5Error: it cannot be opened.
     """
     try:
-        return h5py_module().File(path, "r", rdcc_nbytes=chunk_cache, rdcc_nslots=10_007)
+        file = path if contents is None else FileObject(contents)
+        return h5py_module().File(file, "r", rdcc_nbytes=chunk_cache, rdcc_nslots=10_007)
     except OSError as error:
-        size, said = os.path.getsize(path), str(error)
+        if isinstance(error, StokerError) or (contents is not None and type(error) is not OSError):
+            raise  # of the store
+        size, said = os.path.getsize(path) if contents is None else contents.version.size, str(error)
         if "unable to lock" in said:
             raise HDF5Error(
                 f"{path} cannot be opened: {said}. A program has it open for writing, or the file system has no "

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from stoker.datasets.gather import Array
+from stoker.errors import StokerError
 from stoker.sources.hdf5.open_file import h5py_module
+from stoker.sources.storage import File
 
 _DEFLATE, _SHUFFLE = 1, 2
 _WINDOW = 15
@@ -26,10 +28,16 @@ class RawChunks:
 
     Args:
         table: the `h5py.Dataset`, for which `can_be_read_raw` is true.
+        contents: the file in its store, from which chunks are read outside the lock too; None for one of this machine.
+
+    Attributes:
+        is_remote: whether they are.
     """
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, contents: File | None = None) -> None:
         self._id = table.id
+        self._contents = contents
+        self.is_remote = contents is not None
         self._shape: tuple[int, ...] = table.shape
         self._chunks: tuple[int, ...] = table.chunks
         self._dtype = table.dtype
@@ -63,17 +71,31 @@ class RawChunks:
 
     def _chunk(self, corner: tuple[int, ...]) -> Array | None:
         try:
-            mask, data = self._id.read_direct_chunk(corner)
+            mask, data = self._stored(corner)
+            if data is None:
+                return None
             for number in reversed(range(len(self._filters))):
                 if mask >> number & 1:  # left out for this chunk
                     continue
                 kind, width = self._filters[number]
                 data = self._inflate(data, _WINDOW, self._size) if kind == _DEFLATE else _unshuffled(data, width)
+        except StokerError:
+            raise
         except (OSError, RuntimeError, ValueError, self._damage):
             return None
         if len(data) != self._size:
             return None
         return np.frombuffer(data, self._dtype).reshape(self._chunks)
+
+    def _stored(self, corner: tuple[int, ...]) -> tuple[int, Any]:
+        """Returns the mask of filters that were left out, and the bytes of a chunk; None if it was never written."""
+        if self._contents is None:
+            found: tuple[int, Any] = self._id.read_direct_chunk(corner)
+            return found
+        place = self._id.get_chunk_info_by_coord(corner)
+        if place.byte_offset is None or not place.size:
+            return 0, None
+        return place.filter_mask, self._contents.read(place.byte_offset, place.size)
 
 
 def can_be_read_raw(table: Any) -> bool:

@@ -17,6 +17,7 @@ from stoker.sources.arrays.stored import StoredArray
 from stoker.sources.arrays.zarr_rows import CACHE, ChunkCache
 from stoker.sources.hdf5.open_file import h5py_module
 from stoker.sources.hdf5.raw_chunks import RawChunks, can_be_read_raw, is_stored_as_read
+from stoker.sources.storage import File
 
 _LOCKS = 16
 _WORTH_THREADS = 1 << 20
@@ -30,9 +31,10 @@ class BlockRows:
         name: of the HDF5 dataset.
         table: the `h5py.Dataset`, whose chunks the library does not keep.
         cache: shared by the keys of a file.
+        contents: the file in its store; None for one of this machine.
     """
 
-    def __init__(self, name: str, table: Any, cache: ChunkCache) -> None:
+    def __init__(self, name: str, table: Any, cache: ChunkCache, contents: File | None = None) -> None:
         self._name = name
         self._table = table
         self._cache = cache
@@ -40,7 +42,7 @@ class BlockRows:
         self._rows: int = table.chunks[0]
         self._bytes = block_bytes(table)
         self._dtype = table.dtype.newbyteorder("=")
-        self._raw = RawChunks(table) if can_be_read_raw(table) else None
+        self._raw = RawChunks(table, contents) if can_be_read_raw(table) else None
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def row(self, row: int) -> Any:
@@ -65,7 +67,7 @@ class BlockRows:
             number = int(blocks[begin])
             out[places] = self._block(number)[rows[places] - number * self._rows]
 
-        has_work = self._raw is not None and len(begins) * self._bytes >= _WORTH_THREADS
+        has_work = self._raw is not None and (self._raw.is_remote or len(begins) * self._bytes >= _WORTH_THREADS)
         _each(copy, begins, [*begins[1:], len(rows)], threads if has_work else 1)
 
     def _block(self, number: int) -> Array:
@@ -167,7 +169,9 @@ class SharedMapRows:
 Rows = SharedMapRows | BlockRows | LibraryRows | ReferenceRows
 
 
-def rows_of(file: Any, name: str, cache: ChunkCache, mapped: Callable[[], MappedFile]) -> Rows:
+def rows_of(
+    file: Any, name: str, cache: ChunkCache, mapped: Callable[[], MappedFile], contents: File | None = None
+) -> Rows:
     """Returns the rows of a dataset in an open file.
 
     Args:
@@ -175,6 +179,7 @@ def rows_of(file: Any, name: str, cache: ChunkCache, mapped: Callable[[], Mapped
         name: of the HDF5 dataset.
         cache: of chunks, shared by the keys of a file.
         mapped: returns the file as a map, which is made at the first call.
+        contents: the file in its store; None for one of this machine, which is mapped.
     """
     h5py, table = h5py_module(), file[name]
     text = h5py.check_string_dtype(table.dtype)
@@ -184,12 +189,14 @@ def rows_of(file: Any, name: str, cache: ChunkCache, mapped: Callable[[], Mapped
         return ReferenceRows(name, table)
     if table.dtype.hasobject or table.dtype.subdtype is not None:
         return LibraryRows(table, None)
-    if table.file == file and is_in_one_piece(table):  # an external link leads to another file
+    is_own = table.file == file  # an external link leads to another file
+    if contents is None and is_own and is_in_one_piece(table):
         return SharedMapRows(table, mapped())
     if table.chunks and block_bytes(table) <= CACHE // 2:
+        contents = contents if is_own and not file.userblock_size else None
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
         access.set_chunk_cache(1, 0, 0.75)  # each chunk is read once, and kept here
-        return BlockRows(name, h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access)), cache)
+        return BlockRows(name, h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access)), cache, contents)
     return LibraryRows(table, table.dtype.newbyteorder("="))
 
 

@@ -8,6 +8,7 @@ from stoker.sources.sql.databases.duckdb_database import DuckDBDatabase
 from stoker.sources.sql.databases.postgresql_database import PostgreSQLDatabase
 from stoker.sources.sql.databases.sqlalchemy_database import SQLAlchemyDatabase
 from stoker.sources.sql.databases.sqlite_database import SQLiteDatabase
+from stoker.sources.urls import is_remote, shown
 
 
 def database_of(url: str) -> Database:
@@ -27,5 +28,10 @@ def database_of(url: str) -> Database:
         raise ValueError(
             "the database is named by a URL: sqlite:///path, duckdb:///path, postgresql://host/database, or another "
             "of SQLAlchemy. The given text has no scheme."
+        )
+    if is_remote(url):
+        raise ValueError(
+            f"{shown(url)} is a file of a store, and databases are files of a local disk, which they lock, or servers: "
+            "copy it, or export its rows to Parquet, which is read by URL (ParquetDataset)"
         )
     return SQLAlchemyDatabase(url)
