@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stoker.diagnostics import recorder as recorders
 from stoker.diagnostics.measurements import Measurements
-from stoker.diagnostics.recorder import Recorder
+from stoker.diagnostics.recorder import Recorder, bytes_in, described, samples_in
 from stoker.diagnostics.trace import write_trace
 
 
@@ -118,3 +120,61 @@ def test_trace_is_strictly_nested_on_each_track(tmp_path: Path) -> None:
     (begin, end, _), *inner = spans
     assert all(begin <= low <= high <= end for low, high, _ in inner)
     assert all(before[1] <= after[0] + 1e-6 for before, after in itertools.pairwise(inner))
+
+
+@dataclass
+class KeysAndValues:
+    keys: int = 3
+    values: int = 4
+
+
+class Odd:
+    """A batch of a program, one of whose attributes raises or is of another kind than that of arrays."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self._odd = name, value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name != self._odd[0]:
+            raise AttributeError(name)
+        if isinstance(self._odd[1], Exception):
+            raise self._odd[1]
+        return self._odd[1]
+
+
+ODD = [
+    KeysAndValues(),
+    *[Odd(name, RuntimeError("not now")) for name in ("shape", "nbytes", "keys", "is_nested")],
+    *[Odd("shape", shape) for shape in (7, (None,), lambda: (3,))],
+    Odd("keys", lambda: []),
+    Odd("is_nested", True),
+]
+
+
+@pytest.mark.parametrize("batch", ODD)
+def test_an_odd_batch_counts_as_one_sample(batch: Any) -> None:
+    assert samples_in(batch, single=False) == 1 and samples_in([batch], single=False) == 1
+    assert bytes_in(batch) == 0 and bytes_in([batch, b"1234"]) == 4
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_sparse_and_nested_tensors_are_counted() -> None:
+    torch = pytest.importorskip("torch")
+    sparse = torch.eye(5)[:3].to_sparse()
+    assert samples_in([sparse, torch.zeros(3)], single=False) == 3
+    assert bytes_in([sparse, torch.zeros(3)]) >= 12
+    nested = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)])
+    assert samples_in([nested], single=False) == 2 and bytes_in([nested, torch.zeros(3)]) >= 12
+
+
+def test_a_property_that_raises_is_not_described() -> None:
+    class Raises(FakeLoader):
+        @property
+        def pin_memory(self) -> bool:
+            raise RuntimeError("not before the process group is there")
+
+        @property
+        def dataset(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("not yet")
+
+    assert described(Raises())["pin_memory"] is None and described(Raises())["dataset"] == "NoneType"
