@@ -25,7 +25,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         hooks.measure(module)
     yield recorder
     hooks.undo()
-    recorder.close()
+    recorder.flush()
 
 
 def measured(recorder: Recorder, folder: Path) -> Measurements:

@@ -11,6 +11,8 @@ of `time.perf_counter()`, which on Linux is one clock for all processes.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import sys
@@ -67,16 +69,13 @@ class Recorder:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._file: int | None = None
         self._begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
         """Begins without a record: also in a forked process, which has a file of its own."""
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
+        self._is_begun = False  # the file
         self._pid = os.getpid()
         self._lines: list[Any] = []
         self._open: list[Any] | None = None  # the latest span, of an epoch under way
@@ -155,28 +154,33 @@ class Recorder:
         if self._is_off or not lines:
             return
         try:
-            if self._file is None:
-                self._file = self._opened()
-            data = memoryview("".join(f"{json.dumps(line)}\n" for line in lines).encode())
-            while data:
-                data = data[os.write(self._file, data) :]
+            file = self._opened()
         except OSError as error:
-            self._is_off = True
-            sys.stderr.write(f"stoker run: process {self._pid} is no longer measured: {error}\n")
-
-    def close(self) -> None:
-        """Writes all records and closes the file."""
-        self.flush()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the program's files may be fewer at the next write
+                self._lines = lines
+            else:
+                self._stop(error)
+            return
+        try:
+            about = [] if self._is_begun else [{"pid": self._pid, "rank": os.environ.get("RANK")}]
+            self._is_begun = True
+            data = memoryview("".join(f"{json.dumps(line)}\n" for line in [*about, *lines]).encode())
+            while data:
+                data = data[os.write(file, data) :]
+        except OSError as error:
+            self._stop(error)
+        finally:
+            os.close(file)
 
     def _opened(self) -> int:
+        """Opens the file, for one write: a program may close all descriptors and open its own file by our number."""
         path = os.path.join(self._folder, f"{self._pid}.jsonl")
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        about = {"pid": self._pid, "rank": os.environ.get("RANK")}
-        os.write(file, f"{json.dumps(about)}\n".encode())
-        return file
+        how = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        return os.open(path, how if self._is_begun else how | os.O_CREAT, 0o600)
+
+    def _stop(self, error: OSError) -> None:
+        self._is_off = True
+        say(f"stoker run: process {self._pid} is no longer measured: {error}")
 
     def _number(self, loader: Any, site: str, engine: str) -> int:
         key = id(loader)
@@ -187,6 +191,12 @@ class Recorder:
         self._epochs[number] = -1
         self._lines.append({"loader": number, "site": site, "engine": engine, **described(loader)})
         return number
+
+
+def say(text: str) -> None:
+    """Writes a line to standard error, if the program has left it open."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
 
 
 def described(loader: Any) -> dict[str, Any]:

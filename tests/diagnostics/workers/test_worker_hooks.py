@@ -59,7 +59,7 @@ def test_batches_belong_to_the_loader_that_started_the_worker(tmp_path: Path, ma
     record = recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.1, mark=mark)
     recorder.batch(record, 0.1, 0.2, 4)
     recorder.size(record, 4096)
-    recorder.close()
+    recorder.flush()
     known = Measurements()
     known.read(str(tmp_path))
     (loader,) = known.loaders

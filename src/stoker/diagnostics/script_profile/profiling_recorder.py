@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
-from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in
+from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in, say
 from stoker.diagnostics.script_profile.profile_order import ProfileOrder
 from stoker.diagnostics.settings.batch_limit import EnoughBatches
 
@@ -177,7 +177,7 @@ class ProfilingRecorder(Recorder):
             os.replace(f"{path}.part", path)
         except OSError as error:
             self._is_off = True
-            sys.stderr.write(f"stoker profile: process {self._pid} is no longer profiled: {error}\n")
+            say(f"stoker profile: process {self._pid} is no longer profiled: {error}")
 
     def _loop(self, loader: Any, site: str) -> ProfiledLoop:
         from stoker.diagnostics.script_profile.profiled_loop import ProfiledLoop
