@@ -165,6 +165,30 @@ def test_second_ctrl_c_ends_a_deaf_program(tmp_path: Path) -> None:
     assert "train.py:5 list" in err
 
 
+SIGNALLED = """
+    import os, signal, sys
+
+    def heed(number, frame):
+        print(signal.Signals(number).name, flush=True)
+        sys.exit(5)
+
+    for kind in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(kind, heed)
+    os.kill(os.getppid(), getattr(signal, sys.argv[1]))
+    while True:
+        signal.pause()
+    """
+
+
+@pytest.mark.parametrize("kind", ["SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_signals_reach_the_program(kind: str, tmp_path: Path) -> None:
+    """As Slurm sends them to the process that it has started."""
+    command = [sys.executable, "-m", "stoker", "run", script(tmp_path, SIGNALLED), kind]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, start_new_session=True)
+    assert (run.returncode, run.stdout) == (5, f"{kind}\n")
+    assert ("was interrupted" if kind == "SIGHUP" else "failed with exit code 5") in run.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
