@@ -189,6 +189,71 @@ def test_signals_reach_the_program(kind: str, tmp_path: Path) -> None:
     assert ("was interrupted" if kind == "SIGHUP" else "failed with exit code 5") in run.stderr
 
 
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize(("ending", "code"), [("", 1), ("sys.exit(7)", 7)])
+def test_files_that_cannot_be_written_cost_no_table(
+    ending: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = script(tmp_path, dedent(TRAINS) + ending)
+    report = tmp_path / "report.html"
+    assert main(["run", "--report", str(report), "--trace", str(FULL), path, "0"]) == code
+    assert report.stat().st_size > 10_000  # the other file is written
+    err = capfd.readouterr().err
+    shown, _, said = err.rpartition("stoker: ")
+    assert "train.py:8 list" in shown
+    assert said == "--trace /dev/full: it cannot be written (No space left on device): name another file\n"
+    assert main(["run", "--json", "--report", str(FULL), path, "0"]) == code
+    assert json.loads(capfd.readouterr().out)["exit_code"] == (7 if ending else 0)
+
+
+def test_report_of_arguments_that_are_no_text_and_secret(tmp_path: Path) -> None:
+    """In the measured process: it gets them as they are."""
+    path = script(tmp_path, "import os, sys\nsys.exit(os.fsencode(sys.argv[1]) != b'\\xff' or sys.argv[3] != 'abc')")
+    assert main(["run", "--report", str(tmp_path / "r.html"), path, "\udcff", "--token", "abc"]) == 0
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "--token &#x27;***&#x27;" in text and "abc" not in text.partition("<script>")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--report", "train.py"], "--report train.py would replace the script that is run"),
+        (["--trace", "./train.py"], "--trace train.py would replace the script that is run"),
+        (["--report", "notes.txt"], "--report notes.txt would replace a file that is no HTML"),
+        (["--trace", "before.html"], "--trace before.html would replace a file that is no JSON"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_files_of_the_user_are_not_replaced(
+    command: str,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script(tmp_path, "print('it ran')")
+    Path("notes.txt").write_text("buy milk")
+    Path("before.html").write_text("\n<!DOCTYPE html><p>before")
+    assert main([command, *arguments, "train.py"]) == 1
+    out, err = capfd.readouterr()
+    assert said in err and err.count("\n") == 1 and not out
+    assert Path("notes.txt").read_text() == "buy milk" and "it ran" in Path("train.py").read_text()
+
+
+def test_an_earlier_report_is_replaced(tmp_path: Path) -> None:
+    path = script(tmp_path, "")
+    Path(tmp_path / "r.html").write_text("\n<!DOCTYPE html><p>before")
+    Path(tmp_path / "empty.json").touch()
+    assert main(["run", "--report", str(tmp_path / "r.html"), "--trace", str(tmp_path / "empty.json"), path]) == 0
+    assert len(Path(tmp_path / "r.html").read_text()) > 10_000
+    assert "traceEvents" in json.loads(Path(tmp_path / "empty.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

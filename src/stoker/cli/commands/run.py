@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,12 +13,14 @@ import typer
 from stoker._first_use import HOMES
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
-from stoker.cli.output import check_writable, console_of, print_json, print_table, seconds, size
+from stoker.cli.output import console_of, print_json, print_table, seconds, size
+from stoker.cli.output_files import check_output, written
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.report_page import write_report
 from stoker.diagnostics.run_result import as_dict
 from stoker.diagnostics.script_run import ScriptRun, command_of
+from stoker.diagnostics.shown_command import shown_command
 from stoker.diagnostics.trace import write_trace
 from stoker.diagnostics.verdict import verdict
 
@@ -45,21 +46,27 @@ def run(
     """
     words = checked_command(command or [], module)
     check_engine(engine)
-    for path, option in ((report, "--report"), (trace, "--trace")):
-        if path is not None:
-            check_writable(str(path), option)
+    check_output(report, "--report", "HTML", words[1])
+    check_output(trace, "--trace", "JSON", words[1])
     script = ScriptRun(words, engine, sys.stderr.fileno() if as_json else None)
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line:
         code = script.run(lambda known: line.show(live(known)))
     known = script.measurements
-    if report is not None:
-        write_report(known, str(report), shlex.join(["python", *words[1:]]), engine)
-    if trace is not None:
-        write_trace(known, str(trace))
-    if as_json:
-        print_json({"exit_code": code, "engine": engine, **as_dict(known)})
-    else:
-        show(known, code)
+    title = shown_command(["python", *words[1:]])
+    try:
+        if as_json:
+            print_json({"exit_code": code, "engine": engine, **as_dict(known)})
+        else:
+            show(known, code)
+    finally:  # also if nobody reads the output any more
+        failure = written(
+            ("--report", report, lambda path: write_report(known, path, title, engine)),
+            ("--trace", trace, lambda path: write_trace(known, path)),
+        )
+    if failure is not None:
+        if not code:
+            raise CommandError(failure)
+        sys.stderr.write(f"stoker: {failure}\n")
     raise typer.Exit(code)
 
 
