@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from stoker.cli import main
+from stoker.cli.commands.run import WITH_VALUES, ended_after_module, options_before_target
 
 TRAINS = """
     import sys, time
@@ -77,6 +79,34 @@ def test_run_of_a_module(tmp_path: Path, capfd: pytest.CaptureFixture[str], monk
     assert out == "argv ['0', '--engine', 'theirs', '-m'] __main__\n"
     assert "trains.py:8" in err
     assert main(["run", "-m"]) == 2
+
+
+@pytest.mark.parametrize("option", ["-mtrains", "--module=trains"])
+def test_module_may_be_in_the_option(
+    option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, "import sys\nprint(sys.argv[1:])", "trains.py")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--engine", "torch", option, "a:b", "--engine", "theirs", "-m", "--help"]) == 0
+    assert capfd.readouterr().out == "['a:b', '--engine', 'theirs', '-m', '--help']\n"
+    words = ["profile", "--trace", "t.json", option, "a:b", "--engine"]
+    assert options_before_target(ended_after_module(words)) == [*words[:4], "--", *words[4:]]
+
+
+def test_options_with_values_are_those_of_the_commands() -> None:
+    """The words after such an option are its value, and no script or module."""
+    import typer
+
+    from stoker.cli.app import app
+
+    commands: Any = typer.main.get_command(app)
+    takes_module = {}
+    for name, command in commands.commands.items():
+        options = [one for one in command.params if one.param_type_name == "option"]
+        if any("--module" in one.opts for one in options):
+            values = [one for one in options if not one.is_flag and "--module" not in one.opts]
+            takes_module[name] = {text for one in values for text in one.opts}
+    assert takes_module == {name: set(options) for name, options in WITH_VALUES.items()}
 
 
 def test_failing_program_keeps_traceback_and_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

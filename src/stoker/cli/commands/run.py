@@ -73,7 +73,7 @@ def run(
 WITH_VALUES = {
     "run": ("--engine", "--report", "--trace"),
     "compare": ("--batches", "--seconds", "--rounds", "--loader", "--report"),
-    "profile": ("--batches", "--loader", "--step-ms", "--workers", "--report"),
+    "profile": ("--batches", "--loader", "--step-ms", "--workers", "--report", "--trace"),
     "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
 }
 """By the command that takes `-m MODULE`: its other options with a value."""
@@ -88,8 +88,15 @@ def ended_after_module(arguments: list[str]) -> list[str]:
         option = arguments[place]
         if option in ("-m", "--module") and place + 1 < len(arguments):
             return [*arguments[: place + 2], "--", *arguments[place + 2 :]]
+        if _names_module(option):
+            return [*arguments[: place + 1], "--", *arguments[place + 1 :]]
         place += 2 if option in WITH_VALUES[arguments[0]] else 1
     return arguments
+
+
+def _names_module(word: str) -> bool:
+    """Returns whether a word is an option with the module in it: `-mtrain`, as Python takes it, or `--module=train`."""
+    return word.startswith("--module=") or (word.startswith("-m") and word != "-m")
 
 
 def options_before_target(arguments: list[str]) -> list[str]:
@@ -102,7 +109,10 @@ def options_before_target(arguments: list[str]) -> list[str]:
     place = 1
     while place < len(arguments) and arguments[place].startswith("-"):
         place += 2 if arguments[place] in WITH_VALUES["profile"] else 1
-    if place >= len(arguments) or not is_target(arguments[place]) or {"-m", "--module"} & {*arguments[:place]}:
+    options = arguments[:place]
+    if place >= len(arguments) or not is_target(arguments[place]) or {"-m", "--module"} & {*options}:
+        return arguments
+    if any(map(_names_module, options)):
         return arguments
     target, *rest = arguments[place:]
     return [*arguments[:place], *rest, target] if rest and rest[0].startswith("-") else arguments
