@@ -30,6 +30,10 @@ SHARE = 0.02
 """Share of the time that writing them may take."""
 
 
+LIBRARIES = ("torch.utils.data.", "torchdata.", "stoker.", "builtins.")
+"""Modules whose samplers tell their length without a side effect."""
+
+
 class ProfilingRecorder(Recorder):
     """A recorder that profiles all loaders, and ends the program once one has given enough batches.
 
@@ -217,13 +221,27 @@ class ProfilingHooks(LoaderHooks):
 
 
 def _length(loader: Any) -> int | None:
-    """Returns the number of batches of an epoch; None for a stream, which warns if its length is asked for."""
-    if getattr(loader, "_dataset_kind", 0) == 1:
-        return None
+    """Returns the number of batches of an epoch, or None.
+
+    A stream warns if its length is asked for, and a sampler of the user's may draw random numbers for it, which would
+    change the samples that follow: neither is asked.
+    """
     try:
+        if getattr(loader, "_dataset_kind", 0) == 1 or not _is_library(type(loader).__len__):
+            return None
+        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        while sampler is not None:
+            if not _is_library(type(sampler)):
+                return None
+            sampler = getattr(sampler, "sampler", None)  # of a batch sampler
         return len(loader)
-    except TypeError:
+    except Exception:  # of the user's dataset
         return None
+
+
+def _is_library(made: Any) -> bool:
+    """Returns whether a class or function is torch's, Stoker's, or Python's own, as a list of batches is."""
+    return f"{made.__module__}.".startswith(LIBRARIES)
 
 
 def _end_workers(iterator: Any) -> None:
