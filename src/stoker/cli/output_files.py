@@ -18,14 +18,14 @@ READ = 512
 
 
 def check_output(
-    path: Path | str | None, option: str, kind: Literal["HTML", "JSON"] = "HTML", script: str | None = None
+    path: Path | str | None, option: str, kind: Literal["HTML", "JSON"] | None = "HTML", script: str | None = None
 ) -> None:
     """Refuses a file that cannot be written, or one that holds something else and would be lost.
 
     Args:
         path: of the file; None for none.
         option: that names it.
-        kind: of file that is written. An existing file has to be one, or to be empty.
+        kind: of file that is written. An existing file has to be one, or to be empty; None for any.
         script: that is run, which is never replaced.
 
     Raises:
@@ -36,7 +36,7 @@ def check_output(
     check_writable(str(path), option)
     if script is not None and os.path.exists(path) and os.path.exists(script) and os.path.samefile(path, script):
         raise CommandError(f"{option} {path} would replace the script that is run: name another file")
-    if not os.path.isfile(path):
+    if kind is None or not os.path.isfile(path):
         return
     try:
         with open(path, "rb") as file:

@@ -219,6 +219,57 @@ def test_signals_reach_the_program(kind: str, tmp_path: Path) -> None:
     assert ("was interrupted" if kind == "SIGHUP" else "failed with exit code 5") in run.stderr
 
 
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_closed_standard_error_costs_the_table_only(option: str, tmp_path: Path) -> None:
+    path = script(tmp_path, TRAINS)
+    line = f'exec "$0" -m stoker run {option} --report r.html "$1" 0 2>&-'
+    run = subprocess.run(["sh", "-c", line, sys.executable, path], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert run.returncode == 0
+    assert json.loads(run.stdout)["exit_code"] == 0 if option else run.stdout == "argv ['0'] __main__\n"
+    assert (tmp_path / "r.html").stat().st_size > 10_000
+
+
+CLEANS = """
+    import glob, os, shutil, sys, tempfile, time
+    from stoker import DataLoader
+    for count, batch in enumerate(DataLoader(list(range(400)))):
+        if count == int(sys.argv[1]):
+            for folder in glob.glob(os.path.join(tempfile.gettempdir(), "*")):
+                shutil.rmtree(folder)
+        time.sleep(0.003)
+    """
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "temporary"
+
+
+@pytest.mark.parametrize("count", ["0", "200"])
+def test_program_that_cleans_temporary_files(
+    count: str, temporary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", script(tmp_path, CLEANS), count]) == 0
+    err = capfd.readouterr().err
+    assert "records of the measurement were deleted" in err and err.count("is no longer measured") == 1
+    assert "Traceback" not in err and "No loader was iterated over" not in err
+    assert ("train.py:4 list" in err) == (count == "200")
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("command", ["profile", "tune"])
+def test_other_commands_on_a_program_that_cleans_temporary_files(
+    command: str, temporary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, script(tmp_path, CLEANS), "2"]) == 1
+    out, err = capfd.readouterr()
+    assert err.startswith("stoker: ") and err.count("\n") == 1 and "have it delete its own files only" in err
+    assert not out and not list(temporary.iterdir())
+
+
 FULL = Path("/dev/full")
 
 

@@ -24,6 +24,16 @@ from stoker.diagnostics.shown_command import shown_command
 from stoker.diagnostics.trace import write_trace
 from stoker.diagnostics.verdict import verdict
 
+LOST = (
+    "The records of the measurement were deleted while the program ran, in the folder for temporary files: what came "
+    "after that was not measured. If the program cleans that folder, have it delete its own files only."
+)
+
+NONE = (
+    "No loader was iterated over: there was no torch.utils.data.DataLoader and no stoker.DataLoader. A loader of "
+    "another library is not measured."
+)
+
 SHOWN = 8
 """Loaders that the table shows; JSON has all."""
 
@@ -186,11 +196,11 @@ def show(known: Measurements, code: int) -> None:
         f"stoker run: the program {ended} after {seconds(whole)}; {known.cpu:.1f} CPU-seconds"
         + (f", at most {size(known.peak)} of memory in all its processes" if known.peak else "")
     )
+    if known.lost:
+        console.print(LOST)
     if not loaders:
-        console.print(
-            "No loader was iterated over: there was no torch.utils.data.DataLoader and no stoker.DataLoader. A loader "
-            "of another library is not measured."
-        )
+        if not known.lost:
+            console.print(NONE)
         return
     console.print()
     most = sorted(loaders, key=lambda loader: -loader.spent)[:SHOWN]
