@@ -61,20 +61,20 @@ def compare_reports(words: Sequence[str], report: str | None, as_json: bool) -> 
         if any(os.path.exists(report) and os.path.samefile(report, file) for file in files):
             raise CommandError(f"--report {report} would replace a report that is compared: name another file")
     known = paired(before, after)
-    title = f"{before['file']} and {after['file']}"
     try:
         if as_json:
             print_json(as_dict(known))
         else:
             show(console_of(sys.stdout), known)
     finally:
-        path = None if report is None else Path(report)
-        page = page_data(known)
-        failure = written(
-            ("--report", path, lambda file: write_page(file, "pair", "stoker compare", "Comparison", title, page))
-        )
+        failure = written(("--report", None if report is None else Path(report), lambda path: _write(known, path)))
     if failure is not None:
         raise CommandError(failure)
+
+
+def _write(known: ReportPair, path: str) -> None:
+    title = " and ".join(report["file"] for report in known.reports)
+    write_page(path, "pair", "stoker compare", "Comparison", title, page_data(known))
 
 
 def _options(words: Sequence[str], report: str | None, as_json: bool) -> tuple[list[str], str | None, bool]:

@@ -211,7 +211,7 @@ def described(loader: Any) -> dict[str, Any]:
 
 def _context(loader: Any) -> str | None:
     context = _attribute(loader, "multiprocessing_context")
-    return context if isinstance(context, str) else getattr(context, "_name", None)
+    return context if isinstance(context, str) else _attribute(context, "_name")
 
 
 def _attribute(loader: Any, name: str) -> Any:
