@@ -128,6 +128,25 @@ def test_records_wait_for_a_free_descriptor(tmp_path: Path, monkeypatch: pytest.
     assert known.loaders[0].summary().batches == 1
 
 
+def test_deleted_records_keep_what_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    recorder = Recorder(str(folder))
+    record = recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.1)
+    recorder.batch(record, 0.1, 0.2, 4)
+    recorder.flush()
+    known = Measurements()
+    known.read(str(folder))
+    assert not known.lost
+    (folder / f"{os.getpid()}.jsonl").unlink()  # a new one would lack its beginning
+    recorder.batch(record, 0.3, 0.4, 4)
+    recorder.flush()
+    assert not list(folder.iterdir()) and "is no longer measured" in capsys.readouterr().err
+    folder.rmdir()
+    known.read(str(folder))
+    assert known.lost and known.loaders[0].summary().batches == 1
+
+
 def test_closed_standard_error_ends_the_recording_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", None)
     recorder = Recorder(str(tmp_path / "gone"))

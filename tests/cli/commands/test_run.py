@@ -232,10 +232,16 @@ def test_closed_standard_error_costs_the_table_only(option: str, tmp_path: Path)
 CLEANS = """
     import glob, os, shutil, sys, tempfile, time
     from stoker import DataLoader
-    for count, batch in enumerate(DataLoader(list(range(400)))):
+
+    def clean():
+        for folder in glob.glob(os.path.join(tempfile.gettempdir(), "*")):
+            shutil.rmtree(folder)
+
+    if sys.argv[1] == "0":
+        clean()
+    for count, batch in enumerate(DataLoader(list(range(300))), 1):
         if count == int(sys.argv[1]):
-            for folder in glob.glob(os.path.join(tempfile.gettempdir(), "*")):
-                shutil.rmtree(folder)
+            clean()
         time.sleep(0.003)
     """
 
@@ -248,7 +254,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "temporary"
 
 
-@pytest.mark.parametrize("count", ["0", "200"])
+@pytest.mark.parametrize("count", ["0", "150"])
 def test_program_that_cleans_temporary_files(
     count: str, temporary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,15 +262,14 @@ def test_program_that_cleans_temporary_files(
     err = capfd.readouterr().err
     assert "records of the measurement were deleted" in err and err.count("is no longer measured") == 1
     assert "Traceback" not in err and "No loader was iterated over" not in err
-    assert ("train.py:4 list" in err) == (count == "200")
     assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("command", ["profile", "tune"])
-def test_other_commands_on_a_program_that_cleans_temporary_files(
+def test_other_commands_on_a_program_that_cleans(
     command: str, temporary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, script(tmp_path, CLEANS), "2"]) == 1
+    assert main([command, script(tmp_path, CLEANS), "0"]) == 1
     out, err = capfd.readouterr()
     assert err.startswith("stoker: ") and err.count("\n") == 1 and "have it delete its own files only" in err
     assert not out and not list(temporary.iterdir())

@@ -141,7 +141,7 @@ def test_mark_of_the_process_comes_before_that_of_its_parent(maker: Any) -> None
     assert [mark for mark, *_ in recorder.given] == ["9:1", "7:1"]
 
 
-def test_forked_worker_has_the_mark_of_its_environment_and_none_of_its_parents(tmp_path: Path, maker: Any) -> None:
+def test_forked_worker_has_the_mark_of_its_environment(tmp_path: Path, maker: Any) -> None:
     """A worker that is started anew is forked while its parent waits for a batch, of any loader."""
     recorder = Recorder(str(tmp_path))
     WorkerHooks(recorder).measure("made_of_batches")

@@ -16,11 +16,11 @@ from stoker.cli.interruptible import INTERRUPTED, interruptible
 from stoker.cli.output import console_of, print_json
 from stoker.cli.output_files import check_output, unwritten, written
 from stoker.cli.profile_output import remarks, show
+from stoker.cli.shown_command import shown_command
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.page.profile_page import write_profile
 from stoker.diagnostics.script_profile.script_profiling import ScriptProfiling
-from stoker.diagnostics.shown_command import shown_command
 from stoker.diagnostics.target import find
 from stoker.errors import ProgramFailedError
 

@@ -15,12 +15,12 @@ from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
 from stoker.cli.output import console_of, print_json, print_table, seconds, size
 from stoker.cli.output_files import check_output, written
+from stoker.cli.shown_command import shown_command
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.report_page import write_report
 from stoker.diagnostics.run_result import as_dict
 from stoker.diagnostics.script_run import ScriptRun, command_of
-from stoker.diagnostics.shown_command import shown_command
 from stoker.diagnostics.trace import write_trace
 from stoker.diagnostics.verdict import verdict
 

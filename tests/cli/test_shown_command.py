@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.diagnostics.shown_command import shown_command
+from stoker.cli.shown_command import shown_command
 
 
 @pytest.mark.parametrize(
