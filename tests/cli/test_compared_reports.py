@@ -48,6 +48,14 @@ def test_page_is_written_and_json_printed(words: list[str], capsys: pytest.Captu
     assert "before.html and after.html" in Path("both.html").read_text()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_page_that_cannot_be_written_costs_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--report", "/dev/full", "before.html", "after.html"]) == 1
+    out, err = capsys.readouterr()
+    assert "more samples/s in the second report" in out
+    assert err == "stoker: --report /dev/full: it cannot be written (No space left on device): name another file\n"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -58,16 +66,20 @@ def test_page_is_written_and_json_printed(words: list[str], capsys: pytest.Captu
         (["before.html", "notes.html"], "notes.html is no report"),
         (["before.html", "train.py"], "train.py is no report"),
         (["before.html", "after.html", "--rounds", "2"], "--rounds is for a script"),
-        (["--batches", "3", "before.html", "after.html"], "are for a script"),
+        (["--batches", "3", "before.html", "after.html"], "--batches is for a script"),
+        (["--rounds", "3", "before.html", "after.html"], "--rounds is for a script"),
+        (["--seconds", "5", "before.html", "after.html"], "--seconds is for a script"),
+        (["--loader", "a.py:3", "before.html", "after.html"], "--loader is for a script"),
         (["before.html", "after.html", "--report"], "--report needs the name of a file"),
         (["before.html", "after.html", "--report", "after.html"], "would replace a report"),
         (["before.html", "after.html", "--report", "no/both.html"], "does not exist"),
+        (["before.html", "after.html", "--report", "train.py"], "would replace a file that is no HTML"),
         (["--report", "both.html", "train.py"], "--report is for two reports"),
     ],
 )
 def test_bad_input_is_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("notes.html").write_text("<p>notes</p>")
-    Path("train.py").write_text("")
+    Path("train.py").write_text("pass")
     assert main(["compare", *words]) == 1
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1

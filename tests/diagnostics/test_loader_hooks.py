@@ -25,7 +25,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         hooks.measure(module)
     yield recorder
     hooks.undo()
-    recorder.close()
+    recorder.flush()
 
 
 def measured(recorder: Recorder, folder: Path) -> Measurements:
@@ -57,6 +57,35 @@ class SleepingDataset(data.Dataset):
     def __getitem__(self, index: int) -> int:
         time.sleep(0.01)
         return index
+
+
+def test_mark_of_the_epoch_is_that_of_the_loader_that_works(tmp_path: Path) -> None:
+    """A sample may be made by a loader of its own, in the same process."""
+    recorder = Recorder(str(tmp_path))
+    hooks = LoaderHooks(recorder, detailed=True)
+    hooks.measure("torch.utils.data.dataloader")
+    seen: list[str | None] = []
+
+    class Sees(data.Dataset):
+        def __init__(self, inner: object = None) -> None:
+            self.inner = inner
+
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            seen.append(recorder.mark)
+            if self.inner is not None:
+                list(self.inner)  # type: ignore[call-overload]
+                seen.append(recorder.mark)
+            return index
+
+    try:
+        list(data.DataLoader(Sees(data.DataLoader(Sees()))))
+    finally:
+        hooks.undo()
+    outer, inner, again = seen
+    assert outer == again != inner and None not in seen and recorder.mark is None
 
 
 def test_waiting_and_steps_are_told_apart(recorder: Recorder, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: of the command line; None for those of the process.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `stoker run train.py 2>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for the rest of the process
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         sys.stderr.write(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from stoker.cli.command_error import CommandError
-from stoker.cli.output import check_writable, console_of, print_json, print_table, seconds, size
+from stoker.cli.output import console_of, print_json, print_table, seconds, size
+from stoker.cli.output_files import check_output, written
 from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.page.report_file import Report, read_report
 from stoker.diagnostics.page.report_pair import (
@@ -55,20 +57,24 @@ def compare_reports(words: Sequence[str], report: str | None, as_json: bool) -> 
     if os.path.samefile(*files):
         raise CommandError(f"{files[0]} and {files[1]} are the same file: name the reports of two runs")
     if report is not None:
-        check_writable(report, "--report")
+        check_output(report, "--report")
         if any(os.path.exists(report) and os.path.samefile(report, file) for file in files):
             raise CommandError(f"--report {report} would replace a report that is compared: name another file")
     known = paired(before, after)
-    if report is not None:
-        title = f"{before['file']} and {after['file']}"
-        try:
-            write_page(report, "pair", "stoker compare", "Comparison", title, page_data(known))
-        except OSError as error:
-            raise CommandError(f"--report {report}: it cannot be written ({error.strerror}): name another") from error
-    if as_json:
-        print_json(as_dict(known))
-    else:
-        show(console_of(sys.stdout), known)
+    try:
+        if as_json:
+            print_json(as_dict(known))
+        else:
+            show(console_of(sys.stdout), known)
+    finally:
+        failure = written(("--report", None if report is None else Path(report), lambda path: _write(known, path)))
+    if failure is not None:
+        raise CommandError(failure)
+
+
+def _write(known: ReportPair, path: str) -> None:
+    title = " and ".join(report["file"] for report in known.reports)
+    write_page(path, "pair", "stoker compare", "Comparison", title, page_data(known))
 
 
 def _options(words: Sequence[str], report: str | None, as_json: bool) -> tuple[list[str], str | None, bool]:

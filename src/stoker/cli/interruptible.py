@@ -1,4 +1,4 @@
-"""Ends a command at Ctrl-C or SIGTERM, with its measurements so far."""
+"""Ends a command at Ctrl-C, SIGTERM or SIGHUP, with its measurements so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ INTERRUPTED = 128 + signal.SIGINT
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[list[bool]]:
-    """Turns SIGTERM into a Ctrl-C, and a Ctrl-C into the end of the block.
+    """Turns SIGTERM and SIGHUP into a Ctrl-C, and a Ctrl-C into the end of the block.
+
+    SIGHUP comes from a terminal that is closed. Where this process ignores it, as under `nohup`, it still does.
 
     Returns:
         A list that is empty unless the block was interrupted.
@@ -22,10 +24,13 @@ def interruptible() -> Iterator[list[bool]]:
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    kinds = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]  # Windows has no SIGHUP
+    heeded = [kind for kind in kinds if kind is not None and signal.getsignal(kind) is not signal.SIG_IGN]
+    before = {kind: signal.signal(kind, end) for kind in heeded}
     try:
         yield interrupted
     except KeyboardInterrupt:
         interrupted.append(True)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

@@ -161,6 +161,7 @@ class Measurements:
         samples: of its processes.
         cpu: CPU-seconds of the whole program, known at its end.
         interrupted: whether Ctrl-C ended it.
+        lost: whether the records were deleted meanwhile, as by a program that cleans `$TMPDIR`.
         enough: when a limit of batches was reached; None without one.
     """
 
@@ -170,6 +171,7 @@ class Measurements:
         self.samples: list[TreeSample] = []
         self.cpu = 0.0
         self.interrupted = False
+        self.lost = False
         self._offsets: dict[str, int] = {}
         self._processes: dict[str, dict[str, Any]] = {}
         self._loaders: dict[tuple[str, int], MeasuredLoader] = {}
@@ -194,10 +196,18 @@ class Measurements:
 
     def read(self, folder: str) -> None:
         """Reads what was written to the folder since the last call. A line that is not complete is left for later."""
-        for name in sorted(os.listdir(folder)):
-            with open(os.path.join(folder, name), "rb") as file:
-                file.seek(self._offsets.get(name, 0))
-                complete, _, _ = file.read().rpartition(b"\n")
+        try:
+            names = sorted(os.listdir(folder))
+        except FileNotFoundError:
+            names, self.lost = [], True
+        for name in names:
+            try:
+                with open(os.path.join(folder, name), "rb") as file:
+                    file.seek(self._offsets.get(name, 0))
+                    complete, _, _ = file.read().rpartition(b"\n")
+            except FileNotFoundError:
+                self.lost = True
+                continue
             if not complete:
                 continue
             self._offsets[name] = self._offsets.get(name, 0) + len(complete) + 1

@@ -11,6 +11,8 @@ of `time.perf_counter()`, which on Linux is one clock for all processes.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import sys
@@ -67,16 +69,13 @@ class Recorder:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._file: int | None = None
         self._begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
         """Begins without a record: also in a forked process, which has a file of its own."""
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
+        self._is_begun = False  # the file
         self._pid = os.getpid()
         self._lines: list[Any] = []
         self._open: list[Any] | None = None  # the latest span, of an epoch under way
@@ -103,7 +102,7 @@ class Recorder:
         self._open = None
         marked = {} if mark is None else {"mark": mark}
         self._lines.append({"epoch": epoch, "loader": number, "begun": begun, "ready": ready, **marked})
-        single = getattr(loader, "batch_sampler", None) is None and getattr(loader, "batch_size", None) is None
+        single = _attribute(loader, "batch_sampler") is None and _attribute(loader, "batch_size") is None
         return EpochRecord(number, epoch, single, mark)
 
     def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
@@ -155,28 +154,33 @@ class Recorder:
         if self._is_off or not lines:
             return
         try:
-            if self._file is None:
-                self._file = self._opened()
-            data = memoryview("".join(f"{json.dumps(line)}\n" for line in lines).encode())
-            while data:
-                data = data[os.write(self._file, data) :]
+            file = self._opened()
         except OSError as error:
-            self._is_off = True
-            sys.stderr.write(f"stoker run: process {self._pid} is no longer measured: {error}\n")
-
-    def close(self) -> None:
-        """Writes all records and closes the file."""
-        self.flush()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the program's files may be fewer at the next write
+                self._lines = lines
+            else:
+                self._stop(error)
+            return
+        try:
+            about = [] if self._is_begun else [{"pid": self._pid, "rank": os.environ.get("RANK")}]
+            self._is_begun = True
+            data = memoryview("".join(f"{json.dumps(line)}\n" for line in [*about, *lines]).encode())
+            while data:
+                data = data[os.write(file, data) :]
+        except OSError as error:
+            self._stop(error)
+        finally:
+            os.close(file)
 
     def _opened(self) -> int:
+        """Opens the file, for one write: a program may close all descriptors and open its own file by our number."""
         path = os.path.join(self._folder, f"{self._pid}.jsonl")
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        about = {"pid": self._pid, "rank": os.environ.get("RANK")}
-        os.write(file, f"{json.dumps(about)}\n".encode())
-        return file
+        how = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        return os.open(path, how if self._is_begun else how | os.O_CREAT, 0o600)
+
+    def _stop(self, error: OSError) -> None:
+        self._is_off = True
+        say(f"stoker run: process {self._pid} is no longer measured: {error}")
 
     def _number(self, loader: Any, site: str, engine: str) -> int:
         key = id(loader)
@@ -189,32 +193,58 @@ class Recorder:
         return number
 
 
+def say(text: str) -> None:
+    """Writes a line to standard error, if the program has left it open."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
+
+
 def described(loader: Any) -> dict[str, Any]:
     """Returns a loader's settings as plain values. Calls no method of the user's beside `len()` of the dataset."""
-    dataset = getattr(loader, "dataset", None)
-    settings = {name: getattr(loader, name, None) for name in DESCRIBED}
+    dataset = _attribute(loader, "dataset")
+    settings = {name: _attribute(loader, name) for name in DESCRIBED}
     settings["context"] = _context(loader)
     plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
-    is_stream = getattr(loader, "_dataset_kind", 0) == 1
+    is_stream = _attribute(loader, "_dataset_kind") == 1
     return {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream, **plain}
 
 
 def _context(loader: Any) -> str | None:
-    context = getattr(loader, "multiprocessing_context", None)
-    return context if isinstance(context, str) else getattr(context, "_name", None)
+    context = _attribute(loader, "multiprocessing_context")
+    return context if isinstance(context, str) else _attribute(context, "_name")
+
+
+def _attribute(loader: Any, name: str) -> Any:
+    """Returns an attribute of a loader; None if there is none, or if a property of the user's raises."""
+    try:
+        return getattr(loader, name, None)
+    except Exception:
+        return None
 
 
 def samples_in(batch: Any, single: bool) -> int:
-    """Returns the samples of a batch: the length of its first array, tensor or list of texts; 1 if it is unknown."""
+    """Returns the samples of a batch: the length of its first array, tensor or list of texts; 1 if it is unknown.
+
+    An object of the user's that raises counts as one sample.
+    """
     if single:
         return 1
+    try:
+        return _first_length(batch)
+    except Exception:  # of an attribute of the user's object: the program must not see it
+        return 1
+
+
+def _first_length(batch: Any) -> int:
     if type(batch) is list and batch:  # as the usual collation makes it: this is called for each batch
         batch = batch if isinstance(batch[0], str | bytes) else batch[0]
     for _ in range(8):
+        if getattr(batch, "is_nested", False) is True:  # whose shape torch refuses to tell
+            return int(batch.size(0))
         shape = getattr(batch, "shape", None)
         if shape is not None:
             return int(shape[0]) if len(shape) else 1
-        if isinstance(batch, dict) or hasattr(batch, "keys"):
+        if _is_mapping(batch):
             inner = next(iter(batch.values()), None)
         elif isinstance(batch, list | tuple) and batch:
             inner = batch[0]
@@ -226,15 +256,29 @@ def samples_in(batch: Any, single: bool) -> int:
     return 1
 
 
+def _is_mapping(batch: Any) -> bool:
+    return isinstance(batch, dict) or (callable(getattr(batch, "keys", None)) and callable(batch.values))
+
+
 def bytes_in(batch: Any, depth: int = 4) -> int:
-    """Returns the bytes of all arrays and tensors of a batch; containers are searched `depth` levels deep."""
+    """Returns the bytes of all arrays and tensors of a batch; containers are searched `depth` levels deep.
+
+    What raises counts for nothing: sparse tensors do not tell their bytes.
+    """
+    try:
+        return _bytes_in(batch, depth)
+    except Exception:  # of an attribute of the user's object: the program must not see it
+        return 0
+
+
+def _bytes_in(batch: Any, depth: int) -> int:
     if type(number := getattr(batch, "nbytes", None)) is int:
         return number
     if isinstance(batch, bytes | bytearray):
         return len(batch)
     if not depth:
         return 0
-    if isinstance(batch, dict) or hasattr(batch, "keys"):
+    if _is_mapping(batch):
         return sum(bytes_in(value, depth - 1) for value in batch.values())
     if isinstance(batch, list | tuple):
         return sum(bytes_in(value, depth - 1) for value in batch[:1000])

@@ -17,6 +17,7 @@ def as_dict(known: Measurements) -> dict[str, Any]:
         "cpu_seconds": known.cpu,
         "peak_memory": known.peak,
         "interrupted": known.interrupted,
+        "records_lost": known.lost,
         "cpus": usable.number,
         "loaders": [loader_as_dict(loader.summary(known.samples), usable.number) for loader in known.loaders],
     }

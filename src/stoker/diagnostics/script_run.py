@@ -18,6 +18,12 @@ from stoker.diagnostics import attach
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree
 
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Signals after which a program counts as interrupted. Windows lacks the last one."""
+
+PASSED_ON = (*ENDING, "SIGUSR1", "SIGUSR2")
+"""Signals that are passed on to the program. Slurm announces the end of a job by the last two."""
+
 POLL = 0.1
 """Seconds between two looks at the program."""
 
@@ -59,7 +65,8 @@ class ScriptRun:
     def run(self, watch: Callable[[Measurements], None] | None = None) -> int:
         """Runs the program to its end; returns its exit code, 128 + n if signal n ended it.
 
-        Ctrl-C reaches the program, as without us; a second one while it still runs ends it by SIGKILL.
+        Ctrl-C, and signals to this process, reach the program as without us; a second Ctrl-C or SIGTERM while it still
+        runs ends it by SIGKILL.
 
         Args:
             watch: called some times in a second.
@@ -86,7 +93,7 @@ class ScriptRun:
                 known.read(folder)
                 if watch is not None:
                     watch(known)
-                if len(interrupts) > 1:
+                if sum(kind in (signal.SIGINT, signal.SIGTERM) for kind in interrupts) > 1:
                     process.kill()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
@@ -115,20 +122,23 @@ def _seconds_of_children() -> float:
 
 @contextlib.contextmanager
 def _passed_on(pid: int) -> Iterator[list[int]]:
-    """Counts the interrupts that reach this process, and passes on those that have not reached the program as well.
+    """Counts the interrupts that reach this process, and passes on signals that have not reached the program as well.
 
-    A terminal sends Ctrl-C to both. Where this process ignores SIGINT, as in the background of a shell, it still does.
+    A terminal sends Ctrl-C to both. Where this process ignores a signal, as SIGINT in the background of a shell, or
+    SIGHUP under `nohup`, it still does.
     """
     counted: list[int] = []
+    ending = {getattr(signal, name, None) for name in ENDING}
 
     def receive(number: int, frame: object) -> None:
-        counted.append(number)
+        if number in ending:
+            counted.append(number)
         if number != signal.SIGINT or not _in_foreground():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    kinds = [kind for kind in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(kind) is not signal.SIG_IGN]
-    before = {kind: signal.signal(kind, receive) for kind in kinds}
+    kinds = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
+    before = {kind: signal.signal(kind, receive) for kind in kinds if signal.getsignal(kind) is not signal.SIG_IGN}
     try:
         yield counted
     finally:

@@ -41,6 +41,12 @@ SHARE = 0.03
 TAIL = 8192
 """Bytes at the end of the output in which an error is looked for."""
 
+DELETED = (
+    "unknown, because its output and the records of the measurement were deleted from the folder for temporary files "
+    "while it ran: if the program cleans that folder, have it delete its own files only"
+)
+"""In place of the last line of a program's output."""
+
 TOO_LATE = "it had not given enough batches in time"
 """The failure of a program that was ended before it had reached its limit."""
 
@@ -166,15 +172,18 @@ class WatchedProgram:
 
     def last_words(self) -> str:
         """Returns the last line of its output: of a traceback, the error."""
-        with open(self.log, "rb") as file:
-            file.seek(max(0, os.path.getsize(self.log) - TAIL))
-            lines = file.read().decode(errors="replace").splitlines()
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(max(0, os.path.getsize(self.log) - TAIL))
+                lines = file.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return DELETED
         said = [line.strip() for line in lines if line.strip()]
         return said[-1][:300] if said else "it printed nothing"
 
     def said(self, text: str) -> str | None:
         """Returns the first line of its output with this text; None if there is none."""
-        with open(self.log, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(self.log, "rb") as file:
             for line in file:
                 if text.encode() in line:
                     return line.decode(errors="replace").strip()

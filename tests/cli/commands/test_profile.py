@@ -90,6 +90,15 @@ def test_trace_has_loop_and_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--trace is for module:loader" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("option", ["--trace", "--report"])
+def test_a_file_that_cannot_be_written_costs_no_table(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "profiled_by_a_test:make", "--batches", "5", option, "/dev/full"]) == 1
+    out, err = capsys.readouterr()
+    assert "5 batches, 20 samples of Photos" in out
+    assert err == f"stoker: {option} /dev/full: it cannot be written (No space left on device): name another file\n"
+
+
 def test_a_loader_of_torch(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     with open("profiled_by_a_test.py", "a") as file:
@@ -162,6 +171,15 @@ def test_a_module_that_ends_early_and_fails(script: str, capfd: pytest.CaptureFi
     assert "40 batches, 160 samples of Photos" in out
     assert "inferred from the waits, and not measured: the loader gave 40 of 100 batches." in " ".join(out.split())
     assert err == "stoker: the program failed: it ended with exit code 1: ValueError: no good\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("arguments", [[], ["--fail"]])
+def test_a_script_keeps_its_table(arguments: list[str], script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--report", "/dev/full", script, *arguments]) == 1
+    out, err = capfd.readouterr()
+    assert "40 batches, 160 samples of Photos" in out and "--report /dev/full: it cannot be written" in err
+    assert err.count("\n") == 1 + len(arguments) and ("no good" in err) == bool(arguments)
 
 
 def test_a_script_as_json(script: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from stoker.cli import main
+from stoker.cli.commands.run import WITH_VALUES, ended_after_module, options_before_target
 
 TRAINS = """
     import sys, time
@@ -77,6 +79,34 @@ def test_run_of_a_module(tmp_path: Path, capfd: pytest.CaptureFixture[str], monk
     assert out == "argv ['0', '--engine', 'theirs', '-m'] __main__\n"
     assert "trains.py:8" in err
     assert main(["run", "-m"]) == 2
+
+
+@pytest.mark.parametrize("option", ["-mtrains", "--module=trains"])
+def test_module_may_be_in_the_option(
+    option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, "import sys\nprint(sys.argv[1:])", "trains.py")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--engine", "torch", option, "a:b", "--engine", "theirs", "-m", "--help"]) == 0
+    assert capfd.readouterr().out == "['a:b', '--engine', 'theirs', '-m', '--help']\n"
+    words = ["profile", "--trace", "t.json", option, "a:b", "--engine"]
+    assert options_before_target(ended_after_module(words)) == [*words[:4], "--", *words[4:]]
+
+
+def test_options_with_values_are_those_of_the_commands() -> None:
+    """The words after such an option are its value, and no script or module."""
+    import typer
+
+    from stoker.cli.app import app
+
+    commands: Any = typer.main.get_command(app)
+    takes_module = {}
+    for name, command in commands.commands.items():
+        options = [one for one in command.params if one.param_type_name == "option"]
+        if any("--module" in one.opts for one in options):
+            values = [one for one in options if not one.is_flag and "--module" not in one.opts]
+            takes_module[name] = {text for one in values for text in one.opts}
+    assert takes_module == {name: set(options) for name, options in WITH_VALUES.items()}
 
 
 def test_failing_program_keeps_traceback_and_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +193,151 @@ def test_second_ctrl_c_ends_a_deaf_program(tmp_path: Path) -> None:
     code, err, _ = interrupted(script(tmp_path, deaf), 0, 0.3)
     assert code == 128 + signal.SIGKILL
     assert "train.py:5 list" in err
+
+
+SIGNALLED = """
+    import os, signal, sys
+
+    def heed(number, frame):
+        print(signal.Signals(number).name, flush=True)
+        sys.exit(5)
+
+    for kind in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(kind, heed)
+    os.kill(os.getppid(), getattr(signal, sys.argv[1]))
+    while True:
+        signal.pause()
+    """
+
+
+@pytest.mark.parametrize("kind", ["SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_signals_reach_the_program(kind: str, tmp_path: Path) -> None:
+    """As Slurm sends them to the process that it has started."""
+    command = [sys.executable, "-m", "stoker", "run", script(tmp_path, SIGNALLED), kind]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, start_new_session=True)
+    assert (run.returncode, run.stdout) == (5, f"{kind}\n")
+    assert ("was interrupted" if kind == "SIGHUP" else "failed with exit code 5") in run.stderr
+
+
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_closed_standard_error_costs_the_table_only(option: str, tmp_path: Path) -> None:
+    path = script(tmp_path, TRAINS)
+    line = f'exec "$0" -m stoker run {option} --report r.html "$1" 0 2>&-'
+    run = subprocess.run(["sh", "-c", line, sys.executable, path], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert run.returncode == 0
+    assert json.loads(run.stdout)["exit_code"] == 0 if option else run.stdout == "argv ['0'] __main__\n"
+    assert (tmp_path / "r.html").stat().st_size > 10_000
+
+
+CLEANS = """
+    import glob, os, shutil, sys, tempfile, time
+    from stoker import DataLoader
+
+    def clean():
+        for folder in glob.glob(os.path.join(tempfile.gettempdir(), "*")):
+            shutil.rmtree(folder)
+
+    if sys.argv[1] == "0":
+        clean()
+    for count, batch in enumerate(DataLoader(list(range(300))), 1):
+        if count == int(sys.argv[1]):
+            clean()
+        time.sleep(0.003)
+    """
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "temporary"
+
+
+@pytest.mark.parametrize("count", ["0", "150"])
+def test_program_that_cleans_temporary_files(
+    count: str, temporary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", script(tmp_path, CLEANS), count]) == 0
+    err = capfd.readouterr().err
+    assert "records of the measurement were deleted" in err and err.count("is no longer measured") == 1
+    assert "Traceback" not in err and "No loader was iterated over" not in err
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("command", ["profile", "tune"])
+def test_other_commands_on_a_program_that_cleans(
+    command: str, temporary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, script(tmp_path, CLEANS), "0"]) == 1
+    out, err = capfd.readouterr()
+    assert err.startswith("stoker: ") and err.count("\n") == 1 and "have it delete its own files only" in err
+    assert not out and not list(temporary.iterdir())
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize(("ending", "code"), [("", 1), ("sys.exit(7)", 7)])
+def test_files_that_cannot_be_written_cost_no_table(
+    ending: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = script(tmp_path, dedent(TRAINS) + ending)
+    report = tmp_path / "report.html"
+    assert main(["run", "--report", str(report), "--trace", str(FULL), path, "0"]) == code
+    assert report.stat().st_size > 10_000  # the other file is written
+    err = capfd.readouterr().err
+    shown, _, said = err.rpartition("stoker: ")
+    assert "train.py:8 list" in shown
+    assert said == "--trace /dev/full: it cannot be written (No space left on device): name another file\n"
+    assert main(["run", "--json", "--report", str(FULL), path, "0"]) == code
+    assert json.loads(capfd.readouterr().out)["exit_code"] == (7 if ending else 0)
+
+
+def test_report_of_arguments_that_are_no_text_and_secret(tmp_path: Path) -> None:
+    """In the measured process: it gets them as they are."""
+    path = script(tmp_path, "import os, sys\nsys.exit(os.fsencode(sys.argv[1]) != b'\\xff' or sys.argv[3] != 'abc')")
+    assert main(["run", "--report", str(tmp_path / "r.html"), path, "\udcff", "--token", "abc"]) == 0
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "--token &#x27;***&#x27;" in text and "abc" not in text.partition("<script>")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--report", "train.py"], "--report train.py would replace the script that is run"),
+        (["--trace", "./train.py"], "--trace train.py would replace the script that is run"),
+        (["--report", "notes.txt"], "--report notes.txt would replace a file that is no HTML"),
+        (["--trace", "before.html"], "--trace before.html would replace a file that is no JSON"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_files_of_the_user_are_not_replaced(
+    command: str,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script(tmp_path, "print('it ran')")
+    Path("notes.txt").write_text("buy milk")
+    Path("before.html").write_text("\n<!DOCTYPE html><p>before")
+    assert main([command, *arguments, "train.py"]) == 1
+    out, err = capfd.readouterr()
+    assert said in err and err.count("\n") == 1 and not out
+    assert Path("notes.txt").read_text() == "buy milk" and "it ran" in Path("train.py").read_text()
+
+
+def test_an_earlier_report_is_replaced(tmp_path: Path) -> None:
+    path = script(tmp_path, "")
+    Path(tmp_path / "r.html").write_text("\n<!DOCTYPE html><p>before")
+    Path(tmp_path / "empty.json").touch()
+    assert main(["run", "--report", str(tmp_path / "r.html"), "--trace", str(tmp_path / "empty.json"), path]) == 0
+    assert len(Path(tmp_path / "r.html").read_text()) > 10_000
+    assert "traceEvents" in json.loads(Path(tmp_path / "empty.json").read_text())
 
 
 @pytest.mark.parametrize(

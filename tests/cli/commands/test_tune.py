@@ -130,10 +130,14 @@ def test_ctrl_c_shows_what_was_measured(command: list[str], module: Path) -> Non
         (["bench", "tuned_of_a_test.py"], "write module:object"),
         (["bench", "tuned_of_a_test:make", "--workers", "-1"], "numbers from 0 on"),
         (["bench", "tuned_of_a_test:make", "--plot", "nowhere/b.html"], "does not exist"),
-        (["bench", "tuned_of_a_test:make", "--plot", "."], "it cannot be written"),
+        (["bench", "tuned_of_a_test:make", "--plot", ".html"], "it cannot be written"),
+        (["bench", "tuned_of_a_test:make", "--plot", "b.gif"], "b.gif: the curves are written as .html, .png, .svg or"),
+        (["bench", "tuned_of_a_test:make", "--plot", "notes.html"], "would replace a file that is no HTML"),
     ],
 )
 def test_refusal_is_one_sentence(arguments: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Path(".html").mkdir()
+    Path("notes.html").write_text("buy milk")
     assert main(arguments) in (1, 2)
     out, err = capfd.readouterr()
     assert said in err and err.startswith("stoker: ") and err.count("\n") == 1

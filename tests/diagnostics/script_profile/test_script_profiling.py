@@ -234,6 +234,48 @@ def test_interrupt_keeps_what_was_measured() -> None:
     assert not profiling.result.is_over and not list(Path("temporary").iterdir())
 
 
+def test_sampler_without_a_length_is_not_asked_for_it() -> None:
+    text = """
+        class Odd:
+            def __iter__(self): return iter(range(0, 120, 2))
+            def __len__(self): raise NotImplementedError("it is not known")
+        for batch in loader(Photos(seconds=0), sampler=Odd()): time.sleep(0.001)
+        """
+    found = result_of(text, 10)
+    assert (found.profile.batches, found.is_over) == (10, True) and found.profile.held is not None
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are counted by /proc")
+def test_workers_end_before_steps_on_the_held_batch() -> None:
+    text = """
+        children = []
+        try:
+            for batch in loader(Photos(100, 0), num_workers=2):
+                with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children") as file:
+                    children.append(len(file.read().split()))
+        finally:
+            with open("children", "w") as file:
+                file.write(" ".join(map(str, children)))
+        """
+    assert result_of(text).profile.held is not None
+    children = list(map(int, Path("children").read_text().split()))
+    assert len(children) == 25 and children[0] > 0 == children[-5] == children[-1]
+
+
+def test_objects_of_the_program_end_at_its_exit() -> None:
+    """A file that only the dataset refers to is flushed when nothing refers to the dataset."""
+    text = """
+        class Logs(Photos):
+            def __init__(self): super().__init__(120, 0); self.log = open("log", "w")
+            def __getitem__(self, index): self.log.write("x"); return index
+        def main():
+            for batch in loader(Logs()): time.sleep(0.001)
+        main()
+        """
+    assert result_of(text).profile.batches == 20
+    assert len(Path("log").read_text()) >= 80
+
+
 TORCH = """
     import time
     import torch.utils.data as data

@@ -47,7 +47,7 @@ def test_the_request_after_the_last_batch_ends_the_program(tmp_path: Path) -> No
     assert (known.enough, known.loaders[0].summary().batches) == (3.0, 3)
     with pytest.raises(EnoughBatches):  # a program that goes on is ended again
         recorder.begin(OneLoader(), "train.py:9", 6.0, 6.0)
-    recorder.close()
+    recorder.flush()
 
 
 def test_the_end_of_an_epoch_ends_the_program_too(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_the_end_of_an_epoch_ends_the_program_too(tmp_path: Path) -> None:
     with pytest.raises(EnoughBatches):
         epoch(recorder, OneLoader(), "train.py:3", [1.0, 2.0, 3.0])
     assert read(tmp_path).loaders[0].epochs[0].spans[-1].batches == 0
-    recorder.close()
+    recorder.flush()
 
 
 def test_loaders_of_one_line_count_together_and_others_do_not(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_loaders_of_one_line_count_together_and_others_do_not(tmp_path: Path) ->
     epoch(recorder, OneLoader({}), "train.py:3", [13.0 + n for n in range(9)])
     with pytest.raises(EnoughBatches):
         epoch(recorder, OneLoader([]), "train.py:3", [31.0, 32.0])
-    recorder.close()
+    recorder.flush()
 
 
 def test_seconds_count_after_the_warm_start(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_seconds_count_after_the_warm_start(tmp_path: Path) -> None:
     with pytest.raises(EnoughBatches):
         epoch(recorder, OneLoader(), "train.py:3", [1.0, 5.0, 5.5, 6.0, 6.9, 7.0, 8.0])
     assert read(tmp_path).enough == 7.0
-    recorder.close()
+    recorder.flush()
 
 
 def test_a_second_epoch_is_measured_to_its_end(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_a_second_epoch_is_measured_to_its_end(tmp_path: Path) -> None:
         epoch(recorder, OneLoader(), "train.py:3", [3.0, 3.5, 4.0, 4.5])
     lines = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
     assert sum(isinstance(line, list) and line[4] for line in lines) == 7
-    recorder.close()
+    recorder.flush()

@@ -7,11 +7,12 @@ import sys
 import time
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
-from typing import Literal
+from types import ModuleType, SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 
+from stoker._job.work import Work
 from stoker.diagnostics import recorder as recorders
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder, bytes_in
@@ -59,13 +60,107 @@ def test_batches_belong_to_the_loader_that_started_the_worker(tmp_path: Path, ma
     record = recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.1, mark=mark)
     recorder.batch(record, 0.1, 0.2, 4)
     recorder.size(record, 4096)
-    recorder.close()
+    recorder.flush()
     known = Measurements()
     known.read(str(tmp_path))
     (loader,) = known.loaders
     assert [len(works) for works in loader.works] == [3] and loader.sizes == [4096]
     assert all(0 <= work.seconds < 60 and work.begun <= time.perf_counter() for work in loader.works[0])
     assert loader.summary().batches == 1
+
+
+class Recorded(Recorder):
+    """Keeps what it is given: the mark, and the seconds of wall and CPU time."""
+
+    def __init__(self) -> None:
+        super().__init__("nowhere")
+        self.given: list[tuple[str, float, float]] = []
+
+    def work(self, mark: str, begun: float, seconds: float, cpu: float) -> None:
+        self.given.append((mark, seconds, cpu))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the hooks measure: seconds of wall time, of which half is CPU time."""
+    now = [0.0]
+    times = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0] / 2)
+    monkeypatch.setattr(worker_hooks, "time", times)
+    return now
+
+
+def test_batches_of_an_inner_loader_belong_to_the_outer_one(
+    maker: Any, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = maker.fetch
+
+    def fetch(self: Any, indices: list[int]) -> list[int]:
+        clock[0] += 1
+        return plain(self, indices) if len(indices) < 2 else [maker().fetch([index])[0] for index in indices]
+
+    monkeypatch.setattr(maker, "fetch", fetch)
+    recorder = Recorded()
+    WorkerHooks(recorder).measure("made_of_batches")
+    with starting("7:1"):
+        assert maker().fetch([1, 2, 3]) == [1, 2, 3]
+        assert recorder.given == [("7:1", 4.0, 2.0)]
+        with pytest.raises(StopIteration):
+            maker().fetch([])
+        assert maker().fetch([1]) == [1]  # the failed one is over
+    assert recorder.given[1:] == [("7:1", 1.0, 0.5)] and recorder._works["7:1"][0] == 3
+
+
+def test_time_of_some_rows_stands_for_the_whole_batch(
+    maker: Any, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(self: Any, unit: Any, rows: tuple[int, int] | None = None) -> None:
+        clock[0] += 2
+
+    monkeypatch.setattr(maker, "fetch", fetch)
+    recorder = Recorded()
+    WorkerHooks(recorder).measure("made_of_batches")
+    unit = Work(run=0, seed=0, position=0, indices=range(8))
+    with starting("7:1"):
+        maker().fetch(unit)
+        maker().fetch(unit, rows=None)
+        maker().fetch(unit, rows=(2, 4))
+        maker().fetch(tuple(unit), rows=(0, 8))  # as it comes from a queue
+        maker().fetch(unit, rows=(3, 3))
+    assert [seconds for _, seconds, _ in recorder.given] == [2.0, 2.0, 8.0, 2.0, 16.0]
+    assert [cpu for *_, cpu in recorder.given] == [1.0, 1.0, 4.0, 1.0, 8.0]
+
+
+def test_mark_of_the_process_comes_before_that_of_its_parent(maker: Any) -> None:
+    recorder = Recorded()
+    WorkerHooks(recorder).measure("made_of_batches")
+    with starting("7:1"):
+        recorder.mark = "9:1"  # a loader without workers, in a worker of another one
+        maker().fetch([1])
+        recorder.mark = None
+        maker().fetch([1])
+    assert [mark for mark, *_ in recorder.given] == ["9:1", "7:1"]
+
+
+def test_forked_worker_has_the_mark_of_its_environment(tmp_path: Path, maker: Any) -> None:
+    """A worker that is started anew is forked while its parent waits for a batch, of any loader."""
+    recorder = Recorder(str(tmp_path))
+    WorkerHooks(recorder).measure("made_of_batches")
+    other, mine = recorder.new_mark(), recorder.new_mark()
+    with starting(mine):
+        recorder.mark = other
+        pid = os.fork()
+        if not pid:
+            maker().fetch([1])
+            recorder.flush()
+            os._exit(recorder.mark is not None or recorder.new_mark() == f"{os.getppid()}:1")
+        recorder.mark = None
+    assert os.waitpid(pid, 0)[1] == 0
+    for mark in other, mine:
+        recorder.begin(FakeLoader(), f"{mark}.py:1", 0.0, 0.1, mark=mark)
+    recorder.flush()
+    known = Measurements()
+    known.read(str(tmp_path))
+    assert [[len(works) for works in loader.works] for loader in known.loaders] == [[0], [1]]
 
 
 def test_a_part_of_many_batches_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import check_engine, is_target
 from stoker.cli.commands.tune import EACH, numbers
 from stoker.cli.interruptible import INTERRUPTED, interruptible
-from stoker.cli.output import check_writable, console_of, print_json
+from stoker.cli.output import console_of, print_json
+from stoker.cli.output_files import check_output
 from stoker.cli.setting_table import print_trials, short
 from stoker.cli.status_line import StatusLine
-from stoker.diagnostics.settings.bench_plot import check_plot, write_plot
+from stoker.diagnostics.settings.bench_plot import PAGES, check_plot, write_plot
 from stoker.diagnostics.settings.setting_bench import BenchedLoader, TargetBench
 from stoker.diagnostics.settings.setting_search import grid, numbers_of_workers
 from stoker.diagnostics.settings.setting_trial import SettingTrial
@@ -48,8 +49,11 @@ def bench(
     sizes = numbers(batch_sizes, "--batch-sizes", 1)
     counts = numbers(workers, "--workers", 0) or usual_workers(cpus.cpus().number)
     if plot is not None:
-        check_writable(plot, "--plot")
-        check_plot(plot)
+        try:
+            check_plot(plot)
+        except ValueError as error:
+            raise CommandError(f"--plot {error}") from error
+        check_output(plot, "--plot", "HTML" if plot.lower().endswith(PAGES) else None)
     tuning, about = None, None
     with (
         StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line,

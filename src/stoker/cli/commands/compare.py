@@ -29,6 +29,7 @@ WORDS: dict[str, Callable[[float], str]] = {
 
 
 def compare(
+    context: typer.Context,
     command: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]... | BEFORE.html AFTER.html", show_default=False)
     ] = None,
@@ -50,8 +51,14 @@ def compare(
     it does otherwise up to there, such as writing its log files. Its output is not shown.
     """
     if module is None and are_reports(command or []):
-        if batches is not None or loader is not None:
-            raise CommandError("--batches and --loader are for a script, and not for two reports: leave them out")
+        for option, name in (
+            ("--batches", "batches"),
+            ("--seconds", "time"),
+            ("--rounds", "rounds"),
+            ("--loader", "loader"),
+        ):
+            if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT":
+                raise CommandError(f"{option} is for a script, and not for two reports: leave it out")
         compare_reports(command or [], report, as_json)
         return
     if report is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +13,10 @@ import typer
 from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import checked_command, is_target
 from stoker.cli.interruptible import INTERRUPTED, interruptible
-from stoker.cli.output import check_writable, console_of, print_json
+from stoker.cli.output import console_of, print_json
+from stoker.cli.output_files import check_output, unwritten, written
 from stoker.cli.profile_output import remarks, show
+from stoker.cli.shown_command import shown_command
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.page.profile_page import write_profile
@@ -56,10 +57,9 @@ def profile(
     either with what was measured until then.
     """
     words = target or []
-    if report is not None:
-        check_writable(str(report), "--report")
-    if trace is not None:
-        check_writable(str(trace), "--trace")
+    script = words[0] if module is None and words else None
+    check_output(report, "--report", "HTML", script)
+    check_output(trace, "--trace", "JSON", script)
     if module is None and words and is_target(words[0]):
         if len(words) > 1:
             raise CommandError(f"{words[1]} is left over: {words[0]} takes no arguments")
@@ -87,14 +87,23 @@ def _profile_target(
     measured = ours(find(name).loader, name, workers)
     replay = 0 if step_ms is None else None
     profiling: Profiling = measured.profile(batches, replay=replay, stacks=report is not None, trace=trace)
-    with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, profiling:
-        run(profiling, step_ms, lambda count: line.show(f"stoker profile: {count} of {batches} batches"))
-    if report is not None:
-        write_profile(profiling.result, str(report), name)
-    if as_json:
-        print_json(profiling.result.as_dict())
-    else:
-        show(console_of(sys.stdout), profiling.result)
+    lost = None
+    try:
+        with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, profiling:
+            run(profiling, step_ms, lambda count: line.show(f"stoker profile: {count} of {batches} batches"))
+    except OSError as error:
+        if trace is None or error.filename != str(trace):
+            raise
+        lost = unwritten("--trace", trace, error)
+    try:
+        if as_json:
+            print_json(profiling.result.as_dict())
+        else:
+            show(console_of(sys.stdout), profiling.result)
+    finally:
+        failure = written(("--report", report, lambda path: write_profile(profiling.result, path, name)))
+    if said := "; ".join(filter(None, (lost, failure))):
+        raise CommandError(said)
 
 
 def _profile_script(words: list[str], batches: int, loader: str | None, report: Path | None, as_json: bool) -> None:
@@ -103,12 +112,20 @@ def _profile_script(words: list[str], batches: int, loader: str | None, report: 
         profiling.run(lambda known: line.show(live(known, batches)))
     found = profiling.result
     said = [] if found is None else remarks(found, bool(interrupted), profiling.failure is not None)
-    if found is not None and report is not None:
-        write_profile(found.profile, str(report), shlex.join(["python", *words[1:]]), said)
-    if found is not None and as_json:
-        print_json({**found.as_dict(), "error": profiling.failure, "interrupted": bool(interrupted)})
-    elif found is not None:
-        show(console_of(sys.stdout), found.profile, said)
+    failure = None
+    if found is not None:
+        profile, title = found.profile, shown_command(["python", *words[1:]])
+        try:
+            if as_json:
+                print_json({**found.as_dict(), "error": profiling.failure, "interrupted": bool(interrupted)})
+            else:
+                show(console_of(sys.stdout), profile, said)
+        finally:
+            failure = written(("--report", report, lambda path: write_profile(profile, path, title, said)))
+    if failure is not None:
+        if profiling.failure is None and not interrupted:
+            raise CommandError(failure)
+        sys.stderr.write(f"stoker: {failure}\n")
     if interrupted:
         if found is None:
             sys.stderr.write("stoker: interrupted before a loader gave a batch\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +13,9 @@ import typer
 from stoker._first_use import HOMES
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
-from stoker.cli.output import check_writable, console_of, print_json, print_table, seconds, size
+from stoker.cli.output import console_of, print_json, print_table, seconds, size
+from stoker.cli.output_files import check_output, written
+from stoker.cli.shown_command import shown_command
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.report_page import write_report
@@ -22,6 +23,16 @@ from stoker.diagnostics.run_result import as_dict
 from stoker.diagnostics.script_run import ScriptRun, command_of
 from stoker.diagnostics.trace import write_trace
 from stoker.diagnostics.verdict import verdict
+
+LOST = (
+    "The records of the measurement were deleted while the program ran, in the folder for temporary files: what came "
+    "after that was not measured. If the program cleans that folder, have it delete its own files only."
+)
+
+NONE = (
+    "No loader was iterated over: there was no torch.utils.data.DataLoader and no stoker.DataLoader. A loader of "
+    "another library is not measured."
+)
 
 SHOWN = 8
 """Loaders that the table shows; JSON has all."""
@@ -45,28 +56,34 @@ def run(
     """
     words = checked_command(command or [], module)
     check_engine(engine)
-    for path, option in ((report, "--report"), (trace, "--trace")):
-        if path is not None:
-            check_writable(str(path), option)
+    check_output(report, "--report", "HTML", words[1])
+    check_output(trace, "--trace", "JSON", words[1])
     script = ScriptRun(words, engine, sys.stderr.fileno() if as_json else None)
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line:
         code = script.run(lambda known: line.show(live(known)))
     known = script.measurements
-    if report is not None:
-        write_report(known, str(report), shlex.join(["python", *words[1:]]), engine)
-    if trace is not None:
-        write_trace(known, str(trace))
-    if as_json:
-        print_json({"exit_code": code, "engine": engine, **as_dict(known)})
-    else:
-        show(known, code)
+    title = shown_command(["python", *words[1:]])
+    try:
+        if as_json:
+            print_json({"exit_code": code, "engine": engine, **as_dict(known)})
+        else:
+            show(known, code)
+    finally:  # also if nobody reads the output any more
+        failure = written(
+            ("--report", report, lambda path: write_report(known, path, title, engine)),
+            ("--trace", trace, lambda path: write_trace(known, path)),
+        )
+    if failure is not None:
+        if not code:
+            raise CommandError(failure)
+        sys.stderr.write(f"stoker: {failure}\n")
     raise typer.Exit(code)
 
 
 WITH_VALUES = {
     "run": ("--engine", "--report", "--trace"),
     "compare": ("--batches", "--seconds", "--rounds", "--loader", "--report"),
-    "profile": ("--batches", "--loader", "--step-ms", "--workers", "--report"),
+    "profile": ("--batches", "--loader", "--step-ms", "--workers", "--report", "--trace"),
     "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
 }
 """By the command that takes `-m MODULE`: its other options with a value."""
@@ -81,8 +98,15 @@ def ended_after_module(arguments: list[str]) -> list[str]:
         option = arguments[place]
         if option in ("-m", "--module") and place + 1 < len(arguments):
             return [*arguments[: place + 2], "--", *arguments[place + 2 :]]
+        if _names_module(option):
+            return [*arguments[: place + 1], "--", *arguments[place + 1 :]]
         place += 2 if option in WITH_VALUES[arguments[0]] else 1
     return arguments
+
+
+def _names_module(word: str) -> bool:
+    """Returns whether a word is an option with the module in it: `-mtrain`, as Python takes it, or `--module=train`."""
+    return word.startswith("--module=") or (word.startswith("-m") and word != "-m")
 
 
 def options_before_target(arguments: list[str]) -> list[str]:
@@ -95,7 +119,10 @@ def options_before_target(arguments: list[str]) -> list[str]:
     place = 1
     while place < len(arguments) and arguments[place].startswith("-"):
         place += 2 if arguments[place] in WITH_VALUES["profile"] else 1
-    if place >= len(arguments) or not is_target(arguments[place]) or {"-m", "--module"} & {*arguments[:place]}:
+    options = arguments[:place]
+    if place >= len(arguments) or not is_target(arguments[place]) or {"-m", "--module"} & {*options}:
+        return arguments
+    if any(map(_names_module, options)):
         return arguments
     target, *rest = arguments[place:]
     return [*arguments[:place], *rest, target] if rest and rest[0].startswith("-") else arguments
@@ -169,11 +196,11 @@ def show(known: Measurements, code: int) -> None:
         f"stoker run: the program {ended} after {seconds(whole)}; {known.cpu:.1f} CPU-seconds"
         + (f", at most {size(known.peak)} of memory in all its processes" if known.peak else "")
     )
+    if known.lost:
+        console.print(LOST)
     if not loaders:
-        console.print(
-            "No loader was iterated over: there was no torch.utils.data.DataLoader and no stoker.DataLoader. A loader "
-            "of another library is not measured."
-        )
+        if not known.lost:
+            console.print(NONE)
         return
     console.print()
     most = sorted(loaders, key=lambda loader: -loader.spent)[:SHOWN]

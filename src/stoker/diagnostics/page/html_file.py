@@ -56,7 +56,8 @@ def write_page(
         "script": "".join(_read(f"{script}.js") for script in ("base", *(scripts or (name,)))),
         "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     }
-    Path(path).write_text(filled(_read("base.html"), parts), encoding="utf-8")
+    text = filled(_read("base.html"), parts)
+    Path(path).write_text(text, encoding="utf-8", errors="replace")  # arguments and file names may be other bytes
 
 
 def filled(text: str, parts: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
-from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in
+from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in, say
 from stoker.diagnostics.script_profile.profile_order import ProfileOrder
 from stoker.diagnostics.settings.batch_limit import EnoughBatches
 
@@ -28,6 +28,10 @@ WRITTEN = 0.5
 
 SHARE = 0.02
 """Share of the time that writing them may take."""
+
+
+LIBRARIES = ("torch.utils.data.", "torchdata.", "stoker.", "builtins.")
+"""Modules whose samplers tell their length without a side effect."""
 
 
 class ProfilingRecorder(Recorder):
@@ -177,7 +181,7 @@ class ProfilingRecorder(Recorder):
             os.replace(f"{path}.part", path)
         except OSError as error:
             self._is_off = True
-            sys.stderr.write(f"stoker profile: process {self._pid} is no longer profiled: {error}\n")
+            say(f"stoker profile: process {self._pid} is no longer profiled: {error}")
 
     def _loop(self, loader: Any, site: str) -> ProfiledLoop:
         from stoker.diagnostics.script_profile.profiled_loop import ProfiledLoop
@@ -217,13 +221,27 @@ class ProfilingHooks(LoaderHooks):
 
 
 def _length(loader: Any) -> int | None:
-    """Returns the number of batches of an epoch; None for a stream, which warns if its length is asked for."""
-    if getattr(loader, "_dataset_kind", 0) == 1:
-        return None
+    """Returns the number of batches of an epoch, or None.
+
+    A stream warns if its length is asked for, and a sampler of the user's may draw random numbers for it, which would
+    change the samples that follow: neither is asked.
+    """
     try:
+        if getattr(loader, "_dataset_kind", 0) == 1 or not _is_library(type(loader).__len__):
+            return None
+        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        while sampler is not None:
+            if not _is_library(type(sampler)):
+                return None
+            sampler = getattr(sampler, "sampler", None)  # of a batch sampler
         return len(loader)
-    except TypeError:
+    except Exception:  # of the user's dataset
         return None
+
+
+def _is_library(made: Any) -> bool:
+    """Returns whether a class or function is torch's, Stoker's, or Python's own, as a list of batches is."""
+    return f"{made.__module__}.".startswith(LIBRARIES)
 
 
 def _end_workers(iterator: Any) -> None:

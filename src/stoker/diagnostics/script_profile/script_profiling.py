@@ -187,6 +187,7 @@ def _loops(folder: str) -> list[dict[str, Any]]:
     """Returns the loops that the processes of the program have written."""
     loops = []
     for path in sorted(Path(folder).glob("*.json")):
-        written = json.loads(path.read_text(encoding="utf-8"))
-        loops += [{**one, "rank": written["rank"]} for one in written["loops"]]
+        with contextlib.suppress(FileNotFoundError):  # a program that cleans temporary files deletes it meanwhile
+            written = json.loads(path.read_text(encoding="utf-8"))
+            loops += [{**one, "rank": written["rank"]} for one in written["loops"]]
     return loops

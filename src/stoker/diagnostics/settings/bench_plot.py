@@ -12,6 +12,9 @@ from stoker.errors import MissingExtraError
 IMAGES = (".png", ".svg", ".pdf")
 """Endings of files that matplotlib writes."""
 
+PAGES = (".html", ".htm")
+"""Endings of files that open in a browser."""
+
 
 def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: str) -> None:
     """Writes the curves: an HTML file that opens offline, or by matplotlib a PNG, SVG or PDF.
@@ -33,11 +36,15 @@ def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: s
 
 
 def check_plot(path: str) -> None:
-    """Refuses an image where there is no matplotlib, before the measurement and not after it.
+    """Refuses an unknown kind of file, or an image where there is no matplotlib, before the measurement.
 
     Raises:
+        ValueError: the file's name has another ending.
         MissingExtraError: matplotlib is not installed.
     """
+    if not path.lower().endswith((*PAGES, *IMAGES)):
+        endings = ", ".join((PAGES[0], *IMAGES[:-1]))
+        raise ValueError(f"{path}: the curves are written as {endings} or {IMAGES[-1]}: name such a file")
     if path.lower().endswith(IMAGES):
         try:
             import matplotlib.figure  # noqa: F401

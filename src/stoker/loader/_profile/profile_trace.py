@@ -69,8 +69,11 @@ class ProfileTrace:
             "displayTimeUnit": "ms",
             "traceEvents": list(self._events(base)),
         }
-        with open(self.path, "w", encoding="utf-8") as file:
-            json.dump(trace, file)
+        try:
+            with open(self.path, "w", encoding="utf-8") as file:
+                json.dump(trace, file)
+        except OSError as error:  # of a full disk, which names no file
+            raise OSError(error.errno, error.strerror, self.path) from error
 
     def _events(self, base: float) -> Iterator[dict[str, Any]]:
         pid = os.getpid()
