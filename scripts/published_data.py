@@ -1,12 +1,14 @@
-"""Makes the data that published training scripts expect: photographs by class, MNIST's files, text, small models.
+"""Makes the data that published training scripts expect: photographs, MNIST's files, text, graphs, small models.
 
 Nothing is downloaded. Digits are those of scikit-learn, enlarged; photographs those of `examples/make_photos.py`; the
-models of Hugging Face's hub have random weights, and lie where its client looks for what it has downloaded before.
+models of Hugging Face's hub have random weights, and lie where its client looks for what it has downloaded before, or
+beside the script (`published_beside.py`).
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import sqlite3
 import struct
@@ -16,36 +18,41 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import published_beside
 
 ROOT = Path(__file__).parents[1]
 DIGITS_TRAIN, DIGITS_TEST = 6_000, 1_000
 
 STARTUP = '''\
-"""Declares torchvision's compiled operators, which do not load beside a CPU torch; seeds torch for scripts that do not.
+"""Declares torchvision's compiled operators, which do not load beside a CPU torch; seeds for scripts that do not.
 
-Runs at the start of each Python process, and acts when torchvision is imported. The scripts stay as they are.
+Runs at the start of each Python process, and acts when torchvision (or PyTorch Geometric) is imported. The scripts stay
+as they are.
 """
 
 import importlib.abc
 import importlib.util
 import os
+import random
 import sys
 import time
 
 
 class Finder:
-    """Finds nothing; runs before torchvision is found."""
+    """Finds nothing; runs before torchvision or PyTorch Geometric is found."""
 
     def find_spec(self, name, path=None, target=None):
-        if name == "torchvision":
+        if name in ("torchvision", "torch_geometric"):
             sys.meta_path.remove(self)
             import torch
 
-            global library
-            library = torch.library.Library("torchvision", "FRAGMENT")
-            for operator in ("nms", "qnms"):
-                library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            if name == "torchvision":
+                global library
+                library = torch.library.Library("torchvision", "FRAGMENT")
+                for operator in ("nms", "qnms"):
+                    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             if seed := os.environ.get("PUBLISHED_SCRIPTS_SEED"):
+                random.seed(int(seed))
                 torch.manual_seed(int(seed))
         return None
 
@@ -94,23 +101,6 @@ if place := os.environ.get("PUBLISHED_SCRIPTS_FETCH"):
     sys.meta_path.insert(0, Clock(place))
 '''
 
-ACCURACY = '''\
-"""Accuracy, in the form that evaluate.load("accuracy") finds in the working directory."""
-
-import datasets
-import evaluate
-
-
-class Accuracy(evaluate.Metric):
-    def _info(self):
-        features = datasets.Features({"predictions": datasets.Value("int32"), "references": datasets.Value("int32")})
-        return evaluate.MetricInfo(description="accuracy", citation="", inputs_description="", features=features)
-
-    def _compute(self, predictions, references):
-        right = sum(int(one == other) for one, other in zip(predictions, references))
-        return {"accuracy": right / len(references)}
-'''
-
 
 def make(folder: Path, images: int, python: Path) -> None:
     """Makes what is missing.
@@ -123,9 +113,10 @@ def make(folder: Path, images: int, python: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "startup").mkdir(exist_ok=True)
     (folder / "startup" / "sitecustomize.py").write_text(STARTUP)
-    (folder / "accuracy").mkdir(exist_ok=True)
-    (folder / "accuracy" / "accuracy.py").write_text(ACCURACY)
-    for name, makes in (("photos", _photos), ("mnist", _mnist), ("wikitext-2", _text)):
+    published_beside.metrics(folder / "beside")
+    published_beside.pairs(folder / "beside")
+    makers = {"photos": _photos, "datasets/MNIST": _mnist, "datasets/TU": _graphs, "wikitext-2": _text}
+    for name, makes in makers.items():
         if not (folder / name / "made").exists():
             makes(folder, images)
             (folder / name / "made").touch()
@@ -134,19 +125,28 @@ def make(folder: Path, images: int, python: Path) -> None:
 
 
 def _photos(folder: Path, images: int) -> None:
-    """Makes `photos/train/CLASS/*.jpg` and `photos/val/CLASS/*.jpg`, and `pets/CLASS_1.jpg`, of whole files only."""
+    """Makes folders of whole files: `photos/train/CLASS`, `photos/val/CLASS`, `pets/CLASS_1.jpg`, and other names."""
     made = folder / f"made-photos-{images}"
     script = ROOT / "examples" / "make_photos.py"
     subprocess.run([sys.executable, str(script), "--data", str(made), "--images", str(images)], check=True)
     with closing(sqlite3.connect(made / "samples.sqlite")) as table:
         rows = table.execute("SELECT file_path, split_tag FROM samples WHERE is_verified = 1").fetchall()
     (folder / "pets").mkdir(exist_ok=True)
+    berkeley = folder / "beside" / "dataset" / "BSDS300" / "images"
+    for split in ("train", "test"):
+        (berkeley / split).mkdir(parents=True, exist_ok=True)
     for number, (path, split) in enumerate(rows):
         place = folder / "photos" / split / path
         place.parent.mkdir(parents=True, exist_ok=True)
         _linked(made / path, place)
         if number < 80:
             _linked(made / path, folder / "pets" / f"{place.parent.name}_{number}.jpg")
+            _linked(made / path, berkeley / ("train" if number % 8 else "test") / f"{number}.jpg")
+    for name in ("imagenette2-320", "imagewoof2-320"):
+        place = folder / "fastai" / "data" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.symlink_to(folder / "photos")
 
 
 def _linked(source: Path, place: Path) -> None:
@@ -160,7 +160,7 @@ def _mnist(folder: Path, images: int) -> None:
 
     digits = load_digits()
     draws = np.random.default_rng(0)
-    raw = folder / "mnist" / "MNIST" / "raw"
+    raw = folder / "datasets" / "MNIST" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     for name, number in (("train", DIGITS_TRAIN), ("t10k", DIGITS_TEST)):
         which = draws.integers(0, len(digits.target), number)
@@ -170,6 +170,33 @@ def _mnist(folder: Path, images: int) -> None:
             data = struct.pack(f">{1 + values.ndim}i", magic, *values.shape) + values.astype(np.uint8).tobytes()
             (raw / f"{name}-{kind}-ubyte").write_bytes(data)
             (raw / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(data, 1))
+
+
+def _graphs(folder: Path, images: int) -> None:
+    """Makes MUTAG's files: rings with a tail, of which the label says whether they are long."""
+    draws = np.random.default_rng(0)
+    raw = folder / "datasets" / "TU" / "MUTAG" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    edges: list[str] = []
+    owners: list[str] = []
+    labels: list[str] = []
+    for graph in range(1, 189):
+        nodes = int(draws.integers(8, 24))
+        first = len(owners) + 1
+        ends = [(first + node, first + (node + 1) % (nodes - 2)) for node in range(nodes - 2)]
+        ends += [(first, first + nodes - 2), (first + nodes - 2, first + nodes - 1)]
+        edges += [f"{one}, {other}" for pair in ends for one, other in (pair, pair[::-1])]
+        owners += [str(graph)] * nodes
+        labels.append("1" if nodes + draws.integers(-3, 4) > 15 else "-1")
+    kinds = {
+        "A": edges,
+        "graph_indicator": owners,
+        "graph_labels": labels,
+        "node_labels": [str(kind) for kind in draws.integers(0, 7, len(owners))],
+        "edge_labels": [str(kind) for kind in draws.integers(0, 4, len(edges))],
+    }
+    for kind, lines in kinds.items():
+        (raw / f"MUTAG_{kind}.txt").write_text("\n".join(lines) + "\n")
 
 
 def _text(folder: Path, images: int) -> None:
@@ -182,12 +209,17 @@ def _text(folder: Path, images: int) -> None:
 
 
 def models(folder: Path) -> None:
-    """Makes a small vision transformer, and timm's resnet50d where the hub's client looks for it."""
+    """Makes small transformers, timm's resnet50d where the hub's client looks for it, and graphs as they are read."""
     import timm
     import torch
     from safetensors.torch import save_file
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
+    published_beside.bert(folder / "beside")
+    if importlib.util.find_spec("torch_geometric"):
+        from torch_geometric.datasets import TUDataset
+
+        TUDataset(str(folder / "datasets" / "TU"), "MUTAG")
     torch.manual_seed(0)
     vit = folder / "models" / "vit"
     config = ViTConfig(

@@ -26,6 +26,8 @@ class Script(NamedTuple):
         launcher: `-m MODULE ARGUMENTS` before the script, as `stoker run` takes them.
         environment: of the run.
         outside: why it fails under torch's loader as well.
+        again: arguments of a second run in the same place, after the first; it saves in `{out}/again`.
+        saved: a pattern of files below `{out}` that both engines are to write alike.
     """
 
     title: str
@@ -39,6 +41,8 @@ class Script(NamedTuple):
     launcher: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     outside: str = ""
+    again: str = ""
+    saved: str = ""
 
 
 IMAGENET = "--seed 0 --no-accel -a shufflenet_v2_x0_5 -b 16 --lr 0.01 -p 1 --epochs 1 {data}/photos"
@@ -54,6 +58,19 @@ TRAINER = "--remove_unused_columns False --do_train --do_eval --num_train_epochs
 PRINTED_BY_TRAINER = r"'(?:eval_)?loss': '?([-\d.e]+)"
 HUB = (("HF_HOME", "{data}/hub"), ("HF_HUB_OFFLINE", "1"), ("HF_DATASETS_CACHE", "{out}/cache"))
 MNIST_SMALL = "--epochs 1 --no-accel"
+SCORES = r"epoch \d+: \{'accuracy': ([\d.]+), 'f1': ([\d.]+)\}"
+RANKS = (
+    "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
+)
+CONTINUED = "--cpu --output_dir {out} --checkpointing_steps 25"
+
+NOT_FOR_CPU = {
+    "PyTorch's examples: distributed/ddp-tutorial-series, multigpu_torchrun.py and others": "they ask for CUDA",
+    "PyTorch's examples: distributed/minGPT-ddp": "it ends at once without two accelerators",
+    "PyTorch's examples: distributed/ddp, FSDP2, tensor_parallelism": "they ask for accelerators, and make no loader",
+    "PyTorch's examples: gat, gcn, reinforcement_learning, regression, time_sequence_prediction": "they make no loader",
+}
+"""Published scripts that do not run on a CPU or have no loader, and why."""
 
 SCRIPTS = {
     "imagenet": Script("ImageNet, no worker", "examples", "imagenet/main.py", f"-j 0 {IMAGENET}", fetch=FOLDER),
@@ -88,6 +105,20 @@ SCRIPTS = {
         "--dataset folder --dataroot {data}/photos/train --workers 2 --niter 1 --batchSize 16 --ngf 8 --ndf 8 "
         "--manualSeed 1 --outf {out}",
         r"Loss_D: ([-\d.]+) Loss_G: ([-\d.]+)",
+    ),
+    "super-resolution": Script(
+        "super resolution on photographs, 4 workers",
+        "examples",
+        "super_resolution/main.py",
+        "--upscale_factor 4 --batchSize 16 --nEpochs 1",
+        r"(?:Loss|PSNR): ([\d.]+)",
+    ),
+    "forward-forward": Script(
+        "MNIST, forward-forward",
+        "examples",
+        "mnist_forward_forward/main.py",
+        "--epochs 20 --no_accel --log_interval 5 --train_size 6000 --test_size 1000",
+        r"(?:Loss|error):  ?([-\d.]+)",
     ),
     "words": Script(
         "word language model",
@@ -159,8 +190,84 @@ SCRIPTS = {
         "--data_dir {data}/pets --cpu",
         r"epoch \d+: ([\d.]+)",
         unequal=DRAWS,
-        launcher="-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no "
-        "--dynamo_backend no",
+        launcher=RANKS,
+        environment=HUB,
+    ),
+    "accelerate-complete": Script(
+        "complete_cv_example.py, 4 workers, continued at step 2",
+        "accelerate",
+        "examples/complete_cv_example.py",
+        "--data_dir {data}/pets --cpu --output_dir {out} --checkpointing_steps 2",
+        r"epoch \d+: ([\d.]+)",
+        unequal=DRAWS,
+        environment=HUB,
+        again="--data_dir {data}/pets --cpu --output_dir {out} --resume_from_checkpoint {out}/step_2",
+    ),
+    "accelerate-nlp": Script(
+        "nlp_example.py", "accelerate", "examples/nlp_example.py", "--cpu", SCORES, environment=HUB
+    ),
+    "accelerate-nlp-launch": Script(
+        "nlp_example.py by `accelerate launch`, 2 ranks",
+        "accelerate",
+        "examples/nlp_example.py",
+        "--cpu",
+        SCORES,
+        launcher=RANKS,
+        environment=HUB,
+    ),
+    "accelerate-checkpointing": Script(
+        "by_feature/checkpointing.py, continued at step 25",
+        "accelerate",
+        "examples/by_feature/checkpointing.py",
+        CONTINUED,
+        SCORES,
+        environment=HUB,
+        again="--cpu --output_dir {out}/again --checkpointing_steps 25 --resume_from_checkpoint {out}/step_25",
+        saved="**/model.safetensors",
+    ),
+    "accelerate-stateful": Script(
+        "by_feature/checkpointing.py, `--use_stateful_dataloader`, continued at step 25",
+        "accelerate",
+        "examples/by_feature/checkpointing.py",
+        CONTINUED + " --use_stateful_dataloader",
+        SCORES,
+        environment=HUB,
+        again="--cpu --output_dir {out}/again --checkpointing_steps 25 --resume_from_checkpoint {out}/step_25 "
+        "--use_stateful_dataloader",
+        saved="**/model.safetensors",
+    ),
+    "accelerate-accumulation": Script(
+        "by_feature/gradient_accumulation.py",
+        "accelerate",
+        "examples/by_feature/gradient_accumulation.py",
+        "--cpu --gradient_accumulation_steps 2",
+        SCORES,
+        environment=HUB,
+    ),
+    "accelerate-folds": Script(
+        "by_feature/cross_validation.py",
+        "accelerate",
+        "examples/by_feature/cross_validation.py",
+        "--cpu --num_folds 2",
+        SCORES,
+        environment=HUB,
+    ),
+    "accelerate-metrics": Script(
+        "by_feature/multi_process_metrics.py by `accelerate launch`, 2 ranks",
+        "accelerate",
+        "examples/by_feature/multi_process_metrics.py",
+        "--cpu",
+        SCORES,
+        launcher=RANKS,
+        environment=HUB,
+    ),
+    "accelerate-sgd": Script(
+        "by_feature/local_sgd.py by `accelerate launch`, 2 ranks",
+        "accelerate",
+        "examples/by_feature/local_sgd.py",
+        "--cpu",
+        SCORES,
+        launcher=RANKS,
         environment=HUB,
     ),
     "transformers": Script(
@@ -189,5 +296,34 @@ SCRIPTS = {
         r"accuracy'?: ([\d.]+)",
         fetch=DATASETS,
         environment=HUB,
+    ),
+    "fastai": Script(
+        "train_imagenette.py, no worker",
+        "fastai",
+        "nbs/examples/train_imagenette.py",
+        "--workers 0 --epochs 1 --bs 16 --size 64 --arch xresnet18",
+        r"\n\s*\d+ +([\d.]+) +([\d.]+) +([\d.]+)",
+        seeded=True,
+        environment=(("FASTAI_HOME", "{data}/fastai"),),
+        outside="today's fastcore does not read its `Param(...)` annotations",
+    ),
+    "fastai-workers": Script(
+        "train_imagenette.py, 2 workers",
+        "fastai",
+        "nbs/examples/train_imagenette.py",
+        "--workers 2 --epochs 1 --bs 16 --size 64 --arch xresnet18",
+        r"\n\s*\d+ +([\d.]+) +([\d.]+) +([\d.]+)",
+        unequal=DRAWS,
+        seeded=True,
+        environment=(("FASTAI_HOME", "{data}/fastai"),),
+        outside="today's fastcore does not read its `Param(...)` annotations",
+    ),
+    "geometric": Script(
+        "mutag_gin.py",
+        "pytorch_geometric",
+        "examples/mutag_gin.py",
+        "--epochs 5",
+        r"(?:Loss|Train|Test): ([\d.]+)",
+        seeded=True,
     ),
 }

@@ -14,6 +14,7 @@ other work on the machine slows both alike. `--plain` adds `python SCRIPT`, with
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import published_data
-from frameworks_matrix import Framework, environment
+from frameworks_matrix import FRAMEWORKS, Framework, environment
 from published_list import SCRIPTS, Script
 from published_page import page
 
@@ -35,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "published-scripts.md"
 ENGINES = ("torch", "stoker")
 PACKAGES = ["torch", "torchvision", "pillow", "timm", "transformers", "accelerate", "lightning", "datasets"]
+PACKAGES += ["torchdata", "fastai", "torch-geometric"]
 LONGEST = 1800  # seconds, for a run
 NEEDED = Framework(
     "published scripts",
@@ -49,8 +51,11 @@ NEEDED = Framework(
         "lightning",
         "jsonargparse[signatures]",
         "scikit-learn",
+        "six",
+        *FRAMEWORKS["geometric"].packages,
+        *FRAMEWORKS["fastai"].packages,
     ),
-    ("timm", "torchvision"),
+    ("timm", "torchvision", "torchdata", *FRAMEWORKS["fastai"].alone),
 )
 
 
@@ -131,11 +136,11 @@ def run(name: str, script: Script, places: Places, forms: tuple[str, ...], toget
 
 
 def run_once(name: str, script: Script, places: Places, engine: str) -> dict[str, Any]:
-    """Runs a script in a copy of its folder.
+    """Runs a script in a copy of its folder, and once more there if it is to be continued.
 
     Returns:
-        `code`, the `last` line of its output, the numbers `printed`, `cpu_per_sample` in seconds or None, and
-        `loaders` of `stoker run --json`.
+        `code`, the `last` line of its output, the numbers `printed`, digests of the files `saved`, `cpu_per_sample` in
+        seconds or None, and `loaders` of `stoker run --json`.
     """
     folder = places.work / "runs" / name / engine
     shutil.rmtree(folder, ignore_errors=True)
@@ -145,37 +150,41 @@ def run_once(name: str, script: Script, places: Places, engine: str) -> dict[str
     clocks.mkdir()
     here = copy_of(script, places, folder)
     words = {"data": str(places.data), "out": str(out)}
-    arguments = [word.format(**words) for word in script.arguments.split()]
-    command = [*script.launcher.split(), here.name, *arguments]
-    if engine != "python":
-        command = ["-m", "stoker", "run", "--json", "--engine", engine, *command]
     variables = os.environ | {key: value.format(**words) for key, value in script.environment}
     variables |= {"OMP_NUM_THREADS": "1", "COLUMNS": "500"}
     variables |= {"PUBLISHED_SCRIPTS_SEED": "0"} if script.seeded else {}
     variables |= {"PUBLISHED_SCRIPTS_FETCH": script.fetch, "PUBLISHED_SCRIPTS_CPU": str(clocks)}
-    try:
-        ran = subprocess.run(
-            [str(places.python), *command],
-            cwd=here.parent,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST,
-        )
-    except subprocess.TimeoutExpired:
-        return {"code": 1, "last": f"no end after {LONGEST} s", "printed": [], "cpu_per_sample": None, "loaders": []}
-    (folder / "stdout").write_text(ran.stdout)
-    (folder / "stderr").write_text(ran.stderr)
-    text = ran.stderr if engine != "python" else ran.stdout + ran.stderr
-    lines = [line for line in text.strip().splitlines() if line.strip()] or [""]
-    return {
-        "code": ran.returncode,
-        "last": lines[-1][:200],
-        "printed": ["/".join(found.groups()) for found in re.finditer(script.printed, text)],
-        "cpu_per_sample": cpu_per_sample(clocks),
-        "loaders": json.loads(ran.stdout)["loaders"] if engine != "python" and ran.stdout.startswith("{") else [],
-    }
+    result: dict[str, Any] = {"code": 0, "last": "", "printed": [], "loaders": []}
+    for number, all_arguments in enumerate(filter(None, (script.arguments, script.again))):
+        command = [*script.launcher.split(), here.name, *(word.format(**words) for word in all_arguments.split())]
+        if engine != "python":
+            command = ["-m", "stoker", "run", "--json", "--engine", engine, *command]
+        try:
+            ran = subprocess.run(
+                [str(places.python), *command],
+                cwd=here.parent,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST,
+            )
+        except subprocess.TimeoutExpired:
+            result |= {"code": 1, "last": f"no end after {LONGEST} s"}
+            break
+        (folder / f"stdout{number or ''}").write_text(ran.stdout)
+        (folder / f"stderr{number or ''}").write_text(ran.stderr)
+        text = ran.stderr if engine != "python" else ran.stdout + ran.stderr
+        lines = [line for line in text.strip().splitlines() if line.strip()] or [""]
+        result |= {"code": ran.returncode, "last": lines[-1][:200]}
+        result["printed"] += ["/".join(found.groups()) for found in re.finditer(script.printed, text)]
+        if engine != "python" and ran.stdout.startswith("{"):
+            result["loaders"] += json.loads(ran.stdout)["loaders"]
+        if ran.returncode:
+            break
+    saved = sorted(out.glob(script.saved)) if script.saved else []
+    digests = [f"{path.relative_to(out)}: {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in saved]
+    return result | {"saved": digests, "cpu_per_sample": cpu_per_sample(clocks)}
 
 
 def cpu_per_sample(clocks: Path) -> float | None:
@@ -200,8 +209,10 @@ def copy_of(script: Script, places: Places, folder: Path) -> Path:
     (here.parent / "results").mkdir(exist_ok=True)
     for place in (here.parent.parent / "data", folder / "copy" / "examples" / "Datasets"):
         if place.parent.exists() and not place.exists():
-            place.symlink_to(places.data / "mnist")
-    (here.parent / "accuracy").symlink_to(places.data / "accuracy")
+            place.symlink_to(places.data / "datasets")
+    for made in (places.data / "beside").iterdir():
+        if not (here.parent / made.name).exists():
+            (here.parent / made.name).symlink_to(made)
     return here
 
 

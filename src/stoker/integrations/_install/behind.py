@@ -34,11 +34,17 @@ class Behind:
     Args:
         values: of the loader's attributes when it was made.
         loader: ours; None if the loader stays torch's.
+
+    Attributes:
+        is_fresh: whether no iterator was asked for, since the last state was loaded.
+        first: an iterator that `early` has made, for the next `iter()`.
     """
 
     def __init__(self, values: list[Any], loader: HiddenLoader | None) -> None:
         self.values = values
         self.loader = loader
+        self.is_fresh = True
+        self.first: Any = None
 
     def fits(self, values: list[Any]) -> bool:
         """Returns whether the loader's attributes are still the same objects, or equal numbers."""
@@ -74,6 +80,29 @@ def behind(loader: Any) -> HiddenLoader | None:
         if "_iterator" in loader.__dict__:  # torch's persistent workers end with their last user
             loader.__dict__["_iterator"] = None
     return kept.loader
+
+
+def early(loader: Any) -> None:
+    """Makes the first iterator of a loader of torchdata's class at its first `state_dict()`, as torchdata does.
+
+    So its numbers are drawn when torchdata draws them: Accelerate asks all loaders for a state before the first epoch.
+    """
+    kept: Behind | None = loader.__dict__.get(HIDDEN)
+    if kept is not None and kept.loader is not None and kept.is_fresh and kept.first is None:
+        kept.first = iter(kept.loader)
+
+
+def begun(loader: Any) -> Any:
+    """Returns the iterator that `early` has made, once, or None; `iter(loader)` was called."""
+    kept: Behind = loader.__dict__[HIDDEN]
+    first, kept.first, kept.is_fresh = kept.first, None, False
+    return first
+
+
+def renewed(loader: Any) -> None:
+    """Forgets an iterator that `early` has made: another state was loaded."""
+    kept: Behind = loader.__dict__[HIDDEN]
+    kept.first, kept.is_fresh = None, True
 
 
 def forget_all() -> None:

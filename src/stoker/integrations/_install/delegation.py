@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker import errors
-from stoker.integrations._install.behind import behind, kept_behind
+from stoker.integrations._install.behind import begun, behind, early, kept_behind, renewed
 from stoker.integrations._install.changes import ORIGINAL, Changes, original_of
 from stoker.integrations._install.current import HIDDEN
 from stoker.loader.stateful import as_torchdatas
@@ -44,7 +44,8 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
         if hidden is None:
             return first["_get_iterator"](self)
         hidden._IterableDataset_len_called = self._IterableDataset_len_called
-        return iter(hidden)
+        made = begun(self)
+        return made if made is not None and made.is_open else iter(hidden)
 
     def state_dict(self: Any) -> dict[str, Any]:
         """Returns the state right after the last batch received; an empty one if the loader stays torch's."""
@@ -52,8 +53,10 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
         hidden = behind(self) if hidden is None else hidden
         if hidden is None:
             return {} if first["state_dict"] is None else first["state_dict"](self)
-        state = hidden.state_dict()
-        return as_torchdatas(hidden, state) if stateful else state
+        if not stateful:
+            return hidden.state_dict()
+        early(self)
+        return as_torchdatas(hidden, hidden.state_dict())
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         """Makes the next `iter()` continue from a state; an empty one, of a loader that stayed torch's, says nothing.
@@ -65,6 +68,7 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
         if hidden is not None:
             if state_dict:
                 hidden.load_state_dict(state_dict)
+                renewed(self)
         elif first["load_state_dict"] is not None:
             first["load_state_dict"](self, state_dict)
         elif state_dict:
