@@ -79,7 +79,7 @@ class MeasuredLoader:
             samples: of the processes, from which CPU time and memory during the epochs follow.
         """
         waited = first = steady_waited = steady = spent = cpu = 0.0
-        batches = count = 0
+        batches = count = ended = 0
         peak = 0
         for epoch in self.epochs:
             spent += epoch.until - epoch.begun
@@ -91,11 +91,16 @@ class MeasuredLoader:
                 first = max(first, late)
                 steady += epoch.until - epoch.spans[0].got
                 steady_waited += sum(span.waited for span in epoch.spans[1:])
+                ended += not epoch.spans[-1].batches
             cpu += cpu_between(samples, epoch.begun, epoch.until)
             peak = max(peak, peak_between(samples, epoch.begun, epoch.until))
+        restarts = are_single(batches, len(self.epochs)) and 2 * ended < len(self.epochs)
+        if restarts:  # the steps lie between the epochs
+            begin, end = min(epoch.begun for epoch in self.epochs), max(epoch.until for epoch in self.epochs)
+            spent, cpu, peak = end - begin, cpu_between(samples, begin, end), peak_between(samples, begin, end)
         return LoaderSummary(
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
-            peak,
+            peak, restarts,
         )  # fmt: skip
 
 
@@ -109,13 +114,15 @@ class LoaderSummary:
         epochs: passes that were begun.
         batches: received.
         samples: received.
-        spent: from each `iter(loader)` to the last batch of that epoch.
+        spent: from each `iter(loader)` to the last batch of that epoch; if it `restarts`, from the first `iter(loader)`
+            to the last batch of all.
         waited: of it, inside the loader.
         first: the longest time from `iter(loader)` to the first batch.
         steady: spent after the first batch of each epoch.
         steady_waited: of it, inside the loader.
         cpu: CPU-seconds of all processes of the program meanwhile.
         peak: most proportional memory of all processes of the program meanwhile; 0 if unknown.
+        restarts: whether an epoch was begun for each batch, and left, as `next(iter(loader))` does.
     """
 
     about: dict[str, Any]
@@ -130,6 +137,7 @@ class LoaderSummary:
     steady_waited: float
     cpu: float
     peak: int
+    restarts: bool = False
 
     @property
     def rate(self) -> float:
@@ -237,6 +245,11 @@ class Measurements:
             return known
         found = self._kinds[key] = MeasuredLoader(about)
         return found
+
+
+def are_single(batches: int, epochs: int) -> bool:
+    """Returns whether these are many epochs of one batch each."""
+    return epochs > 5 and batches < 2 * epochs
 
 
 def cpu_between(samples: Sequence[TreeSample], begin: float, end: float) -> float:
