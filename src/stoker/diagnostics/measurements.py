@@ -72,6 +72,18 @@ class MeasuredLoader:
     works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
+    @property
+    def restarts(self) -> bool:
+        """Returns whether an epoch was begun for each batch, and left, as `next(iter(loader))` does."""
+        batches = sum(span.batches for epoch in self.epochs for span in epoch.spans)
+        ended = sum(bool(epoch.spans) and not epoch.spans[-1].batches for epoch in self.epochs)
+        return are_single(batches, len(self.epochs)) and 2 * ended < len(self.epochs)
+
+    @property
+    def name(self) -> str:
+        """Returns the line that iterates, and the rank if there is one."""
+        return _named(self.about)
+
     def summary(self, samples: Sequence[TreeSample] = ()) -> LoaderSummary:
         """Returns the sums over all epochs.
 
@@ -79,7 +91,7 @@ class MeasuredLoader:
             samples: of the processes, from which CPU time and memory during the epochs follow.
         """
         waited = first = steady_waited = steady = spent = cpu = 0.0
-        batches = count = ended = 0
+        batches = count = 0
         peak = 0
         for epoch in self.epochs:
             spent += epoch.until - epoch.begun
@@ -91,11 +103,9 @@ class MeasuredLoader:
                 first = max(first, late)
                 steady += epoch.until - epoch.spans[0].got
                 steady_waited += sum(span.waited for span in epoch.spans[1:])
-                ended += not epoch.spans[-1].batches
             cpu += cpu_between(samples, epoch.begun, epoch.until)
             peak = max(peak, peak_between(samples, epoch.begun, epoch.until))
-        restarts = are_single(batches, len(self.epochs)) and 2 * ended < len(self.epochs)
-        if restarts:  # the steps lie between the epochs
+        if restarts := self.restarts:  # the steps lie between the epochs
             begin, end = min(epoch.begun for epoch in self.epochs), max(epoch.until for epoch in self.epochs)
             spent, cpu, peak = end - begin, cpu_between(samples, begin, end), peak_between(samples, begin, end)
         return LoaderSummary(
@@ -122,7 +132,7 @@ class LoaderSummary:
         steady_waited: of it, inside the loader.
         cpu: CPU-seconds of all processes of the program meanwhile.
         peak: most proportional memory of all processes of the program meanwhile; 0 if unknown.
-        restarts: whether an epoch was begun for each batch, and left, as `next(iter(loader))` does.
+        restarts: as in `MeasuredLoader`.
     """
 
     about: dict[str, Any]
@@ -157,8 +167,7 @@ class LoaderSummary:
     @property
     def name(self) -> str:
         """Returns the line that iterates, and the rank if there is one."""
-        rank = self.about["rank"]
-        return str(self.about["site"]) + ("" if rank is None else f" rank {rank}")
+        return _named(self.about)
 
 
 class Measurements:
@@ -245,6 +254,11 @@ class Measurements:
             return known
         found = self._kinds[key] = MeasuredLoader(about)
         return found
+
+
+def _named(about: dict[str, Any]) -> str:
+    rank = about["rank"]
+    return str(about["site"]) + ("" if rank is None else f" rank {rank}")
 
 
 def are_single(batches: int, epochs: int) -> bool:

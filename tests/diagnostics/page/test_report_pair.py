@@ -20,7 +20,7 @@ from stoker.diagnostics.page.report_pair import (
     remarks,
 )
 from stoker.diagnostics.report_page import write_report
-from tests.diagnostics.test_report_page import measured
+from tests.diagnostics.test_report_page import measured, restarted
 
 
 def written(folder: Path, name: str, known: Measurements) -> dict[str, Any]:
@@ -119,6 +119,13 @@ def test_parts_add_up_to_the_time(reports: tuple[dict[str, Any], dict[str, Any]]
     assert sum(shown["parts"][0].values()) == pytest.approx(1000 * loader["seconds"] / loader["samples"])
     assert shown["parts"][0]["first batches"] == pytest.approx(1000 * 0.16 / loader["samples"], rel=0.01)
     assert shown["parts"][0]["your step"] > shown["parts"][1]["first batches"]
+
+
+def test_first_batches_of_many_epochs_are_exact(tmp_path: Path) -> None:
+    report = written(tmp_path, "a.html", restarted(9000))
+    found = page_data(paired(report, report))["loaders"][0]["parts"][0]
+    assert found["first batches"] == pytest.approx(1000 * 9000 * 0.003 / (9000 * 32))
+    assert found["waiting"] == pytest.approx(0) and found["your step"] == pytest.approx(1000 * 0.001 / 32, rel=0.01)
 
 
 def test_curves_begin_together() -> None:

@@ -103,6 +103,7 @@ class Timeline {
   found(loader, when) {
     for (const [number, epoch] of data.spans[loader].entries()) {
       if (when < epoch.begun || when > epoch.until) continue;
+      if (data.joined[loader] > 1) return this.ofJoined(loader, number, epoch);
       let batch = 0, low = epoch.begun;
       for (const [asked, got, batches, waited] of epoch.spans) {
         const what = batches > 1 ? `batches ${batch} to ${batch + batches - 1}` : batches ? `batch ${batch}` : "the end";
@@ -113,6 +114,14 @@ class Timeline {
       }
     }
     return "";
+  }
+
+  /* Says what is known of epochs that are joined. */
+  ofJoined(loader, number, epoch) {
+    const first = number * data.joined[loader], last = Math.min(first + data.joined[loader], data.loaders[loader].epochs) - 1;
+    const waited = epoch.spans.reduce((sum, span) => sum + span[3], 0);
+    const batches = epoch.spans.reduce((sum, span) => sum + span[2], 0);
+    return `${data.loaders[loader].name}, epochs ${first} to ${last}: waited ${time(waited / 1e6)} for ${batches} batches`;
   }
 
   draw() {
@@ -158,6 +167,13 @@ class Timeline {
 }
 
 showWords();
+data.joined.forEach((number, loader) => {
+  if (number < 2) return;
+  const paragraph = document.createElement("p");
+  const { name, epochs } = data.loaders[loader];
+  paragraph.textContent = `${name}: ${epochs.toLocaleString()} epochs are too many to draw each, so ${number} neighbours are one here. All sums are exact.`;
+  element("joined").append(paragraph);
+});
 const timeline = new Timeline(element("timeline"));
 data.loaders.forEach((one, number) => element("filter").add(new Option(one.name, String(number))));
 element("filter").addEventListener("change", (event) => {

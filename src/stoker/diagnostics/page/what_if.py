@@ -28,10 +28,12 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
         samples: of all processes.
         cpus: that the program may use.
     """
+    works = [work for made in loader.works for work in made]
+    if len(works) < ENOUGH:
+        return None
     about, known = loader.about, loader.summary(samples)
     workers, batch_size = about.get("num_workers"), known.samples / max(1, known.batches)
-    works = [work for made in loader.works for work in made]
-    if len(works) < ENOUGH or known.batches - known.epochs < ENOUGH or type(workers) is not int or batch_size < 0.5:
+    if known.batches - known.epochs < ENOUGH or type(workers) is not int or batch_size < 0.5:
         return None
     if len(works) > 1.05 * known.batches + ENOUGH:  # parts of batches, which several workers make together
         return None
