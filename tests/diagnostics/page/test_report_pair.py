@@ -71,6 +71,22 @@ def test_cut_report_is_refused(tmp_path: Path) -> None:
         read_report(str(path))
 
 
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        (0.5, "gives fewer samples/s in the second report: 0.50 times as many"),
+        (0.94, "gives fewer samples/s"),
+        (0.96, "No clear difference"),
+        (1.04, "No clear difference"),
+        (1.06, "gives more samples/s"),
+    ],
+)
+def test_conclusion_of_a_slower_and_of_a_faster_run(tmp_path: Path, rate: float, says: str) -> None:
+    before, after = (written(tmp_path, name, measured(loaders=1)) for name in ("a.html", "b.html"))
+    after["loaders"][0]["samples_per_second"] = rate * before["loaders"][0]["samples_per_second"]
+    assert says in conclusion(paired(before, after))
+
+
 def test_figures_and_ratios(reports: tuple[dict[str, Any], dict[str, Any]]) -> None:
     known = paired(*reports)
     assert sorted(known.pairs) == [(0, 0), (1, 1)] and known.alone == ([], [])

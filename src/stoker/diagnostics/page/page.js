@@ -20,9 +20,9 @@ function showWords() {
     element("verdicts").append(paragraph);
   });
   const stages = ["loader", "stage", "median", "90%", "99%", "longest", "in all"];
-  fill(element("stages"), stages, data.stages.map((one) => [one.loader, one.stage, ...one.times.map(time)]));
+  fill(element("stages"), stages, data.stages.map((one) => [shortened(one.loader), one.stage, ...one.times.map(time)]));
   fill(element("longest"), ["loader", "epoch", "batch", "waited", "at"], data.longest.map((one) => [
-    data.loaders[one.loader].name, String(one.epoch), String(one.batch), time(one.waited), time(one.at)]));
+    shortened(data.loaders[one.loader].name), String(one.epoch), String(one.batch), time(one.waited), time(one.at)]));
 }
 
 /* The timeline: spans are [asked, got, batches, waited, samples] in microseconds, by loader and epoch, in order. */
@@ -156,7 +156,7 @@ class Timeline {
       }
       pen.fillStyle = colour("text");
       pen.font = "12px system-ui, sans-serif";
-      pen.fillText(data.loaders[loader].name, 4, row * lane + 12);
+      pen.fillText(shortened(data.loaders[loader].name), 4, row * lane + 12);
     });
     pen.fillStyle = colour("quiet");
     pen.font = "11px system-ui, sans-serif";
@@ -175,7 +175,7 @@ data.joined.forEach((number, loader) => {
   element("joined").append(paragraph);
 });
 const timeline = new Timeline(element("timeline"));
-data.loaders.forEach((one, number) => element("filter").add(new Option(one.name, String(number))));
+data.loaders.forEach((one, number) => element("filter").add(new Option(shortened(one.name), String(number))));
 element("filter").addEventListener("change", (event) => {
   timeline.only = event.target.value === "" ? null : Number(event.target.value);
   timeline.draw();

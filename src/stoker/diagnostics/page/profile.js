@@ -69,7 +69,7 @@ function showWorkers() {
     bar(box, `Worker ${one.worker}`, [["busy", one.busy, "curve-0"], ["waits for memory", one.memory, "curve-1"], ["idle", one.idle, "none"]]);
     element("workers-bars").append(name, box);
   }
-  fill(element("workers"), ["worker", "batches", "busy", "waits for memory", "idle"], data.workers.map((one) => [
+  fill(element("workers"), ["worker", "parts", "busy", "waits for memory", "idle"], data.workers.map((one) => [
     String(one.worker), one.units.toLocaleString(), percent(one.busy), percent(one.memory), percent(one.idle)]));
 }
 

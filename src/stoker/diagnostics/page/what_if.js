@@ -4,7 +4,7 @@ class WhatIf {
     this.usable = data.what_if.flatMap((known, number) => (known ? [number] : []));
     if (!this.usable.length) return;
     element("what-if").hidden = false;
-    this.usable.forEach((number) => element("what-if-which").add(new Option(data.loaders[number].name, String(number))));
+    this.usable.forEach((number) => element("what-if-which").add(new Option(shortened(data.loaders[number].name), String(number))));
     element("what-if-loader").hidden = this.usable.length === 1;
     element("what-if-which").addEventListener("change", (event) => this.open(Number(event.target.value)));
     const first = this.usable.includes(data.main) ? data.main : this.usable[0];
