@@ -75,6 +75,20 @@ def test_timeline_zooms_moves_and_filters(browser: Any, report: str) -> None:
     assert wrong == []
 
 
+def test_narrow_batches_are_columns_as_high_as_the_share(browser: Any, report: str) -> None:
+    page, wrong = opened(browser, report, viewport={"width": 1200, "height": 900})
+    wait, step = page.evaluate("[colour('wait'), colour('step')]")
+
+    lane = page.evaluate(  # the colours of the first loader in the middle of its time, from the top of its lane down
+        "[...timeline.canvas.getContext('2d').getImageData(timeline.canvas.clientWidth / 4, 16, 1, 18).data]"
+    )
+    colours = ["#" + bytes(lane[place : place + 3]).hex() for place in range(0, 4 * 18, 4)]
+    assert (colours[1], colours[14]) == (step, wait)
+    share = page.evaluate("shares([[0, 10, 5], [20, 40, 20]], 0, 40, 4)")
+    assert share == pytest.approx([0.5, 0, 1, 1])
+    assert wrong == []
+
+
 def test_report_fits_a_phone(browser: Any, report: str) -> None:
     page, wrong = opened(browser, report, viewport={"width": 360, "height": 740}, device_scale_factor=2, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -117,6 +117,11 @@ class TestInChromium:
         )
         widths = page.eval_on_selector_all("#loop-bar span", "all => all.map((one) => one.style.width)")
         assert widths == ["40%", "60%"]
+        shares = page.eval_on_selector_all(
+            "#stages-bar span", "all => all.map((one) => one.offsetWidth / one.parentElement.offsetWidth)"
+        )
+        assert shares == pytest.approx([0.89, 0.068, 0.027, 0.0, 0.014], abs=0.003)
+        assert " ".join(page.inner_text("#stages-key").split()) == "fetch collate write wait for memory transport"
         assert page.get_attribute("#workers-bars .bar >> nth=1", "aria-label").endswith("idle 28.0%")
         back = page.evaluate("colour('back')")
         assert all(contrast(page.evaluate(f"colour('curve-{number}')"), back) >= 4.5 for number in range(3))

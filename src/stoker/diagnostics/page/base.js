@@ -6,7 +6,7 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 
 function time(seconds) {
   if (seconds >= 120) return `${(seconds / 60).toFixed(1)} min`;
-  if (seconds >= 1 || seconds <= 0) return `${seconds.toFixed(seconds ? 2 : 0)} s`;
+  if (seconds >= 0.99995 || seconds <= 0) return `${seconds.toFixed(seconds ? 2 : 0)} s`;
   return seconds >= 1e-3 ? `${(1e3 * seconds).toFixed(1)} ms` : `${(1e6 * seconds).toFixed(0)} µs`;
 }
 

@@ -48,6 +48,11 @@ function showStages() {
   if (data.each.count) rows.push(times("one sample", data.each, 0));
   fill(element("stages"), ["stage", "total", "share", "median", "95%", "longest"], rows);
   bar(element("stages-bar"), "A batch", made.map(([name, one], number) => [named(name), one.seconds / whole, `curve-${number}`]));
+  made.forEach(([name], number) => {
+    const key = document.createElement("span");
+    key.className = `key curve-${number}`;
+    element("stages-key").append(key, ` ${named(name)}  `);
+  });
 }
 
 function showSteps() {
