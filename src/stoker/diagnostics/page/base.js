@@ -17,7 +17,7 @@ function size(bytes) {
 }
 
 const LONG = 40;  // letters, from which on a cell has several lines
-const shortened = (name) => (name.length > 2 * LONG ? `…${name.slice(-2 * LONG)}` : name);
+const shortened = (name, most = 2 * LONG) => (name.length > most ? `…${name.slice(1 - most)}` : name);
 
 function fill(table, head, rows) {
   const line = (cells, kind, parent) => {

@@ -175,7 +175,7 @@ class Timeline {
       }
       pen.fillStyle = colour("text");
       pen.font = "12px system-ui, sans-serif";
-      pen.fillText(shortened(data.loaders[loader].name), 4, row * lane + 12);
+      pen.fillText(shortened(data.loaders[loader].name, Math.floor(width / 8)), 4, row * lane + 12);
     });
     pen.fillStyle = colour("quiet");
     pen.font = "11px system-ui, sans-serif";
