@@ -140,6 +140,16 @@ def test_rates_that_are_known() -> None:
 
 
 @needs_node
+def test_start_of_workers() -> None:
+    slow = {**PLAIN, "workers": 2, "start": 1.0, "start_each": 0.4}
+    assert [one["first"] for one in simulated(slow, {}, {"workers": 4}, {"workers": 1})] == pytest.approx(
+        [1.06, 1.86, 0.66]
+    )
+    (any_order,) = simulated({**slow, "in_turn": False}, {"workers": 4})
+    assert any_order["first"] == pytest.approx(1.06)
+
+
+@needs_node
 def test_cpus_bound_the_rate() -> None:
     busy = {**PLAIN, "work_cpu": 1.0}
     two, eight = simulated(busy, {"workers": 2}, {"workers": 8})
