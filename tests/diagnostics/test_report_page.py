@@ -102,7 +102,7 @@ def test_report_of_many_epochs_stays_under_two_megabytes(tmp_path: Path) -> None
     assert data["loaders"][0]["epochs"] == 60_000 and data["loaders"][0]["waited"] == pytest.approx(180)
 
 
-def test_loader_with_few_epochs_is_drawn_in_full_beside_one_with_many() -> None:
+def test_loader_with_few_epochs_is_drawn_in_full() -> None:
     known = restarted(9000)
     known._kinds[1,] = measured(loaders=2).loaders[1]
     data = page_data(known, "torch")
