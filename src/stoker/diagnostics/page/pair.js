@@ -2,7 +2,7 @@
 const WORDS = { number: count, share: percent, seconds: time, bytes: size };
 const files = data.reports.map((report, number) => (
   data.reports[0].file === data.reports[1].file ? `${number ? "second" : "first"}: ${report.file}` : report.file));
-const names = files.map(shortened);
+const names = files.map((file) => shortened(file));
 
 function add(kind, parent, text, properties = {}) {
   const made = document.createElement(kind);
