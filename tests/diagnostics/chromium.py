@@ -34,6 +34,31 @@ def keep(page: Any, name: str) -> None:
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
+LONG_NAME = "".join(f"{number:04}" for number in range(50)) + ".py:8"
+"""A name of over 200 letters without a place to break a line."""
+
+
+def too_wide(page: Any) -> list[str]:
+    """What is beyond the right edge of the window and cannot be scrolled to: tag, id and first words."""
+    return list(
+        page.evaluate(
+            "[...document.querySelectorAll('main *')].filter((one) => !one.closest('.scroll, #flame, .bar') && "
+            "one.getBoundingClientRect().right > innerWidth).map((one) => "
+            "`${one.tagName} ${one.id} ${one.textContent.slice(0, 40)}`)"
+        )
+    )
+
+
+def hidden_by_first_column(page: Any) -> list[str]:
+    """Tables whose first column, which does not scroll, takes more than 70 % of the window."""
+    return list(
+        page.evaluate(
+            "[...document.querySelectorAll('.scroll table')].filter((one) => one.rows.length && "
+            "one.rows[0].cells[0].getBoundingClientRect().width > 0.7 * innerWidth).map((one) => one.id)"
+        )
+    )
+
+
 def contrast(one: str, other: str) -> float:
     """The contrast of two colours such as "#1b1f24", by WCAG 2."""
     low, high = sorted(map(luminance, (one, other)))

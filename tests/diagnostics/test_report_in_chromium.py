@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from stoker.diagnostics.report_page import write_report
-from tests.diagnostics.chromium import CHROMIUM_MARKS, contrast, keep, opened
-from tests.diagnostics.test_report_page import measured
+from tests.diagnostics.chromium import (
+    CHROMIUM_MARKS,
+    LONG_NAME,
+    contrast,
+    hidden_by_first_column,
+    keep,
+    opened,
+    too_wide,
+)
+from tests.diagnostics.page.test_what_if import loader_of
+from tests.diagnostics.test_report_page import measured, restarted
 
 pytestmark = CHROMIUM_MARKS
 
@@ -66,11 +75,50 @@ def test_timeline_zooms_moves_and_filters(browser: Any, report: str) -> None:
     assert wrong == []
 
 
+def test_narrow_batches_are_columns_as_high_as_the_share(browser: Any, report: str) -> None:
+    page, wrong = opened(browser, report, viewport={"width": 1200, "height": 900})
+    wait, step = page.evaluate("[colour('wait'), colour('step')]")
+
+    lane = page.evaluate(  # the colours of the first loader in the middle of its time, from the top of its lane down
+        "[...timeline.canvas.getContext('2d').getImageData(timeline.canvas.clientWidth / 4, 16, 1, 18).data]"
+    )
+    colours = ["#" + bytes(lane[place : place + 3]).hex() for place in range(0, 4 * 18, 4)]
+    assert (colours[1], colours[14]) == (step, wait)
+    share = page.evaluate("shares([[0, 10, 5], [20, 40, 20]], 0, 40, 4)")
+    assert share == pytest.approx([0.5, 0, 1, 1])
+    assert wrong == []
+
+
 def test_report_fits_a_phone(browser: Any, report: str) -> None:
     page, wrong = opened(browser, report, viewport={"width": 360, "height": 740}, device_scale_factor=2, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate("timeline.canvas.clientWidth") > 300
     keep(page, "phone")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_names_fit(browser: Any, tmp_path: Path, width: int) -> None:
+    known = measured(batches=200)
+    for number, loader in enumerate(known.loaders):
+        loader.works = loader_of(2).works
+        loader.about |= {"site": LONG_NAME, "rank": number, "engine": "torch"}
+    path = tmp_path / "report.html"
+    write_report(known, str(path), f"python {LONG_NAME}", "torch")
+    page, wrong = opened(browser, f"file://{path}", viewport={"width": width, "height": 800})
+    keep(page, f"long-{width}")
+    assert page.is_visible("#what-if") and too_wide(page) == hidden_by_first_column(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert wrong == []
+
+
+def test_joined_epochs_are_said(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(restarted(9000), str(path), "python train.py", "torch")
+    page, wrong = opened(browser, f"file://{path}", viewport={"width": 1200, "height": 900})
+    assert "9,000 epochs are too many to draw each, so 3 neighbours are one here" in page.inner_text("#joined")
+    assert page.evaluate("timeline.found(0, 100)").endswith("epochs 0 to 2: waited 9.0 ms for 3 batches")
+    keep(page, "joined")
     assert wrong == []
 
 

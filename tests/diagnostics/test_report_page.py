@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
+from stoker.diagnostics.page.report_file import read_report
 from stoker.diagnostics.process_tree import TreeSample
-from stoker.diagnostics.report_page import SPANS, joined, longest, over_time, page_data, stages, write_report
+from stoker.diagnostics.report_page import EPOCHS, SPANS, joined, longest, over_time, page_data, stages, write_report
 
 
 def measured(batches: int = 50, loaders: int = 2, wait: float = 0.06, step: float = 0.04) -> Measurements:
@@ -33,6 +34,18 @@ def measured(batches: int = 50, loaders: int = 2, wait: float = 0.06, step: floa
     count = int(now - 100) * 4
     known.samples += [TreeSample(100.0 + n / 4, n * 0.3, (200 + n) << 20, 3) for n in range(count)]
     known.ended(count * 0.3)
+    return known
+
+
+def restarted(epochs: int) -> Measurements:
+    """A run with an epoch for each batch, each 3 ms of waiting (1 ms in `iter()`) and 1 ms of a step."""
+    known = measured(loaders=1)
+    loader = known.loaders[0]
+    begins = [100.0 + 0.004 * number for number in range(epochs)]
+    loader.epochs[:] = [
+        EpochSpans(begun, begun + 0.001, [Span(begun + 0.001, begun + 0.003, 1, 0.002, 32)]) for begun in begins
+    ]
+    known.until = loader.epochs[-1].until
     return known
 
 
@@ -72,6 +85,45 @@ def test_report_of_many_batches_stays_under_two_megabytes(tmp_path: Path) -> Non
     spans = [span for epochs in page_data(known, "torch")["spans"] for epoch in epochs for span in epoch["spans"]]
     assert 0.5 * SPANS < len(spans) <= SPANS + 4
     assert sum(span[2] for span in spans) == 160_000
+
+
+def test_report_of_many_epochs_stays_under_two_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    known = restarted(60_000)
+    write_report(known, str(path), "python train.py", "torch")
+    assert path.stat().st_size < 1_000_000
+    data = read_report(str(path))
+    (epochs,), (number,) = data["spans"], data["joined"]
+    assert number == 15 and len(epochs) == EPOCHS
+    spans = [span for epoch in epochs for span in epoch["spans"]]
+    assert sum(span[2] for span in spans) == 60_000 and sum(span[4] for span in spans) == 60_000 * 32
+    assert sum(span[3] for span in spans) == pytest.approx(60_000 * 3000, rel=0.001)
+    assert epochs[0]["begun"] == 0 and epochs[-1]["until"] == pytest.approx(1e6 * (known.until - known.begun), abs=1)
+    assert data["loaders"][0]["epochs"] == 60_000 and data["loaders"][0]["waited"] == pytest.approx(180)
+
+
+def test_loader_with_few_epochs_is_drawn_in_full() -> None:
+    known = restarted(9000)
+    known._kinds[1,] = measured(loaders=2).loaders[1]
+    data = page_data(known, "torch")
+    assert data["joined"] == [5, 1] and len(data["spans"][1][0]["spans"]) > 10
+
+
+def test_curves_of_an_epoch_for_each_batch_have_its_steps() -> None:
+    known = restarted(2000)
+    (loader,) = over_time(known.loaders, known.begun, known.until)["loaders"]
+    assert loader["share"][50:150] == pytest.approx([0.75] * 100, abs=0.05)
+
+
+def test_headline_prefers_a_loader_with_a_verdict() -> None:
+    known = measured()
+    tiny = known.loaders[0].epochs[0]
+    tiny.spans[1:] = []
+    tiny.spans[0] = tiny.spans[0]._replace(waited=100.0)
+    assert known.loaders[0].summary().waited > known.loaders[1].summary().waited
+    assert page_data(known, "torch")["main"] == 1
+    known._kinds.popitem()
+    assert page_data(known, "torch")["main"] == 0
 
 
 def test_main_verdict_is_of_the_loader_that_waits_most() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stoker.diagnostics.measurements import LoaderSummary
+from stoker.diagnostics.measurements import EpochSpans, LoaderSummary, MeasuredLoader, Span
 from stoker.diagnostics.verdict import verdict
 
 ABOUT = {"site": "train.py:8", "rank": None, "num_workers": 0, "persistent_workers": False}
@@ -62,3 +62,53 @@ def test_short_run_has_no_verdict(short: dict[str, float]) -> None:
 def test_change_fits_the_cause(changed: dict[str, object], cpus: int, said: str) -> None:
     found = verdict(replace(WAITING, **changed), cpus)
     assert found.kind == "data-bound" and said in str(found)
+
+
+def restarted(epochs: int, wait: float, step: float, about: dict[str, object], *, read: bool = False) -> MeasuredLoader:
+    """A loader of one batch in each epoch, which is read to its end or left."""
+    loader, now = MeasuredLoader(about), 5.0
+    for _ in range(epochs):
+        epoch = EpochSpans(now, now + wait / 2)
+        epoch.spans.append(Span(now + wait / 2, now + wait, 1, wait / 2, 32))
+        now += wait + step
+        if read:
+            epoch.spans.append(Span(now, now, 0, 0.0, 0))
+        loader.epochs.append(epoch)
+    return loader
+
+
+def test_epoch_for_each_batch_is_judged_by_the_whole_time() -> None:
+    known = restarted(50, 0.03, 0.01, with_workers(4)).summary()
+    assert known.restarts and known.spent == pytest.approx(50 * 0.04 - 0.01)
+    said = verdict(known, cpus=8)
+    assert said.kind == "data-bound" and said.gain == pytest.approx(4, rel=0.1)
+    assert "75% of its time" in said.text and "An epoch begins for each batch" in said.text
+    assert "Keep one iterator" in str(said) and "persistent_workers=True: 4 workers are started 50 times" in str(said)
+
+
+@pytest.mark.parametrize(
+    ("about", "change"),
+    [
+        (with_workers(0), "Workers can then make the next batches meanwhile"),
+        (with_workers(4, persistent_workers=True), "thrown away now, 50 times"),
+    ],
+)
+def test_change_for_an_epoch_for_each_batch(about: dict[str, object], change: str) -> None:
+    assert change in str(verdict(restarted(50, 0.03, 0.01, about).summary(), cpus=8))
+
+
+def test_epoch_for_each_batch_may_cost_nothing() -> None:
+    said = verdict(restarted(50, 0.0002, 0.03, with_workers(0)).summary(), cpus=8)
+    assert said.kind == "compute-bound" and said.text.endswith("as with next(iter(loader)).")
+
+
+def test_epochs_of_one_batch_that_are_read_to_the_end() -> None:
+    known = restarted(50, 0.03, 0.01, with_workers(0), read=True).summary()
+    assert not known.restarts and known.share == pytest.approx(0.75)
+    assert "Each epoch is one batch" in str(verdict(known, cpus=8))
+    known = restarted(50, 0.03, 0.01, with_workers(4), read=True).summary()
+    assert "Pass persistent_workers=True" in str(verdict(known, cpus=8))
+
+
+def test_few_epochs_of_one_batch_are_too_short() -> None:
+    assert verdict(restarted(5, 0.3, 0.1, with_workers(0)).summary(), cpus=8).kind == "too short"

@@ -72,6 +72,18 @@ class MeasuredLoader:
     works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
+    @property
+    def restarts(self) -> bool:
+        """Returns whether an epoch was begun for each batch, and left, as `next(iter(loader))` does."""
+        batches = sum(span.batches for epoch in self.epochs for span in epoch.spans)
+        ended = sum(bool(epoch.spans) and not epoch.spans[-1].batches for epoch in self.epochs)
+        return are_single(batches, len(self.epochs)) and 2 * ended < len(self.epochs)
+
+    @property
+    def name(self) -> str:
+        """Returns the line that iterates, and the rank if there is one."""
+        return _named(self.about)
+
     def summary(self, samples: Sequence[TreeSample] = ()) -> LoaderSummary:
         """Returns the sums over all epochs.
 
@@ -93,9 +105,12 @@ class MeasuredLoader:
                 steady_waited += sum(span.waited for span in epoch.spans[1:])
             cpu += cpu_between(samples, epoch.begun, epoch.until)
             peak = max(peak, peak_between(samples, epoch.begun, epoch.until))
+        if restarts := self.restarts:  # the steps lie between the epochs
+            begin, end = min(epoch.begun for epoch in self.epochs), max(epoch.until for epoch in self.epochs)
+            spent, cpu, peak = end - begin, cpu_between(samples, begin, end), peak_between(samples, begin, end)
         return LoaderSummary(
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
-            peak,
+            peak, restarts,
         )  # fmt: skip
 
 
@@ -109,13 +124,15 @@ class LoaderSummary:
         epochs: passes that were begun.
         batches: received.
         samples: received.
-        spent: from each `iter(loader)` to the last batch of that epoch.
+        spent: from each `iter(loader)` to the last batch of that epoch; if it `restarts`, from the first `iter(loader)`
+            to the last batch of all.
         waited: of it, inside the loader.
         first: the longest time from `iter(loader)` to the first batch.
         steady: spent after the first batch of each epoch.
         steady_waited: of it, inside the loader.
         cpu: CPU-seconds of all processes of the program meanwhile.
         peak: most proportional memory of all processes of the program meanwhile; 0 if unknown.
+        restarts: as in `MeasuredLoader`.
     """
 
     about: dict[str, Any]
@@ -130,6 +147,7 @@ class LoaderSummary:
     steady_waited: float
     cpu: float
     peak: int
+    restarts: bool = False
 
     @property
     def rate(self) -> float:
@@ -149,8 +167,7 @@ class LoaderSummary:
     @property
     def name(self) -> str:
         """Returns the line that iterates, and the rank if there is one."""
-        rank = self.about["rank"]
-        return str(self.about["site"]) + ("" if rank is None else f" rank {rank}")
+        return _named(self.about)
 
 
 class Measurements:
@@ -247,6 +264,16 @@ class Measurements:
             return known
         found = self._kinds[key] = MeasuredLoader(about)
         return found
+
+
+def _named(about: dict[str, Any]) -> str:
+    rank = about["rank"]
+    return str(about["site"]) + ("" if rank is None else f" rank {rank}")
+
+
+def are_single(batches: int, epochs: int) -> bool:
+    """Returns whether these are many epochs of one batch each."""
+    return epochs > 5 and batches < 2 * epochs
 
 
 def cpu_between(samples: Sequence[TreeSample], begin: float, end: float) -> float:

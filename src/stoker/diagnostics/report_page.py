@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
@@ -17,6 +17,9 @@ from stoker.diagnostics.run_result import as_dict
 
 SPANS = 20_000
 """Spans in the page, some 35 bytes each; neighbours are joined until there are no more."""
+
+EPOCHS = 4000
+"""Epochs in the page, of all loaders; neighbours are joined until there are no more."""
 
 BINS = 200
 """Points of each curve."""
@@ -46,24 +49,53 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
 
 def page_data(known: Measurements, engine: str) -> dict[str, Any]:
     """Returns what the page shows, as plain JSON values. Times of spans are microseconds from the start of the run."""
-    most = sorted(known.loaders, key=lambda loader: -loader.summary().spent)[:MOST_LOADERS]
-    loaders = [loader for loader in known.loaders if loader in most]
     whole = as_dict(known)
-    shown = [one for loader, one in zip(known.loaders, whole["loaders"], strict=True) if loader in most]
-    waiting = [one["waited"] for one in shown]
-    step = max(1, -(-sum(len(epoch.spans) for loader in loaders for epoch in loader.epochs) // SPANS))
+    by_time = sorted(range(len(whole["loaders"])), key=lambda number: -whole["loaders"][number]["seconds"])
+    numbers = sorted(by_time[:MOST_LOADERS])
+    loaders, shown = [known.loaders[number] for number in numbers], [whole["loaders"][number] for number in numbers]
+    passes = [joined_epochs(loader.epochs, EPOCHS // len(loaders)) for loader in loaders]
+    step = max(1, -(-sum(len(epoch.spans) for _, epochs in passes for epoch in epochs) // SPANS))
     return {
         **whole,
         "loaders": shown,
         "engine": engine,
-        "main": waiting.index(max(waiting)) if waiting else None,
-        "spans": [[_epoch(epoch, known.begun, step) for epoch in loader.epochs] for loader in loaders],
+        "main": main_loader(shown),
+        "spans": [[_epoch(epoch, known.begun, step) for epoch in epochs] for _, epochs in passes],
+        "joined": [number for number, _ in passes],
         "over_time": over_time(loaders, known.begun, known.until),
         "processes": processes(known),
         "stages": [row for loader in loaders for row in stages(loader)],
         "longest": longest(loaders, known.begun),
         "what_if": [what_if(loader, known.samples, whole["cpus"]) for loader in loaders],
     }
+
+
+def main_loader(loaders: Sequence[dict[str, Any]]) -> int | None:
+    """Returns the number of the loader of the headline: the one that waits most, of those with a verdict."""
+    numbers = range(len(loaders))
+    return max(numbers, key=lambda one: (loaders[one]["verdict"] != "too short", loaders[one]["waited"]), default=None)
+
+
+def joined_epochs(epochs: list[EpochSpans], most: int) -> tuple[int, list[EpochSpans]]:
+    """Returns how many neighbours are joined so that there are no more epochs than `most`, and the epochs.
+
+    Of joined epochs, each one is a span.
+    """
+    number = max(1, -(-len(epochs) // most))
+    if number == 1:
+        return 1, epochs
+    groups = [epochs[first : first + number] for first in range(0, len(epochs), number)]
+    return number, [EpochSpans(group[0].begun, group[0].begun, [_as_span(one) for one in group]) for group in groups]
+
+
+def _as_span(epoch: EpochSpans) -> Span:
+    return Span(
+        epoch.begun,
+        epoch.until,
+        sum(span.batches for span in epoch.spans),
+        epoch.ready - epoch.begun + sum(span.waited for span in epoch.spans),
+        sum(span.samples for span in epoch.spans),
+    )
 
 
 def _epoch(epoch: EpochSpans, base: float, step: int) -> dict[str, Any]:
@@ -105,8 +137,10 @@ def over_time(loaders: list[MeasuredLoader], begin: float, end: float) -> dict[s
     curves = []
     for number, loader in enumerate(loaders):
         spent, waited, samples = [0.0] * BINS, [0.0] * BINS, [0.0] * BINS
-        for epoch in loader.epochs:
-            _spread(spent, epoch.begun - begin, epoch.until - begin, epoch.until - epoch.begun, width)
+        restarts = loader.restarts  # its steps lie between the epochs
+        for epoch, after in itertools.zip_longest(loader.epochs, loader.epochs[1:]):
+            until = after.begun if restarts and after is not None else epoch.until
+            _spread(spent, epoch.begun - begin, until - begin, until - epoch.begun, width)
             _spread(waited, epoch.begun - begin, epoch.ready - begin, epoch.ready - epoch.begun, width)
             before = epoch.begun
             for span in epoch.spans:
@@ -152,11 +186,10 @@ def stages(loader: MeasuredLoader) -> Iterator[dict[str, Any]]:
         single = [span for span in epoch.spans if span.batches <= 1]
         waits += [span.waited for span in single if span.batches]
         steps += [after.asked - span.got for span, after in itertools.pairwise(single)]
-    name = loader.summary().name
     for stage, times in (("wait for a batch", sorted(waits)), ("your step", sorted(steps))):
         if times:
             places = (len(times) // 2, int(0.9 * len(times)), int(0.99 * len(times)), len(times) - 1)
-            yield {"loader": name, "stage": stage, "times": [*(times[place] for place in places), sum(times)]}
+            yield {"loader": loader.name, "stage": stage, "times": [*(times[place] for place in places), sum(times)]}
 
 
 def longest(loaders: list[MeasuredLoader], base: float) -> list[dict[str, Any]]:

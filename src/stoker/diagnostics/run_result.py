@@ -36,6 +36,7 @@ def loader_as_dict(loader: LoaderSummary, cpus: int) -> dict[str, Any]:
         "seconds": loader.spent,
         "samples_per_second": loader.rate,
         "waited": loader.waited,
+        "waited_for_first_batches": max(0.0, loader.waited - loader.steady_waited),
         "waited_share": loader.share,
         "waited_share_after_first_batches": loader.steady_share,
         "first_batch": loader.first,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from stoker._autotune.hint import workers_for
 from stoker._autotune.wait_share import NEGLIGIBLE, WAITS
-from stoker.diagnostics.measurements import LoaderSummary
+from stoker.diagnostics.measurements import LoaderSummary, are_single
 
 Kind = Literal["data-bound", "balanced", "compute-bound", "too short"]
 
@@ -18,7 +18,10 @@ BUSY = 0.85
 """Share of the CPUs from which on they count as all in use."""
 
 ENOUGH = 5, 0.2
-"""Batches, and seconds, after the first batch of each epoch, from which on there is a verdict."""
+"""Batches, and seconds, after the first batch of each epoch, from which on there is a verdict.
+
+Many epochs of a single batch are judged by these batches.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,23 +52,29 @@ def verdict(loader: LoaderSummary, cpus: int) -> LoaderVerdict:
         cpus: that the program may use.
     """
     batches, seconds = ENOUGH
-    if loader.batches - loader.epochs < batches or loader.spent < seconds:
+    is_single = are_single(loader.batches, loader.epochs)
+    if (loader.batches - loader.epochs < batches and not is_single) or loader.spent < seconds:
         text = f"Too short to judge: {loader.batches} batches in {loader.spent:.2g} s."
         return LoaderVerdict("too short", text, "Let it run for a few seconds more.", 1.0)
     share = loader.share
     gain = loader.spent / max(loader.spent - loader.waited, 1e-9)
     faster = f"{gain:.2g} times as fast" if gain < 100 else "over 100 times as fast"
+    begins = "An epoch begins for each batch, as with next(iter(loader)). " if loader.restarts else ""
     if share <= NEGLIGIBLE:
         text = f"Compute-bound: the loop waits {share:.1%} of its time for batches, so a faster loader gains no more."
-        return LoaderVerdict("compute-bound", text, None, gain)
+        return LoaderVerdict("compute-bound", f"{text} {begins}".rstrip(), None, gain)
     kind: Kind = "data-bound" if share >= WAITS else "balanced"
     text = f"{kind.capitalize()}: the loop waits {share:.0%} of its time for batches; without that, {faster} at most."
-    return LoaderVerdict(kind, text, change(loader, cpus), gain)
+    return LoaderVerdict(kind, f"{text} {begins}".rstrip(), change(loader, cpus), gain)
 
 
 def change(loader: LoaderSummary, cpus: int) -> str:
     """Returns the change that a loop needs which waits for its batches."""
     workers = loader.about.get("num_workers") or 0
+    if loader.restarts:
+        return _kept_iterator(loader, workers)
+    if are_single(loader.batches, loader.epochs) and (not workers or loader.about.get("persistent_workers")):
+        return "Each epoch is one batch, so none can be made ahead: pass a smaller batch_size, or a longer sampler."
     firsts = loader.waited - loader.steady_waited
     if firsts > 0.5 * loader.waited and loader.steady_share < WAITS:
         return _late_first_batch(loader, workers)
@@ -104,3 +113,15 @@ def _late_first_batch(loader: LoaderSummary, workers: int) -> str:
     if workers:
         return f"Most of the waiting is for first batches: {late}. Longer epochs help, or a dataset that opens sooner."
     return f"Most of the waiting is for first batches: {late}. See what the dataset does in its first sample."
+
+
+def _kept_iterator(loader: LoaderSummary, workers: int) -> str:
+    kept = "Keep one iterator: batches = iter(loader) before the loop, and next(batches) in it"
+    if not workers:
+        return f"{kept}. Workers can then make the next batches meanwhile; they cannot now."
+    if loader.about.get("persistent_workers"):
+        return f"{kept}. The batches that {workers} workers make ahead are thrown away now, {loader.epochs:,} times."
+    return (
+        f"{kept}. Or pass persistent_workers=True: {workers} workers are started {loader.epochs:,} times now, and a "
+        f"batch comes after up to {loader.first:.2g} s."
+    )

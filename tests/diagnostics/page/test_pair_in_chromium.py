@@ -9,7 +9,7 @@ import pytest
 
 from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.page.report_pair import page_data, paired
-from tests.diagnostics.chromium import CHROMIUM_MARKS, keep, opened
+from tests.diagnostics.chromium import CHROMIUM_MARKS, LONG_NAME, hidden_by_first_column, keep, opened, too_wide
 from tests.diagnostics.page.test_report_pair import written
 from tests.diagnostics.test_report_page import measured
 
@@ -37,4 +37,21 @@ def test_both_reports_are_side_by_side(browser: Any, tmp_path: Path, scheme: str
     assert shorter < 0.6 * longer
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     keep(page, f"pair-{scheme}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_names_fit(browser: Any, tmp_path: Path, width: int) -> None:
+    reports = []
+    for name, number in (("a", 0), ("b", 1)):
+        known = measured(batches=200, loaders=2)
+        for loader in known.loaders:
+            loader.about["site"] = f"{LONG_NAME}{number}"
+        reports.append({**written(tmp_path, f"{name}.html", known), "file": f"{name}{LONG_NAME}", "program": LONG_NAME})
+    path = tmp_path / "both.html"
+    write_page(str(path), "pair", "stoker compare", "Comparison", LONG_NAME, page_data(paired(*reports)))
+    page, wrong = opened(browser, f"file://{path}", viewport={"width": width, "height": 800})
+    keep(page, f"pair-long-{width}")
+    assert too_wide(page) == hidden_by_first_column(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert wrong == []

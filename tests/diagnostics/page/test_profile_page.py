@@ -17,7 +17,15 @@ from stoker.loader._profile.loader_profile import LoaderProfile
 from stoker.loader._profile.profile_figures import SlowSample
 from stoker.loader._profile.profile_verdict import ProfileVerdict
 from stoker.loader._profile.stage_times import StageTimes
-from tests.diagnostics.chromium import CHROMIUM_MARKS, contrast, keep, opened
+from tests.diagnostics.chromium import (
+    CHROMIUM_MARKS,
+    LONG_NAME,
+    contrast,
+    hidden_by_first_column,
+    keep,
+    opened,
+    too_wide,
+)
 
 
 def times(seconds: float, count: int = 100) -> StageTimes:
@@ -109,6 +117,11 @@ class TestInChromium:
         )
         widths = page.eval_on_selector_all("#loop-bar span", "all => all.map((one) => one.style.width)")
         assert widths == ["40%", "60%"]
+        shares = page.eval_on_selector_all(
+            "#stages-bar span", "all => all.map((one) => one.offsetWidth / one.parentElement.offsetWidth)"
+        )
+        assert shares == pytest.approx([0.89, 0.068, 0.027, 0.0, 0.014], abs=0.003)
+        assert " ".join(page.inner_text("#stages-key").split()) == "fetch collate write wait for memory transport"
         assert page.get_attribute("#workers-bars .bar >> nth=1", "aria-label").endswith("idle 28.0%")
         back = page.evaluate("colour('back')")
         assert all(contrast(page.evaluate(f"colour('curve-{number}')"), back) >= 4.5 for number in range(3))
@@ -140,4 +153,20 @@ class TestInChromium:
         page.goto(f"file://{path}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         keep(page, "profile-phone")
+        assert wrong == []
+
+    @pytest.mark.parametrize("width", [390, 1280])
+    def test_long_names_fit(self, browser: Any, tmp_path: Path, width: int) -> None:
+        path = tmp_path / "profile.html"
+        known = profile()
+        slow = replace(known.slowest[0], description=LONG_NAME)
+        step = StepSums(f"transform.0 {LONG_NAME}", 3200, 4.1, 0.29)
+        change = replace(known.verdict, change=f"Change {LONG_NAME}.")
+        long = replace(known, dataset=LONG_NAME, slowest=(slow,), steps=(step,), verdict=change)
+        write_profile(long, str(path), f"python {LONG_NAME}", [f"The loop at {LONG_NAME}."])
+        page, wrong = opened(browser, f"file://{path}", viewport={"width": width, "height": 800})
+        keep(page, f"profile-long-{width}")
+        assert page.inner_text("#workers thead").split("\t")[1] == "parts"
+        assert too_wide(page) == hidden_by_first_column(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert wrong == []

@@ -20,7 +20,7 @@ from stoker.diagnostics.page.report_pair import (
     remarks,
 )
 from stoker.diagnostics.report_page import write_report
-from tests.diagnostics.test_report_page import measured
+from tests.diagnostics.test_report_page import measured, restarted
 
 
 def written(folder: Path, name: str, known: Measurements) -> dict[str, Any]:
@@ -71,6 +71,22 @@ def test_cut_report_is_refused(tmp_path: Path) -> None:
         read_report(str(path))
 
 
+@pytest.mark.parametrize(
+    ("rate", "says"),
+    [
+        (0.5, "gives fewer samples/s in the second report: 0.50 times as many"),
+        (0.94, "gives fewer samples/s"),
+        (0.96, "No clear difference"),
+        (1.04, "No clear difference"),
+        (1.06, "gives more samples/s"),
+    ],
+)
+def test_conclusion_of_a_slower_and_of_a_faster_run(tmp_path: Path, rate: float, says: str) -> None:
+    before, after = (written(tmp_path, name, measured(loaders=1)) for name in ("a.html", "b.html"))
+    after["loaders"][0]["samples_per_second"] = rate * before["loaders"][0]["samples_per_second"]
+    assert says in conclusion(paired(before, after))
+
+
 def test_figures_and_ratios(reports: tuple[dict[str, Any], dict[str, Any]]) -> None:
     known = paired(*reports)
     assert sorted(known.pairs) == [(0, 0), (1, 1)] and known.alone == ([], [])
@@ -119,6 +135,13 @@ def test_parts_add_up_to_the_time(reports: tuple[dict[str, Any], dict[str, Any]]
     assert sum(shown["parts"][0].values()) == pytest.approx(1000 * loader["seconds"] / loader["samples"])
     assert shown["parts"][0]["first batches"] == pytest.approx(1000 * 0.16 / loader["samples"], rel=0.01)
     assert shown["parts"][0]["your step"] > shown["parts"][1]["first batches"]
+
+
+def test_first_batches_of_many_epochs_are_exact(tmp_path: Path) -> None:
+    report = written(tmp_path, "a.html", restarted(9000))
+    found = page_data(paired(report, report))["loaders"][0]["parts"][0]
+    assert found["first batches"] == pytest.approx(1000 * 9000 * 0.003 / (9000 * 32))
+    assert found["waiting"] == pytest.approx(0) and found["your step"] == pytest.approx(1000 * 0.001 / 32, rel=0.01)
 
 
 def test_curves_begin_together() -> None:

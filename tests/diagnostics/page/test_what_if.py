@@ -46,6 +46,23 @@ def test_figures_of_a_measured_loader() -> None:
     json.dumps(known)
 
 
+def test_parts_of_batches_are_averaged_to_whole_ones() -> None:
+    loader = loader_of(4)
+    loader.about["engine"] = "stoker"
+    (works,) = loader.works
+    works[:] = [
+        MadeBatch(work.begun, seconds, 0.0, pid)
+        for work in works
+        for pid, seconds in enumerate((0.05, 0.06, 0.09, 0.04))
+    ]
+    known = what_if(loader, [], 4)
+    assert known is not None and known["parts"] == 4
+    assert known["work"] == pytest.approx([0.06] * 100)
+    assert (known["hand"], known["take"]) == (0.0, [0.0])
+    plain = what_if(loader_of(4), [], 4)
+    assert plain is not None and plain["parts"] == 1
+
+
 def test_too_little_is_known() -> None:
     few = loader_of(2, batches=8)
     assert what_if(few, [], 4) is None
@@ -120,6 +137,16 @@ def test_rates_that_are_known() -> None:
     assert faster["rate"] == pytest.approx(10 / 0.02, rel=0.01)
     assert (one["slots"], four["slots"], none["slots"]) == (3, 9, 1)
     assert (one["memory"], small["memory"]) == (3000, 1500)
+
+
+@needs_node
+def test_start_of_workers() -> None:
+    slow = {**PLAIN, "workers": 2, "start": 1.0, "start_each": 0.4}
+    assert [one["first"] for one in simulated(slow, {}, {"workers": 4}, {"workers": 1})] == pytest.approx(
+        [1.06, 1.86, 0.66]
+    )
+    (any_order,) = simulated({**slow, "in_turn": False}, {"workers": 4})
+    assert any_order["first"] == pytest.approx(1.06)
 
 
 @needs_node

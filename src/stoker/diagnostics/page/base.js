@@ -6,7 +6,7 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 
 function time(seconds) {
   if (seconds >= 120) return `${(seconds / 60).toFixed(1)} min`;
-  if (seconds >= 1 || seconds <= 0) return `${seconds.toFixed(seconds ? 2 : 0)} s`;
+  if (seconds >= 0.99995 || seconds <= 0) return `${seconds.toFixed(seconds ? 2 : 0)} s`;
   return seconds >= 1e-3 ? `${(1e3 * seconds).toFixed(1)} ms` : `${(1e6 * seconds).toFixed(0)} µs`;
 }
 
@@ -16,6 +16,9 @@ function size(bytes) {
   return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`;
 }
 
+const LONG = 40;  // letters, from which on a cell has several lines
+const shortened = (name, most = 2 * LONG) => (name.length > most ? `…${name.slice(1 - most)}` : name);
+
 function fill(table, head, rows) {
   const line = (cells, kind, parent) => {
     const row = parent.insertRow();
@@ -24,6 +27,7 @@ function fill(table, head, rows) {
       box.scope = kind === "th" ? "col" : "row";
       if (box.tagName === "TD") box.removeAttribute("scope");
       box.textContent = cell;
+      if (cell.length > LONG) box.className = "long";
       row.append(box);
     });
   };
@@ -31,7 +35,6 @@ function fill(table, head, rows) {
   const body = table.createTBody();
   rows.forEach((row) => line(row, "td", body));
 }
-
 
 const count = (number) => (number >= 100 ? Math.round(number) : Number(number.toPrecision(3))).toLocaleString();
 const percent = (share) => `${(100 * share).toFixed(1)}%`;
@@ -56,7 +59,7 @@ function curves(box, title, x, lines, words, { height = 200, points = false, ste
       axes: [{ ...axis, incrs: x.steps, values: (_, all) => all.map(x.words) },
         { ...axis, size: 76, incrs: steps, values: (_, all) => all.map(words) }],
       series: [{ label: x.label, value: (_, at) => (at === null ? "" : x.words(at)) }, ...lines.map((line, number) => ({
-        label: line.label, stroke: colour(`curve-${(line.colour ?? number) % 6}`), width: 2, dash: line.dash, spanGaps: points,
+        label: shortened(line.label), stroke: colour(`curve-${(line.colour ?? number) % 6}`), width: 2, dash: line.dash, spanGaps: points,
         points: { show: points, size: 7 }, value: (_, at) => (at === null || at === undefined ? "" : words(at)) }))],
     }, columns, box);
   };

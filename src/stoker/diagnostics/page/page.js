@@ -4,7 +4,7 @@ function showWords() {
   element("verdict").textContent = main ? main.text : "No loader was iterated over.";
   element("change").textContent = (main && main.change) || "";
   const parts = [`${time(data.seconds)}`, `${data.cpu_seconds.toFixed(1)} CPU-seconds on ${data.cpus} CPUs`];
-  parts.push(`memory at most ${size(data.peak_memory)}`, `engine ${data.engine}`);
+  parts.push(`memory ${data.peak_memory ? "at most " : ""}${size(data.peak_memory)}`, `engine ${data.engine}`);
   if (data.interrupted) parts.push("interrupted");
   element("run").textContent = parts.join(" · ");
   const head = ["loader", "workers", "epochs", "batches", "samples/s", "waited", "first batch", "CPU-s", "memory"];
@@ -20,9 +20,25 @@ function showWords() {
     element("verdicts").append(paragraph);
   });
   const stages = ["loader", "stage", "median", "90%", "99%", "longest", "in all"];
-  fill(element("stages"), stages, data.stages.map((one) => [one.loader, one.stage, ...one.times.map(time)]));
+  fill(element("stages"), stages, data.stages.map((one) => [shortened(one.loader), one.stage, ...one.times.map(time)]));
   fill(element("longest"), ["loader", "epoch", "batch", "waited", "at"], data.longest.map((one) => [
-    data.loaders[one.loader].name, String(one.epoch), String(one.batch), time(one.waited), time(one.at)]));
+    shortened(data.loaders[one.loader].name), String(one.epoch), String(one.batch), time(one.waited), time(one.at)]));
+}
+
+const NARROW = 4;  // pixels of a batch, below which waits are drawn as columns
+const COLUMN = 2;  // pixels of such a column, which is as high as the share of its time that was waited
+
+/* Returns the share of each column's time that was waited. */
+function shares(waits, low, high, count) {
+  const wide = (high - low) / count, found = new Array(count).fill(0);
+  for (const [begin, end, waited] of waits) {
+    const first = Math.max(0, Math.floor((begin - low) / wide)), last = Math.min(count - 1, Math.floor((end - low) / wide));
+    for (let place = first; place <= last; place += 1) {
+      const inside = Math.min(end, low + (place + 1) * wide) - Math.max(begin, low + place * wide);
+      found[place] += end > begin ? (Math.max(0, inside) / (end - begin)) * (waited / wide) : 0;
+    }
+  }
+  return found.map((share) => Math.min(1, share));
 }
 
 /* The timeline: spans are [asked, got, batches, waited, samples] in microseconds, by loader and epoch, in order. */
@@ -103,6 +119,7 @@ class Timeline {
   found(loader, when) {
     for (const [number, epoch] of data.spans[loader].entries()) {
       if (when < epoch.begun || when > epoch.until) continue;
+      if (data.joined[loader] > 1) return this.ofJoined(loader, number, epoch);
       let batch = 0, low = epoch.begun;
       for (const [asked, got, batches, waited] of epoch.spans) {
         const what = batches > 1 ? `batches ${batch} to ${batch + batches - 1}` : batches ? `batch ${batch}` : "the end";
@@ -113,6 +130,14 @@ class Timeline {
       }
     }
     return "";
+  }
+
+  /* Says what is known of epochs that are joined. */
+  ofJoined(loader, number, epoch) {
+    const first = number * data.joined[loader], last = Math.min(first + data.joined[loader], data.loaders[loader].epochs) - 1;
+    const waited = epoch.spans.reduce((sum, span) => sum + span[3], 0);
+    const batches = epoch.spans.reduce((sum, span) => sum + span[2], 0);
+    return `${data.loaders[loader].name}, epochs ${first} to ${last}: waited ${time(waited / 1e6)} for ${batches} batches`;
   }
 
   draw() {
@@ -127,27 +152,30 @@ class Timeline {
     const lane = (height - 24) / Math.max(1, rows.length);
     this.drawn = 0;
     rows.forEach((loader, row) => {
-      for (const epoch of data.spans[loader]) {
-        if (epoch.until < low || epoch.begun > high) continue;
-        const box = (begin, end, fill, shift) => {
-          pen.fillStyle = fill;
-          pen.fillRect(x(begin), row * lane + 16 + shift, Math.max(x(end) - x(begin), 0.5), lane - 22 - shift);
-          this.drawn += 1;
-        };
-        box(epoch.begun, epoch.until, colour("step"), 0);
-        box(epoch.begun, epoch.ready, colour("wait"), 0);
-        let edge = -1;  // several waits within a pixel are one
-        for (const [asked, got, batches, waited] of epoch.spans) {
-          if (got < low || asked > high) continue;
-          const end = batches > 1 ? asked + waited : got;  // of many batches: the part of the time that was waited
-          if (x(end) - edge < 0.5 && x(end) - x(asked) < 0.5) continue;
-          box(asked, end, colour("wait"), 0);
-          edge = x(end);
-        }
+      const top = row * lane + 16, tall = lane - 22;
+      const box = (from, to, fill, height = tall) => {
+        pen.fillStyle = fill;
+        pen.fillRect(from, top + tall - height, Math.max(to - from, 0.5), height);
+        this.drawn += 1;
+      };
+      const epochs = data.spans[loader].filter((epoch) => epoch.until >= low && epoch.begun <= high);
+      epochs.forEach((epoch) => box(x(epoch.begun), x(epoch.until), colour("step")));
+      const waits = [];  // [begin, end, waited]
+      for (const epoch of epochs) {
+        if (epoch.ready >= low) waits.push([epoch.begun, epoch.ready, epoch.ready - epoch.begun]);
+        for (const [asked, got, , waited] of epoch.spans) if (got >= low && asked <= high) waits.push([asked, got, waited]);
+      }
+      const inUse = epochs.reduce((sum, one) => sum + Math.min(x(one.until), width) - Math.max(x(one.begun), 0), 0);
+      if (inUse >= NARROW * waits.length) {
+        waits.forEach(([begin, end, waited]) => box(x(begin), x(Math.min(end, begin + waited)), colour("wait")));
+      } else {
+        shares(waits, low, high, Math.ceil(width / COLUMN)).forEach((share, place) => {
+          if (share > 0.01) box(place * COLUMN, (place + 1) * COLUMN, colour("wait"), share * tall);
+        });
       }
       pen.fillStyle = colour("text");
       pen.font = "12px system-ui, sans-serif";
-      pen.fillText(data.loaders[loader].name, 4, row * lane + 12);
+      pen.fillText(shortened(data.loaders[loader].name, Math.floor(width / 8)), 4, row * lane + 12);
     });
     pen.fillStyle = colour("quiet");
     pen.font = "11px system-ui, sans-serif";
@@ -158,8 +186,15 @@ class Timeline {
 }
 
 showWords();
+data.joined.forEach((number, loader) => {
+  if (number < 2) return;
+  const paragraph = document.createElement("p");
+  const { name, epochs } = data.loaders[loader];
+  paragraph.textContent = `${name}: ${epochs.toLocaleString()} epochs are too many to draw each, so ${number} neighbours are one here. All sums are exact.`;
+  element("joined").append(paragraph);
+});
 const timeline = new Timeline(element("timeline"));
-data.loaders.forEach((one, number) => element("filter").add(new Option(one.name, String(number))));
+data.loaders.forEach((one, number) => element("filter").add(new Option(shortened(one.name), String(number))));
 element("filter").addEventListener("change", (event) => {
   timeline.only = event.target.value === "" ? null : Number(event.target.value);
   timeline.draw();

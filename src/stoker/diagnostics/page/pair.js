@@ -1,7 +1,8 @@
 /* Two reports side by side: for each loader its figures, the parts of its time, and its curves over one axis. */
 const WORDS = { number: count, share: percent, seconds: time, bytes: size };
-const names = data.reports.map((report, number) => (
+const files = data.reports.map((report, number) => (
   data.reports[0].file === data.reports[1].file ? `${number ? "second" : "first"}: ${report.file}` : report.file));
+const names = files.map((file) => shortened(file));
 
 function add(kind, parent, text, properties = {}) {
   const made = document.createElement(kind);
@@ -15,7 +16,7 @@ function showRuns() {
   element("verdict").textContent = data.conclusion;
   data.remarks.forEach((remark) => add("p", element("remarks"), remark));
   fill(element("runs"), ["report", "program", "engine", "time", "CPUs"], data.reports.map((one, number) => [
-    names[number], one.program, one.engine, time(one.seconds), String(one.cpus)]));
+    files[number], one.program, one.engine, time(one.seconds), String(one.cpus)]));
 }
 
 /* Bars whose lengths are in proportion to the time of 1,000 samples. */

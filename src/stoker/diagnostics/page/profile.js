@@ -48,6 +48,11 @@ function showStages() {
   if (data.each.count) rows.push(times("one sample", data.each, 0));
   fill(element("stages"), ["stage", "total", "share", "median", "95%", "longest"], rows);
   bar(element("stages-bar"), "A batch", made.map(([name, one], number) => [named(name), one.seconds / whole, `curve-${number}`]));
+  made.forEach(([name], number) => {
+    const key = document.createElement("span");
+    key.className = `key curve-${number}`;
+    element("stages-key").append(key, ` ${named(name)}  `);
+  });
 }
 
 function showSteps() {
@@ -69,7 +74,7 @@ function showWorkers() {
     bar(box, `Worker ${one.worker}`, [["busy", one.busy, "curve-0"], ["waits for memory", one.memory, "curve-1"], ["idle", one.idle, "none"]]);
     element("workers-bars").append(name, box);
   }
-  fill(element("workers"), ["worker", "batches", "busy", "waits for memory", "idle"], data.workers.map((one) => [
+  fill(element("workers"), ["worker", "parts", "busy", "waits for memory", "idle"], data.workers.map((one) => [
     String(one.worker), one.units.toLocaleString(), percent(one.busy), percent(one.memory), percent(one.idle)]));
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 Report = dict[str, Any]
 
-VERSION = 1
+VERSION = 2
 """Of the measurements in a report. It changes when a figure that is read back changes its name or meaning."""
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)

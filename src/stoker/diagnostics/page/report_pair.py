@@ -168,14 +168,13 @@ def page_data(known: ReportPair) -> dict[str, Any]:
     for shown, pair in zip(whole["loaders"], known.pairs, strict=True):
         sides = list(zip(known.reports, pair, strict=True))
         shown["curves"] = common_curves([_curves(report, number) for report, number in sides])
-        shown["parts"] = [parts(report["loaders"][number], report["spans"][number]) for report, number in sides]
+        shown["parts"] = [parts(report["loaders"][number]) for report, number in sides]
     return whole
 
 
-def parts(loader: Loader, epochs: Sequence[dict[str, Any]]) -> dict[str, float]:
+def parts(loader: Loader) -> dict[str, float]:
     """Returns seconds for 1,000 samples: for first batches, for other batches, and of the program's own step."""
-    firsts = sum(epoch["spans"][0][1] - epoch["begun"] for epoch in epochs if epoch["spans"]) / 1e6
-    firsts = min(firsts, loader["waited"])
+    firsts = min(loader["waited_for_first_batches"], loader["waited"])
     share = 1000 / max(1, loader["samples"])
     return {
         "first batches": share * firsts,

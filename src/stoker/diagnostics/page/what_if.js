@@ -4,7 +4,7 @@ class WhatIf {
     this.usable = data.what_if.flatMap((known, number) => (known ? [number] : []));
     if (!this.usable.length) return;
     element("what-if").hidden = false;
-    this.usable.forEach((number) => element("what-if-which").add(new Option(data.loaders[number].name, String(number))));
+    this.usable.forEach((number) => element("what-if-which").add(new Option(shortened(data.loaders[number].name), String(number))));
     element("what-if-loader").hidden = this.usable.length === 1;
     element("what-if-which").addEventListener("change", (event) => this.open(Number(event.target.value)));
     const first = this.usable.includes(data.main) ? data.main : this.usable[0];
@@ -116,7 +116,8 @@ class WhatIf {
       `Exact: the order and content of batches stay the same with other workers and prefetching. Batches in memory are workers × prefetch, and the one in the loop; the memory of the workers themselves comes on top.`,
       `Assumed: a batch costs time in proportion to its samples, in the workers and in the step. ${known.cpus} CPUs; other programs, disks and networks have as much to spare as in the run.`,
     ];
-    if (!known.workers && setting.workers) said.push("The run had no workers, so their start and the hand-over of batches were not measured, and count as nothing.");
+    if (!known.workers && setting.workers) said.push("The run had no workers, so their start and the hand-over of batches were not measured, and count as nothing: the rates are upper bounds, far above the truth for short epochs.");
+    if (known.parts > 1) said.push("Workers made each batch together in the run. Here each makes whole batches and none waits for another: the rates are upper bounds, and the first batch comes later than it would.");
     if (this.fit.wait < 1 || this.fit.step < 1) said.push("In the run more was asked of the CPUs than there are; the part of the times that was waiting for a CPU is estimated.");
     element("what-if-notes").replaceChildren(...said.map((text) => Object.assign(document.createElement("p"), { textContent: text })));
   }

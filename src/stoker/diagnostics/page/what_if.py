@@ -21,27 +21,31 @@ ENOUGH = 8
 def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) -> dict[str, Any] | None:
     """Returns the figures for the simulation of a loader; None if too little is known of it.
 
-    Times are seconds. `work`, `take` and `step` are those of the first batches, in the order of delivery.
+    Times are seconds. `work`, `take` and `step` are those of the first batches, in the order of delivery. Of batches
+    that workers make together, each record is the time that a whole batch takes one worker: `parts` are averaged.
 
     Args:
         loader: measured with its workers.
         samples: of all processes.
         cpus: that the program may use.
     """
+    works = [work for made in loader.works for work in made]
+    if len(works) < ENOUGH:
+        return None
     about, known = loader.about, loader.summary(samples)
     workers, batch_size = about.get("num_workers"), known.samples / max(1, known.batches)
-    works = [work for made in loader.works for work in made]
-    if len(works) < ENOUGH or known.batches - known.epochs < ENOUGH or type(workers) is not int or batch_size < 0.5:
+    if known.batches - known.epochs < ENOUGH or type(workers) is not int or batch_size < 0.5:
         return None
-    if len(works) > 1.05 * known.batches + ENOUGH:  # parts of batches, which several workers make together
-        return None
+    is_split = len(works) > 1.05 * known.batches + ENOUGH  # several workers make a batch together
+    parts = max(2, round(len(works) / known.batches)) if is_split else 1
     epochs = [epoch for epoch in loader.epochs if any(span.batches for span in epoch.spans)]
     taken = [epoch.spans[0].asked - epoch.ready for epoch in epochs]
     own = known.spent - known.waited - sum(max(0.0, one) for one in taken)
     steps = [after.asked - span.got for epoch in epochs for span, after in itertools.pairwise(epoch.spans)]
     count = max(1, known.batches)
-    hand, take = handing_over(loader) if workers else (0.0, [0.0])
+    hand, take = handing_over(loader) if workers and parts == 1 else (0.0, [0.0])
     made = [work.seconds for one in loader.works for work in in_order(one, workers, about["engine"] == "torch")]
+    made = [fmean(made[place : place + parts]) for place in range(0, len(made), parts)]
     first = fmean(epoch.spans[0].got - epoch.begun for epoch in epochs)
     wall, used = (sum(times) for times in zip(*((work.seconds, work.cpu) for work in works), strict=True))
     share = min(1.0, used / wall) if wall else 0.0
@@ -50,6 +54,7 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
         "workers": workers,
         "prefetch": about.get("prefetch_factor") or 2,
         "batch_size": batch_size,
+        "parts": parts,
         "in_turn": about["engine"] == "torch",
         "work": kept(made, wall / len(works)),
         "work_cpu": share,

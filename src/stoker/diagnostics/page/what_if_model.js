@@ -90,10 +90,12 @@ function simulate(known, setting, fit = { wait: 1, step: 1 }) {
     else isWaiting = true;
   };
   const isStarted = known.workers > 0;  // else nothing is known of the start of workers
+  /* torch gives workers something to do when all have been started; `start` is that of as many as were measured. */
+  const startOf = (worker) => Math.max(0, known.start + known.start_each * (known.in_turn ? workers - known.workers : worker));
   if (workers) {
     for (let number = 0; number < workers * setting.prefetch; number += 1) send();
     for (let worker = 0; worker < workers; worker += 1) {
-      run(isStarted ? known.start + worker * known.start_each : 0, 0, () => begin(worker));
+      run(isStarted ? startOf(worker) : 0, 0, () => begin(worker));
     }
     ask();
   } else {

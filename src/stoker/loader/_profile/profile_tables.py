@@ -44,7 +44,7 @@ def tables(profile: ProfileFigures) -> Iterator[tuple[str, list[Row]]]:
             [
                 {
                     "worker": str(use.worker),
-                    "batches": f"{use.units:,}",
+                    "parts": f"{use.units:,}",
                     "busy": f"{use.busy:.0%}",
                     "wait for memory": f"{use.memory:.0%}",
                     "idle": f"{use.idle:.0%}",
