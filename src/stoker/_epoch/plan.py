@@ -381,11 +381,7 @@ class StreamedPlan:
 
 
 def _as_batch(batch: Any) -> GivenBatch:
-    """Returns a batch of indices that is no list.
-
-    Raises:
-        SamplerError: it is no batch.
-    """
+    """Returns a batch of indices that came as something else than a list; raises SamplerError if it is none."""
     if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__") or getattr(batch, "ndim", 1) == 0:
         raise SamplerError(
             f"the batch sampler yielded {batch!r}, which is no batch: each item must be a list of indices. "
