@@ -122,7 +122,7 @@ def test_zygote_that_cannot_be_replaced_is_an_error_each_time(
             next(iterator)
         return
     with pytest.raises(stoker.WorkerStartError, match="no other was started") as caught:
-        next(iterator)
+        list(iterator)  # a batch that the zygote had sent before may come first
     assert caught.value.__cause__ is error
 
 
