@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stoker import StokerWarning
+
 
 def items_of_batches(data):
     import numpy as np
@@ -61,6 +63,30 @@ def iterator_as_batch(data):
 
 def test_an_iterator_as_batch_is_read_once(same):
     same(iterator_as_batch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_bad_sample_of_an_array_is_left_out(at_once: bool, workers: int) -> None:
+    import numpy as np
+
+    from stoker import DataLoader
+
+    class Samples:
+        def __getitem__(self, index):
+            if index == 3:
+                raise ValueError
+            return int(index)
+
+    class AtOnce(Samples):
+        def __getitems__(self, batch):
+            return [self[index] for index in batch]
+
+    given = [np.array([1, 3, 2]), (4, 3), np.array([5])]
+    dataset = AtOnce() if at_once else Samples()
+    loader = DataLoader(dataset, batch_sampler=given, num_workers=workers, on_error="skip", output="numpy")
+    with pytest.warns(StokerWarning):
+        assert [batch.tolist() for batch in loader] == [[1, 2], [4], [5]]
 
 
 def test_batch_is_sent_once() -> None:

@@ -112,3 +112,33 @@ def test_program_that_handles_its_end_keeps_its_workers():
     """Under torch's loader a process of torch's, which serves shared memory, ends by SIGTERM."""
     ran = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, start_new_session=True)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+FAULT = """
+import ctypes, signal
+import stoker
+
+for kind in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE):
+    signal.signal(kind, lambda number, frame: None)
+
+class Faulty(stoker.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        assert signal.getsignal(signal.SIGBUS) == signal.SIG_DFL
+        if index == 3:
+            ctypes.string_at(0)
+        return index
+
+try:
+    list(stoker.DataLoader(Faulty(), batch_size=2, num_workers=2, timeout=20))
+except stoker.WorkerDiedError as error:
+    assert "Segmentation fault" in str(error), error
+"""
+
+
+def test_fault_ends_a_worker_where_the_program_handles_it():
+    """A handler in Python returns to the instruction that failed, and the worker would never end."""
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", FAULT], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")

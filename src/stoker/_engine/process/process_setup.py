@@ -22,7 +22,9 @@ def zygote() -> None:
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
-        if callable(handler):
+        if callable(handler) and number in _OF_FAULTS:
+            signal.signal(number, signal.SIG_DFL)
+        elif callable(handler):
             _handlers[number] = handler
             signal.signal(number, _ignored)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
@@ -62,6 +64,9 @@ _handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
 """The program's handlers, which the zygote has set aside."""
 
 _OF_THE_TRAINER = {getattr(signal, name, 0) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")}
+
+_OF_FAULTS = {getattr(signal, name, 0) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")}
+"""After a handler in Python, the process would run into the same fault again, for ever."""
 
 STACKS_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 3)) - 3
 """Makes a worker write the Python stacks of its threads."""
