@@ -18,7 +18,7 @@ from tests.diagnostics.chromium import (
     too_wide,
 )
 from tests.diagnostics.page.test_what_if import loader_of
-from tests.diagnostics.test_report_page import measured, restarted
+from tests.diagnostics.test_report_page import measured, on_gpus, restarted
 
 pytestmark = CHROMIUM_MARKS
 
@@ -145,4 +145,23 @@ def test_report_without_a_loader_says_so(browser: Any, tmp_path: Path) -> None:
     write_report(Measurements(), str(path), "python train.py", "torch")
     page, wrong = opened(browser, f"file://{path}")
     assert page.inner_text("h1") == "No loader was iterated over."
+    assert wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_gpus_have_lanes_and_curves(browser: Any, tmp_path: Path, scheme: str) -> None:
+    path = tmp_path / "report.html"
+    write_report(on_gpus(measured(batches=200)), str(path), "python train.py", "torch")
+    page, wrong = opened(browser, f"file://{path}", color_scheme=scheme, viewport={"width": 1200, "height": 900})
+    assert page.locator(".plot canvas").count() == 6
+    assert page.is_visible("#gpu-key")
+    assert "GPU 1 (NVIDIA Z1) busy" in page.inner_text("#run")
+    assert "GPU BUSY" in page.inner_text("#loaders thead").upper()
+    box = page.locator("#timeline").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 35)
+    assert "GPU 1, NVIDIA Z1: busy " in page.inner_text("#shown")
+    page.select_option("#filter", "1")
+    assert page.evaluate("timeline.gpus().length") == 0
+    page.select_option("#filter", "")
+    keep(page, f"gpus-{scheme}")
     assert wrong == []

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker._machine.gpu_activity import GpuSample
+from stoker._machine.nvml import GpuReading
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.report_file import read_report
 from stoker.diagnostics.process_tree import TreeSample
@@ -34,6 +36,14 @@ def measured(batches: int = 50, loaders: int = 2, wait: float = 0.06, step: floa
     count = int(now - 100) * 4
     known.samples += [TreeSample(100.0 + n / 4, n * 0.3, (200 + n) << 20, 3) for n in range(count)]
     known.ended(count * 0.3)
+    return known
+
+
+def on_gpus(known: Measurements, number: int = 2) -> Measurements:
+    """The same run, on some GPUs that are half busy."""
+    for place, sample in enumerate(known.samples):
+        readings = [GpuReading("NVIDIA Z1", 0.5 + 0.3 * (place % 3 - 1), place << 30) for _ in range(number)]
+        known.gpus.append(GpuSample(sample.time, tuple(readings)))
     return known
 
 
@@ -160,3 +170,15 @@ def test_joined_spans_keep_their_sums() -> None:
     assert [span.batches for span in found] == [4, 4, 2]
     assert sum(span.waited for span in found) == pytest.approx(sum(span.waited for span in spans))
     assert (found[0].asked, found[-1].got) == (spans[0].asked, spans[-1].got)
+
+
+def test_page_has_the_curves_of_the_gpus_of_the_program() -> None:
+    known = on_gpus(measured())
+    page = page_data(known, "torch")
+    curves = page["gpu_curves"]
+    assert [one["name"] for one in curves["gpus"]] == ["GPU 0, NVIDIA Z1", "GPU 1, NVIDIA Z1"]
+    assert curves["times"][1] == pytest.approx(0.25)
+    assert curves["gpus"][0]["busy"][:3] == pytest.approx([0.2, 0.5, 0.8])
+    assert page["gpus"][1]["busy"] == pytest.approx(0.5, abs=0.02)
+    assert page["loaders"][0]["gpu_busy"] == pytest.approx(0.5, abs=0.05)
+    assert page_data(measured(), "torch")["gpu_curves"] == {"times": [], "gpus": []}

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from stoker._autotune.wait_share import NEGLIGIBLE
+from stoker._machine.gpu_activity import GpuSample
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader
 from stoker.diagnostics.process_tree import TreeSample
 
@@ -30,6 +31,7 @@ class EngineRun:
         first: seconds from `iter(loader)` to the first batch, the longest.
         cpu: CPU-seconds of all processes of the program meanwhile.
         memory: most proportional memory of all processes meanwhile, in bytes; 0 if unknown.
+        gpu: share of the time in which the program's GPUs were busy; None if unknown.
     """
 
     engine: str
@@ -41,6 +43,7 @@ class EngineRun:
     first: float
     cpu: float
     memory: int
+    gpu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class ComparedFigure:
     """A figure under both engines.
 
     Attributes:
-        name: "samples/s", "steady samples/s", "waited", "first batch", "CPU-s" or "memory".
+        name: "samples/s", "steady samples/s", "waited", "first batch", "CPU-s", "memory" or "GPU busy".
         torch, stoker: of all rounds.
         ratio: Stoker's by torch's, of each round; None where torch's is zero.
     """
@@ -80,6 +83,7 @@ FIGURES: dict[str, Callable[[EngineRun], float | None]] = {
     "first batch": lambda run: run.first,
     "CPU-s": lambda run: run.cpu,
     "memory": lambda run: float(run.memory) or None,
+    "GPU busy": lambda run: run.gpu,
 }
 
 
@@ -94,9 +98,12 @@ def same_loaders(loaders: Sequence[MeasuredLoader], site: str, dataset: str) -> 
     return [one for one in loaders if (one.about["site"], one.about["dataset"]) == (site, dataset)]
 
 
-def run_of(engine: str, loaders: Sequence[MeasuredLoader], samples: Sequence[TreeSample]) -> EngineRun:
+def run_of(
+    engine: str, loaders: Sequence[MeasuredLoader], samples: Sequence[TreeSample], gpus: Sequence[GpuSample] = ()
+) -> EngineRun:
     """Returns the figures of a loader, over all its ranks: rates are added, shares are means, times are the longest."""
-    sums = [one.summary(samples) for one in loaders]
+    sums = [one.summary(samples, gpus) for one in loaders]
+    busy = [one.gpu for one in sums if one.gpu is not None]
     steady = [steady_rate(one.epochs) for one in loaders]
     return EngineRun(
         engine,
@@ -108,6 +115,7 @@ def run_of(engine: str, loaders: Sequence[MeasuredLoader], samples: Sequence[Tre
         max(one.first for one in sums),
         max(one.cpu for one in sums),
         max(one.peak for one in sums),
+        sum(busy) / len(busy) if busy else None,
     )
 
 

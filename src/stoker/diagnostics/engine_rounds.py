@@ -68,7 +68,7 @@ class EngineRounds:
             loaders = program.measurements.loaders
             found = self._loader(loaders, engine, known_dataset, program)
             ranks = same_loaders(loaders, found["site"], found["dataset"])
-            measured = run_of(engine, ranks, program.measurements.samples)
+            measured = run_of(engine, ranks, program.measurements.samples, program.measurements.gpus)
             if engine == "stoker" and found["engine"] != "stoker":
                 why = program.said(STAYS)
                 raise ProgramFailedError(

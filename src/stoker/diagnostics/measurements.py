@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from stoker._machine.gpu_activity import GpuSample, busy_between
 from stoker.diagnostics.process_tree import TreeSample
 
 
@@ -84,15 +85,17 @@ class MeasuredLoader:
         """Returns the line that iterates, and the rank if there is one."""
         return _named(self.about)
 
-    def summary(self, samples: Sequence[TreeSample] = ()) -> LoaderSummary:
+    def summary(self, samples: Sequence[TreeSample] = (), gpus: Sequence[GpuSample] = ()) -> LoaderSummary:
         """Returns the sums over all epochs.
 
         Args:
             samples: of the processes, from which CPU time and memory during the epochs follow.
+            gpus: samples of the GPUs.
         """
         waited = first = steady_waited = steady = spent = cpu = 0.0
         batches = count = 0
         peak = 0
+        busy: list[tuple[float, float]] = []
         for epoch in self.epochs:
             spent += epoch.until - epoch.begun
             waited += epoch.ready - epoch.begun + sum(span.waited for span in epoch.spans)
@@ -105,12 +108,14 @@ class MeasuredLoader:
                 steady_waited += sum(span.waited for span in epoch.spans[1:])
             cpu += cpu_between(samples, epoch.begun, epoch.until)
             peak = max(peak, peak_between(samples, epoch.begun, epoch.until))
+            if gpus and (share := busy_between(gpus, epoch.begun, epoch.until)) is not None:
+                busy.append((share, epoch.until - epoch.begun))
         if restarts := self.restarts:  # the steps lie between the epochs
             begin, end = min(epoch.begun for epoch in self.epochs), max(epoch.until for epoch in self.epochs)
             spent, cpu, peak = end - begin, cpu_between(samples, begin, end), peak_between(samples, begin, end)
         return LoaderSummary(
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
-            peak, restarts,
+            peak, restarts, sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
         )  # fmt: skip
 
 
@@ -133,6 +138,7 @@ class LoaderSummary:
         cpu: CPU-seconds of all processes of the program meanwhile.
         peak: most proportional memory of all processes of the program meanwhile; 0 if unknown.
         restarts: as in `MeasuredLoader`.
+        gpu: share of the time in which the GPUs of the program were busy, by the driver; None if unknown.
     """
 
     about: dict[str, Any]
@@ -148,6 +154,7 @@ class LoaderSummary:
     cpu: float
     peak: int
     restarts: bool = False
+    gpu: float | None = None
 
     @property
     def rate(self) -> float:
@@ -176,6 +183,7 @@ class Measurements:
     Attributes:
         begun, until: when the program was started, and when it had ended or was looked at last.
         samples: of its processes.
+        gpus: samples of the GPUs that it may use.
         cpu: CPU-seconds of the whole program, known at its end.
         interrupted: whether Ctrl-C ended it.
         lost: whether the records were deleted meanwhile, as by a program that cleans `$TMPDIR`.
@@ -186,6 +194,7 @@ class Measurements:
         self.enough: float | None = None
         self.begun = self.until = 0.0
         self.samples: list[TreeSample] = []
+        self.gpus: list[GpuSample] = []
         self.cpu = 0.0
         self.interrupted = False
         self.lost = False

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stoker._machine.gpu_activity import used_gpus
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.page.report_file import VERSION
@@ -64,6 +65,7 @@ def page_data(known: Measurements, engine: str) -> dict[str, Any]:
         "joined": [number for number, _ in passes],
         "over_time": over_time(loaders, known.begun, known.until),
         "processes": processes(known),
+        "gpu_curves": gpu_curves(known),
         "stages": [row for loader in loaders for row in stages(loader)],
         "longest": longest(loaders, known.begun),
         "what_if": [what_if(loader, known.samples, whole["cpus"]) for loader in loaders],
@@ -177,6 +179,22 @@ def processes(known: Measurements) -> dict[str, list[float]]:
         "memory": [after.memory for _, after in pairs],
         "cpus": [round(max(0.0, after.cpu - before.cpu) / (after.time - before.time), 3) for before, after in pairs],
     }
+
+
+def gpu_curves(known: Measurements) -> dict[str, Any]:
+    """Returns how busy each GPU of the program was over time, and how much of its memory was in use."""
+    samples = known.gpus[:: max(1, len(known.gpus) // 1000)]
+    curves = []
+    for number in used_gpus(known.gpus):
+        readings = [one for one in (sample.readings[number] for sample in samples) if one is not None]
+        curves.append(
+            {
+                "name": f"GPU {number}, {readings[0].name}",
+                "busy": [one.busy for one in readings],
+                "memory": [one.used for one in readings],
+            }
+        )
+    return {"times": [round(sample.time - known.begun, 3) for sample in samples], "gpus": curves}
 
 
 def stages(loader: MeasuredLoader) -> Iterator[dict[str, Any]]:

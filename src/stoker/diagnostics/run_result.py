@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 from stoker._machine import cpus
+from stoker._machine.gpu_activity import used_gpus
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.verdict import verdict
 
@@ -19,8 +21,26 @@ def as_dict(known: Measurements) -> dict[str, Any]:
         "interrupted": known.interrupted,
         "records_lost": known.lost,
         "cpus": usable.number,
-        "loaders": [loader_as_dict(loader.summary(known.samples), usable.number) for loader in known.loaders],
+        "gpus": gpus_as_dicts(known),
+        "loaders": [loader_as_dict(one.summary(known.samples, known.gpus), usable.number) for one in known.loaders],
     }
+
+
+def gpus_as_dicts(known: Measurements) -> list[dict[str, Any]]:
+    """Returns the GPUs that the program used, as plain JSON values."""
+    found = []
+    for number in used_gpus(known.gpus):
+        readings = [one for one in (sample.readings[number] for sample in known.gpus) if one is not None]
+        busy = [one.busy for one in readings if one.busy is not None]
+        found.append(
+            {
+                "number": number,
+                "name": readings[0].name,
+                "busy": fmean(busy) if busy else None,
+                "peak_memory": max((one.used for one in readings if one.used is not None), default=None),
+            }
+        )
+    return found
 
 
 def loader_as_dict(loader: LoaderSummary, cpus: int) -> dict[str, Any]:
@@ -42,6 +62,7 @@ def loader_as_dict(loader: LoaderSummary, cpus: int) -> dict[str, Any]:
         "first_batch": loader.first,
         "cpu_seconds": loader.cpu,
         "peak_memory": loader.peak,
+        "gpu_busy": loader.gpu,
         "verdict": said.kind,
         "text": said.text,
         "change": said.change,

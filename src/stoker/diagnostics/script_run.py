@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from stoker._machine.gpu_activity import GpuActivity
 from stoker.diagnostics import attach
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree
@@ -86,10 +87,11 @@ class ScriptRun:
         environment = self._environment(folder)
         process = subprocess.Popen(self._command, env=environment, stdout=self._stdout)
         with process, _passed_on(process.pid) as interrupts:
-            tree = ProcessTree(process.pid)
-            known.samples = tree.samples
+            tree, gpus = ProcessTree(process.pid), GpuActivity(environment)
+            known.samples, known.gpus = tree.samples, gpus.samples
             while process.returncode is None:
                 tree.sample_if_due()
+                gpus.sample_if_due()
                 known.read(folder)
                 if watch is not None:
                     watch(known)
@@ -97,6 +99,7 @@ class ScriptRun:
                     process.kill()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
+            gpus.close()
             known.interrupted = bool(interrupts)
             known.until = time.perf_counter()
             known.read(folder)

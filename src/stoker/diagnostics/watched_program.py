@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 from stoker._machine import memory, reserve
+from stoker._machine.gpu_activity import GpuActivity
 from stoker.diagnostics import attach
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree
@@ -114,7 +115,8 @@ class WatchedProgram:
             raise
         self._records = records
         self._tree = ProcessTree(self._process.pid, SHARE)
-        self.measurements.samples = self._tree.samples
+        self._gpus = GpuActivity()
+        self.measurements.samples, self.measurements.gpus = self._tree.samples, self._gpus.samples
         return self
 
     @property
@@ -136,6 +138,7 @@ class WatchedProgram:
             wait: seconds until it ends, at most.
         """
         self._tree.sample_if_due()
+        self._gpus.sample_if_due()
         self.measurements.read(self._records)
         if self.shortage is None and (short := shortage()) is not None:
             self.shortage = short
@@ -193,6 +196,7 @@ class WatchedProgram:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        self._gpus.close()
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()

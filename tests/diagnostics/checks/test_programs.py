@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from stoker import _native
 from stoker.diagnostics.checks import gpus, programs
+from tests.nvml_driver import FakeDriver
 
 
 @pytest.mark.parametrize(("method", "level"), [("fork", "fine"), ("spawn", "advice"), ("forkserver", "advice")])
@@ -54,41 +54,6 @@ def test_packages_are_those_that_are_installed() -> None:
     import numpy
 
     assert f"numpy {numpy.__version__}" in next(programs.packages()).what
-
-
-class FakeDriver:
-    """NVML with one GPU; `code` is what it answers to `nvmlInit`."""
-
-    def __init__(self, code: int = 0) -> None:
-        self.code = code
-        self.is_open = False
-
-    def nvmlInit_v2(self) -> int:
-        self.is_open = not self.code
-        return self.code
-
-    def nvmlShutdown(self) -> int:
-        self.is_open = False
-        return 0
-
-    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        count._obj.value = 1
-        return 0
-
-    def nvmlDeviceGetHandleByIndex_v2(self, number: int, handle: Any) -> int:
-        return 0
-
-    def nvmlDeviceGetName(self, handle: Any, name: Any, size: int) -> int:
-        name.value = b"NVIDIA Z1"
-        return 0
-
-    def nvmlDeviceGetUtilizationRates(self, handle: Any, used: Any) -> int:
-        used._obj.gpu = 37
-        return 0
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
-        memory._obj.total, memory._obj.free = 80 << 30, 20 << 30
-        return 0
 
 
 def test_gpu_is_described_and_the_library_closed(monkeypatch: pytest.MonkeyPatch) -> None:

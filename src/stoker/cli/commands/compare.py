@@ -24,6 +24,7 @@ WORDS: dict[str, Callable[[float], str]] = {
     "first batch": seconds,
     "CPU-s": lambda value: f"{value:.2f}",
     "memory": size,
+    "GPU busy": lambda value: f"{value:.1%}",
 }
 """By the figure: its value in words; others are numbers."""
 

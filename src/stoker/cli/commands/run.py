@@ -19,7 +19,7 @@ from stoker.cli.shown_command import shown_command
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.report_page import write_report
-from stoker.diagnostics.run_result import as_dict
+from stoker.diagnostics.run_result import as_dict, gpus_as_dicts
 from stoker.diagnostics.script_run import ScriptRun, command_of
 from stoker.diagnostics.trace import write_trace
 from stoker.diagnostics.verdict import verdict
@@ -188,7 +188,7 @@ def live(known: Measurements) -> str:
 def show(known: Measurements, code: int) -> None:
     """Prints the table, and the verdicts, to standard error."""
     console = console_of(sys.stderr)
-    loaders = [loader.summary(known.samples) for loader in known.loaders]
+    loaders = [loader.summary(known.samples, known.gpus) for loader in known.loaders]
     ended = "was interrupted" if known.interrupted else "ended" if code == 0 else f"failed with exit code {code}"
     whole = known.until - known.begun
     console.print()
@@ -196,6 +196,10 @@ def show(known: Measurements, code: int) -> None:
         f"stoker run: the program {ended} after {seconds(whole)}; {known.cpu:.1f} CPU-seconds"
         + (f", at most {size(known.peak)} of memory in all its processes" if known.peak else "")
     )
+    for gpu in gpus_as_dicts(known):
+        busy = "" if gpu["busy"] is None else f", busy {gpu['busy']:.0%} of the program's time"
+        held = "" if gpu["peak_memory"] is None else f", at most {size(gpu['peak_memory'])} of its memory in use"
+        console.print(f"GPU {gpu['number']}: {gpu['name']}{busy}{held}")
     if known.lost:
         console.print(LOST)
     if not loaders:
@@ -204,7 +208,8 @@ def show(known: Measurements, code: int) -> None:
         return
     console.print()
     most = sorted(loaders, key=lambda loader: -loader.spent)[:SHOWN]
-    print_table(console, [row(loader) for loader in loaders if loader in most])
+    on_gpu = any(loader.gpu is not None for loader in most)
+    print_table(console, [row(loader, on_gpu) for loader in loaders if loader in most])
     if len(loaders) > SHOWN:
         console.print(f"... and {len(loaders) - SHOWN} loaders with less time: --json shows all")
     number = cpus.cpus().number
@@ -214,8 +219,8 @@ def show(known: Measurements, code: int) -> None:
         console.print(f"{name}: {said}")
 
 
-def row(loader: LoaderSummary) -> dict[str, str]:
-    """Returns the table's row of a loader."""
+def row(loader: LoaderSummary, on_gpu: bool = False) -> dict[str, str]:
+    """Returns the table's row of a loader, with the GPUs' share if the program used any."""
     workers: Any = loader.about.get("num_workers")
     times = f" x{loader.made}" if loader.made > 1 else ""
     return {
@@ -228,4 +233,5 @@ def row(loader: LoaderSummary) -> dict[str, str]:
         "first batch": seconds(loader.first),
         "CPU-s": f"{loader.cpu:.1f}",
         "memory": size(loader.peak) if loader.peak else "unknown",
+        **({"GPU busy": "unknown" if loader.gpu is None else f"{loader.gpu:.0%}"} if on_gpu else {}),
     }

@@ -5,14 +5,20 @@ function showWords() {
   element("change").textContent = (main && main.change) || "";
   const parts = [`${time(data.seconds)}`, `${data.cpu_seconds.toFixed(1)} CPU-seconds on ${data.cpus} CPUs`];
   parts.push(`memory ${data.peak_memory ? "at most " : ""}${size(data.peak_memory)}`, `engine ${data.engine}`);
+  data.gpus.forEach((one) => {
+    if (one.busy !== null) parts.push(`GPU ${one.number} (${one.name}) busy ${percent(one.busy)} of the time`);
+  });
   if (data.interrupted) parts.push("interrupted");
   element("run").textContent = parts.join(" · ");
   const head = ["loader", "workers", "epochs", "batches", "samples/s", "waited", "first batch", "CPU-s", "memory"];
+  const onGpu = data.loaders.some((one) => one.gpu_busy !== null);
+  if (onGpu) head.push("GPU busy");
   fill(element("loaders"), head, data.loaders.map((one) => [
     `${one.name} ${one.settings.dataset}${one.loaders > 1 ? ` ×${one.loaders}` : ""}`,
     String(one.settings.num_workers), one.epochs.toLocaleString(), one.batches.toLocaleString(),
     Math.round(one.samples_per_second).toLocaleString(), `${(100 * one.waited_share).toFixed(1)}%`,
-    time(one.first_batch), one.cpu_seconds.toFixed(1), size(one.peak_memory)]));
+    time(one.first_batch), one.cpu_seconds.toFixed(1), size(one.peak_memory),
+    ...(onGpu ? [one.gpu_busy === null ? "" : percent(one.gpu_busy)] : [])]));
   data.loaders.forEach((one, number) => {
     if (number === data.main) return;
     const paragraph = document.createElement("p");
@@ -73,6 +79,8 @@ class Timeline {
     });
   }
 
+  gpus() { return this.only === null ? data.gpu_curves.gpus : []; }
+
   rows() { return data.loaders.map((_, number) => number).filter((one) => this.only === null || one === this.only); }
 
   at(event) {
@@ -111,9 +119,28 @@ class Timeline {
 
   /* Says what is under the pointer. */
   name(event) {
-    const row = Math.floor(event.offsetY / (this.canvas.clientHeight / Math.max(1, this.rows().length)));
-    const loader = this.rows()[row], when = this.at(event);
-    element("shown").textContent = loader === undefined ? "" : this.found(loader, when);
+    const lanes = this.rows().length + this.gpus().length;
+    const row = Math.floor(event.offsetY / (this.canvas.clientHeight / Math.max(1, lanes)));
+    const loader = this.rows()[row], gpu = this.gpus()[row - this.rows().length], when = this.at(event);
+    element("shown").textContent = loader !== undefined ? this.found(loader, when) : gpu ? this.busy(gpu, when) : "";
+  }
+
+  /* Says what a GPU did. */
+  busy(gpu, when) {
+    const { times } = data.gpu_curves, after = times.findIndex((one) => one * 1e6 >= when);
+    const place = after < 0 ? times.length - 1 : after, share = gpu.busy[place];
+    return share === null ? "" : `${gpu.name}: busy ${percent(share)} of the moment before ${time(times[place])}`;
+  }
+
+  /* Draws how busy a GPU was: each sample stands for the time since the one before. */
+  drawGpu(gpu, x, top, tall, pen) {
+    const { times } = data.gpu_curves;
+    pen.fillStyle = colour("gpu");
+    gpu.busy.forEach((share, place) => {
+      const begin = place ? times[place - 1] : Math.max(0, times[0] - 0.25);
+      const from = x(begin * 1e6), to = x(times[place] * 1e6);
+      if (share) pen.fillRect(from, top + tall * (1 - share), Math.max(to - from, 0.5), tall * share);
+    });
   }
 
   found(loader, when) {
@@ -142,14 +169,15 @@ class Timeline {
 
   draw() {
     const { canvas } = this, rows = this.rows(), ratio = window.devicePixelRatio || 1;
-    const height = Math.max(60, 40 * rows.length + 24), width = canvas.clientWidth;
+    const gpus = this.gpus(), lanes = rows.length + gpus.length;
+    const height = Math.max(60, 40 * lanes + 24), width = canvas.clientWidth;
     canvas.style.height = `${height}px`;
     canvas.width = width * ratio;
     canvas.height = height * ratio;
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
     const [low, high] = this.view, x = (when) => ((when - low) / (high - low)) * width;
-    const lane = (height - 24) / Math.max(1, rows.length);
+    const lane = (height - 24) / Math.max(1, lanes);
     this.drawn = 0;
     rows.forEach((loader, row) => {
       const top = row * lane + 16, tall = lane - 22;
@@ -176,6 +204,13 @@ class Timeline {
       pen.fillStyle = colour("text");
       pen.font = "12px system-ui, sans-serif";
       pen.fillText(shortened(data.loaders[loader].name, Math.floor(width / 8)), 4, row * lane + 12);
+    });
+    gpus.forEach((gpu, row) => {
+      const top = (rows.length + row) * lane;
+      this.drawGpu(gpu, x, top + 16, lane - 22, pen);
+      pen.fillStyle = colour("text");
+      pen.font = "12px system-ui, sans-serif";
+      pen.fillText(shortened(gpu.name, Math.floor(width / 8)), 4, top + 12);
     });
     pen.fillStyle = colour("quiet");
     pen.font = "11px system-ui, sans-serif";
@@ -212,6 +247,11 @@ element("zoom-longest").addEventListener("click", () => {
 const named = (key) => data.over_time.loaders.map((one) => ({ label: data.loaders[one.loader].name, values: one[key] }));
 plot("rate", "samples/s", data.over_time.times, named("rate"), (one) => Math.round(one).toLocaleString());
 plot("share", "share of time waited", data.over_time.times, named("share"), (one) => `${Math.round(100 * one)}%`);
+const gpus = data.gpu_curves;
+element("gpu-key").hidden = !gpus.gpus.length;
+const ofGpus = (key) => gpus.gpus.map((one) => ({ label: one.name, values: one[key] }));
+plot("gpu", "share of time that GPUs are busy", gpus.times, ofGpus("busy"), (one) => `${Math.round(100 * one)}%`);
+plot("gpu-memory", "GPU memory in use, by all programs", gpus.times, ofGpus("memory"), (one) => (one ? size(one) : "0"), BYTES);
 const processes = data.processes;
 const memory = processes.memory.map((bytes) => bytes || null);
 plot("memory", "memory of all processes", processes.times, [{ label: "memory", values: memory }], (one) => (one ? size(one) : "0"), BYTES);
