@@ -369,6 +369,7 @@ def environment() -> dict[str, Any]:
     return {
         "CPUs": f"{len(os.sched_getaffinity(0))} x {_field('/proc/cpuinfo', 'model name') or platform.machine()}",
         "memory": f"{int(_field('/proc/meminfo', 'MemTotal').split()[0]) / 2**20:.0f} GiB",
+        **_gpus(),
         "kernel": platform.release(),
         "Python": platform.python_version(),
         **{package: _version(package) for package in ("stoker", "torch", "numpy", "pillow")},
@@ -379,6 +380,17 @@ def environment() -> dict[str, Any]:
         "on": time.strftime("%Y-%m-%d"),
         "load average before": load_average(),
     }
+
+
+def _gpus() -> dict[str, str]:
+    """The models of the GPUs; nothing without a driver."""
+    from stoker._machine.nvml import Nvml  # here: a measurement of a rival should not load Stoker
+
+    if (nvml := Nvml.opened()) is None:
+        return {}
+    names = [reading.name for reading in nvml.readings()]
+    nvml.close()
+    return {"GPUs": ", ".join(names)} if names else {}
 
 
 def _commit() -> str:

@@ -35,7 +35,7 @@ ORDER = (
         "by_turns",
         "images",
     ),
-    *("jpeg", "photographs", "image_folder"),
+    *("jpeg", "photographs", "training_on_gpu", "image_folder"),
     *("rows", "tokens", "dicts", "ragged", "streams", "where", "auto"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
