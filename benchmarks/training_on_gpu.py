@@ -33,7 +33,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def cases(options: argparse.Namespace) -> list[Case]:
     folder = prepare(options.data, 0)["photographs"]
-    how = {"folder": str(folder), "seconds": 3.0 if options.quick else 12.0}
+    how = {"folder": str(folder), "seconds": 3.0 if options.quick else 8.0}
     return [
         Case(
             f"ResNet-50 on one GPU, {workers} workers",
