@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker import errors
 from stoker.integrations._install import behind, delegation, pickled, torchs_iterator, versions
-from stoker.integrations._install.changes import ORIGINAL, Changes, original_of
+from stoker.integrations._install.changes import ORIGINAL, Changes, original_of, subclass_hook
 from stoker.integrations._install.current import CURRENT, LOCK, Settings
 from stoker.integrations._install.jpegs import unregister_jpegs
 
@@ -80,7 +80,7 @@ def unapply() -> None:
 
 
 def _init_subclass(kind: Any) -> Any:
-    before = kind.__init_subclass__.__func__  # of Generic, or of a script's patch
+    before = subclass_hook(kind)
 
     def __init_subclass__(subclass: Any, /, **named: Any) -> None:
         before(subclass, **named)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 _MISSING = object()
@@ -33,6 +35,20 @@ class Changes:
                 owner.__new__ = _plain_new  # type: ignore[method-assign, assignment]
             else:
                 delattr(owner, name)
+
+
+def subclass_hook(owner: type) -> Callable[..., None]:
+    """Returns the function `(subclass, **named)` that does what `__init_subclass__` of a class does now.
+
+    Its own or an inherited one: a class method in Python, as a script's patch or that of `Generic` up to Python 3.11,
+    or one in C, as that of `object` and of `Generic` from Python 3.12 on.
+    """
+    found = inspect.getattr_static(owner, "__init_subclass__")
+
+    def call(subclass: type, /, **named: Any) -> None:
+        found.__get__(None, subclass)(**named)
+
+    return call
 
 
 def _plain_new(kind: type, *args: Any, **kwargs: Any) -> Any:

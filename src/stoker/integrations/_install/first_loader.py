@@ -18,10 +18,10 @@ def wait() -> None:
     """Waits for the first loader: of torch's class, of torchdata's, or an iterator that is called by hand."""
     import torch.utils.data.dataloader as torchs
 
-    from stoker.integrations._install.changes import ORIGINAL, Changes
+    from stoker.integrations._install.changes import ORIGINAL, Changes, subclass_hook
 
     loaders, iterators, changes = torchs.DataLoader, torchs._MultiProcessingDataLoaderIter, Changes()
-    init, before = loaders.__init__, loaders.__init_subclass__.__func__  # type: ignore[attr-defined]
+    init, before = loaders.__init__, subclass_hook(loaders)
 
     def now() -> None:
         changes.undo()
