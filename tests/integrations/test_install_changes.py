@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
@@ -20,7 +20,7 @@ class OfGeneric(Generic[T]):
 
 
 class OfPatched(Generic[T]):
-    seen: list[tuple[type, dict[str, Any]]] = []
+    seen: ClassVar[list[tuple[type, dict[str, Any]]]] = []
 
     def __init_subclass__(cls, **named: Any) -> None:
         cls.seen.append((cls, named))
