@@ -22,6 +22,7 @@ def launched(program: str, ranks: int, *arguments: str) -> list[Any]:
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     common |= {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    common["CUDA_VISIBLE_DEVICES"] = ""  # gloo: with a GPU, Accelerate would give each rank its own
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{rank}.json" for rank in range(ranks)]
         logs = [(Path(folder) / f"{rank}.log").open("w+") for rank in range(ranks)]
