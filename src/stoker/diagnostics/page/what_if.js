@@ -117,7 +117,7 @@ class WhatIf {
       `Assumed: a batch costs time in proportion to its samples, in the workers and in the step. ${known.cpus} CPUs; other programs, disks and networks have as much to spare as in the run.`,
     ];
     if (!known.workers && setting.workers) said.push("The run had no workers, so their start and the hand-over of batches were not measured, and count as nothing: the rates are upper bounds, far above the truth for short epochs.");
-    if (known.parts > 1) said.push("Workers made each batch together in the run. Here each makes whole batches and none waits for another: the rates are upper bounds, and the first batch comes later than it would.");
+    if (known.parts > 1) said.push("Workers made each batch together in the run. Here each makes whole batches and none waits for another: the first batch comes later than it would, and the rates err more than others do, to either side.");
     if (this.fit.wait < 1 || this.fit.step < 1) said.push("In the run more was asked of the CPUs than there are; the part of the times that was waiting for a CPU is estimated.");
     element("what-if-notes").replaceChildren(...said.map((text) => Object.assign(document.createElement("p"), { textContent: text })));
   }
