@@ -282,6 +282,7 @@ def test_iterator_called_by_hand_is_ours() -> None:
         assert {made_by for _, made_by in ours} == {1} and {made_by for _, made_by in torchs} == {0}
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # torch forks; Python 3.12 and later warn
 def test_unknown_object_keeps_torchs_iterator(installed: stoker.Installation) -> None:
     given = ByHand()
     given.prefetch_factor, given._auto_collation = 2, True
