@@ -50,7 +50,11 @@ def test_short_run_has_no_verdict(short: dict[str, float]) -> None:
         ({"waited": 9.99, "batches": 1_000_000}, 8, "fetch a whole batch at once"),
         ({"about": with_workers(2)}, 8, "Pass num_workers=8: 2 of 8 CPUs make batches"),
         ({"about": with_workers(2), "cpu": 19.0}, 2, "95% of the 2 CPUs are in use, so more workers cannot help"),
-        ({"about": with_workers(2)}, 2, "Pass num_workers=4: 10% of the CPUs are in use, so samples wait for a disk"),
+        (
+            {"about": with_workers(2)},
+            2,
+            "Pass num_workers=4: 10% of the CPUs are in use, so batches wait for something else",
+        ),
         (
             {"about": with_workers(4), "epochs": 3, "first": 2.5, "steady_waited": 0.5},
             8,

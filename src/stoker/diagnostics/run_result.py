@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker._machine import cpus
+from stoker._machine.cpus import Cpus, cpus
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.verdict import verdict
 
 
 def as_dict(known: Measurements) -> dict[str, Any]:
     """Returns the whole run as plain JSON values. Times are seconds, memory is in bytes."""
-    usable = cpus.cpus()
+    usable = cpus()
     return {
         "seconds": known.until - known.begun,
         "cpu_seconds": known.cpu,
@@ -19,13 +19,13 @@ def as_dict(known: Measurements) -> dict[str, Any]:
         "interrupted": known.interrupted,
         "records_lost": known.lost,
         "cpus": usable.number,
-        "loaders": [loader_as_dict(loader.summary(known.samples), usable.number) for loader in known.loaders],
+        "loaders": [loader_as_dict(loader.summary(known.samples), usable) for loader in known.loaders],
     }
 
 
-def loader_as_dict(loader: LoaderSummary, cpus: int) -> dict[str, Any]:
+def loader_as_dict(loader: LoaderSummary, usable: Cpus) -> dict[str, Any]:
     """Returns a loader's sums and its verdict as plain JSON values."""
-    said = verdict(loader, cpus)
+    said = verdict(loader, usable.number, usable.quota)
     return {
         "name": loader.name,
         "settings": loader.about,
@@ -42,6 +42,9 @@ def loader_as_dict(loader: LoaderSummary, cpus: int) -> dict[str, Any]:
         "first_batch": loader.first,
         "cpu_seconds": loader.cpu,
         "peak_memory": loader.peak,
+        "cpus_in_use": loader.machine,
+        "cpus_in_use_by_others": loader.others,
+        "making": None if loader.making is None else vars(loader.making),
         "verdict": said.kind,
         "text": said.text,
         "change": said.change,

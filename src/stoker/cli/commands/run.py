@@ -207,8 +207,8 @@ def show(known: Measurements, code: int) -> None:
     print_table(console, [row(loader) for loader in loaders if loader in most])
     if len(loaders) > SHOWN:
         console.print(f"... and {len(loaders) - SHOWN} loaders with less time: --json shows all")
-    number = cpus.cpus().number
-    verdicts = [(loader.name, verdict(loader, number)) for loader in most]
+    usable = cpus.cpus()
+    verdicts = [(loader.name, verdict(loader, usable.number, usable.quota)) for loader in most]
     for name, said in [one for one in verdicts if one[1].kind != "too short"] or verdicts[:1]:
         console.print()
         console.print(f"{name}: {said}")
