@@ -23,7 +23,10 @@ def test_use_is_that_of_the_cpus_that_may_be_used(tmp_path: Path, monkeypatch: p
     (tmp_path / "proc" / "stat").write_text(STAT)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     tick = os.sysconf("SC_CLK_TCK")
-    assert cpu_use(str(tmp_path)) == pytest.approx(((100 + 20 + 30 + 5 + 6 + 7 + 3) / tick, (450 + 1000) / tick))
+    for priority, nice in ((0, 0), (19, 20 + 1)):
+        monkeypatch.setattr(os, "getpriority", lambda which, who, priority=priority: priority, raising=False)
+        used = 100 + 30 + 5 + 6 + 7 + 2 + nice
+        assert cpu_use(str(tmp_path)) == pytest.approx((used / tick, (450 + 1000 + 21 - nice) / tick))
 
 
 def test_use_may_be_unknown(tmp_path: Path) -> None:

@@ -24,12 +24,14 @@ UNKNOWN = CpuUse(0.0, 0.0)
 def cpu_use(root: str = "") -> CpuUse:
     """Returns the use of the CPUs of this process's affinity, by any program; `UNKNOWN` if the system does not tell.
 
-    Waiting for a disk counts as idle. Time that a hypervisor took counts as used.
+    Waiting for a disk counts as idle, and so do programs of lower priority (`nice`), unless this process has such
+    a priority itself. Time that a hypervisor took counts as used.
 
     Args:
         root: a prefix of `/proc`.
     """
     ours = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else None
+    is_nice = hasattr(os, "getpriority") and os.getpriority(os.PRIO_PROCESS, 0) > 0
     used = idle = 0
     for line in (read(f"{root}/proc/stat") or "").splitlines():
         name, *fields = line.split()
@@ -38,6 +40,6 @@ def cpu_use(root: str = "") -> CpuUse:
         if name == "cpu" or len(fields) < 4 or (ours is not None and name not in ours):
             continue
         ticks = [int(field) for field in fields[:8]]  # what follows, of guests, is part of the first
-        waiting = sum(ticks[3:5])
+        waiting = sum(ticks[3:5]) + (0 if is_nice else ticks[1])
         used, idle = used + sum(ticks) - waiting, idle + waiting
     return CpuUse(used / _TICK, idle / _TICK)

@@ -64,7 +64,7 @@ def change_to_make(loader: LoaderSummary, cpus: int, quota: float = math.inf) ->
     if is_crowded:
         return (
             f"Measure again while nothing else runs: {loader.machine:.0%} of the machine's CPUs are in use, "
-            f"{loader.others:.0%} by other programs, so samples may wait for a CPU."
+            f"{loader.others:.0%} by other programs, and more workers would want them too."
         )
     used = max(busy, loader.machine or 0.0)
     if loader.making is None:
@@ -90,10 +90,10 @@ def _of_making(loader: LoaderSummary, making: BatchMaking, workers: int, cpus: i
         )
     if making.on_cpu > OFF_CPU or used > SPARE:
         return _either(loader, workers, cpus, used)
-    number = _waiting_workers(loader, workers, cpus)
+    number, waits = _waiting_workers(loader, workers, cpus), 1 - making.on_cpu
     return (
-        f"Pass num_workers={number}: samples wait {1 - making.on_cpu:.0%} of their time for a disk, a network or a lock, as "
-        f"{used:.0%} of the CPUs are in use.{_threads(loader, workers)} If the rate stays, that is at its limit."
+        f"Pass num_workers={number}: samples wait {waits:.0%} of their time for a disk, a network or a lock, "
+        f"as {used:.0%} of the CPUs are in use.{_threads(loader, workers)} If the rate stays, that is at its limit."
     )
 
 
@@ -101,8 +101,8 @@ def _either(loader: LoaderSummary, workers: int, cpus: int, used: float) -> str:
     assert loader.making is not None
     number, waits = _waiting_workers(loader, workers, cpus), 1 - loader.making.on_cpu
     return (
-        f"Try num_workers={number}: samples wait {waits:.0%} of their time, for a CPU or for a disk or a network. Which "
-        f"one cannot be told while {used:.0%} of the CPUs are in use. If the rate stays, make samples cheaper."
+        f"Try num_workers={number}: samples wait {waits:.0%} of their time, for a CPU or for a disk or a network. "
+        f"Which one cannot be told while {used:.0%} of the CPUs are in use. If the rate stays, make samples cheaper."
     )
 
 
