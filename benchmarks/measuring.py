@@ -1,9 +1,10 @@
 """What does it cost a training loop to be measured by `stoker run`?
 
 torch's loader without workers, with two sizes of batch: 64 integers, about the least that a batch can cost, and 32 rows
-of 40 kB. *Alone* is the loop as it is; *measured* has the hooks and the recorder of `stoker run` in it, writing its
-records to a folder. Counted are the CPU time of the process and the time of the loop, for each batch. What `stoker run`
-itself does meanwhile (a look at /proc four times in a second) is bounded there, at 1 % of a CPU.
+of 40 kB. *Alone* is the loop as it is; *measured* has all hooks of `stoker run` in it, those of the making of batches
+too, and its recorder, which writes to a folder. Counted are the CPU time of the process and the time of the loop, for
+each batch. What `stoker run` itself does meanwhile (a look at /proc four times in a second) is bounded there, at 1 % of
+a CPU.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ def measure(rival: str, rows: int, seconds: float) -> Figures:
 
     from stoker.diagnostics.loader_hooks import LoaderHooks
     from stoker.diagnostics.recorder import Recorder
+    from stoker.diagnostics.workers.worker_hooks import WorkerHooks
 
     dataset = [torch.zeros(10_000) for _ in range(rows * 20)] if rows else list(range(6400))
     loader = DataLoader(dataset, batch_size=rows or 64)
     with tempfile.TemporaryDirectory() as folder:
         if rival == "measured":
-            LoaderHooks(Recorder(folder)).measure("torch.utils.data.dataloader")
+            recorder = Recorder(folder)
+            LoaderHooks(recorder, detailed=True).measure("torch.utils.data.dataloader")
+            WorkerHooks(recorder).measure("torch.utils.data._utils.fetch")
         for _ in loader:
             pass
         batches, begun, cpu = 0, time.perf_counter(), time.process_time()

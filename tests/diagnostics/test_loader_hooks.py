@@ -50,6 +50,28 @@ def test_hooks_count_batches_and_samples(kind: type, workers: int, recorder: Rec
     assert found.epochs[0].spans[-1].batches == 0  # the end
 
 
+def test_quick_batches_of_changing_kinds_are_all_counted(recorder: Recorder, tmp_path: Path) -> None:
+    import torch
+
+    kinds = [
+        torch.zeros(3),
+        torch.zeros(()),
+        [torch.zeros(2, 5), torch.zeros(2)],
+        ["a", "b", "c", "d"],
+        [],
+        {"x": torch.zeros(6)},
+        np.zeros((7, 1)),
+        torch.nn.Parameter(torch.zeros(8)),
+    ]
+    samples = 3 + 1 + 2 + 4 + 1 + 6 + 7 + 8
+    loader = data.DataLoader(list(range(2000 * len(kinds))), collate_fn=lambda indices: kinds[indices[0] % len(kinds)])
+    assert sum(1 for _ in loader) == len(loader)
+    known = measured(recorder, tmp_path).loaders[0]
+    assert (known.summary().batches, known.summary().samples) == (len(loader), 2000 * samples)
+    assert len(known.epochs[0].spans) < len(loader) / 2
+    assert [samples_in(kind, False) for kind in kinds] == [3, 1, 2, 4, 1, 6, 7, 8]
+
+
 class SleepingDataset(data.Dataset):
     def __len__(self) -> int:
         return 8

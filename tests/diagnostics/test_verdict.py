@@ -37,6 +37,24 @@ def test_loop_that_waits_a_little_is_balanced() -> None:
     assert verdict(replace(WAITING, waited=1.0, steady_waited=0.9), cpus=8).kind == "balanced"
 
 
+def test_gain_is_no_more_than_keeps_the_gpu_busy() -> None:
+    said = verdict(replace(WAITING, gpu=0.5), cpus=8)
+    assert said.kind == "data-bound"
+    assert said.gain == pytest.approx(2.0)
+    assert "80% of its time for batches, and the GPU is busy for 50% of it; without that, 2 times" in said.text
+
+
+def test_loop_that_waits_beside_a_busy_gpu_is_compute_bound() -> None:
+    said = verdict(replace(WAITING, gpu=0.98), cpus=8)
+    assert (said.kind, said.change) == ("compute-bound", None)
+    assert "the GPU is busy for 98%" in said.text and "waits 80%" in said.text
+    assert said.gain == pytest.approx(1 / 0.98)
+
+
+def test_share_of_a_gpu_does_not_count_in_a_short_run() -> None:
+    assert verdict(replace(WAITING, spent=1.0, waited=0.8, gpu=0.98), cpus=8).kind == "data-bound"
+
+
 @pytest.mark.parametrize("short", [{"batches": 5}, {"spent": 0.1, "waited": 0.05}])
 def test_short_run_has_no_verdict(short: dict[str, float]) -> None:
     assert verdict(replace(WAITING, **short), cpus=8).kind == "too short"
@@ -50,7 +68,11 @@ def test_short_run_has_no_verdict(short: dict[str, float]) -> None:
         ({"waited": 9.99, "batches": 1_000_000}, 8, "fetch a whole batch at once"),
         ({"about": with_workers(2)}, 8, "Pass num_workers=8: 2 of 8 CPUs make batches"),
         ({"about": with_workers(2), "cpu": 19.0}, 2, "95% of the 2 CPUs are in use, so more workers cannot help"),
-        ({"about": with_workers(2)}, 2, "Pass num_workers=4: 10% of the CPUs are in use, so samples wait for a disk"),
+        (
+            {"about": with_workers(2)},
+            2,
+            "Pass num_workers=4: 10% of the CPUs are in use, so batches wait for something else",
+        ),
         (
             {"about": with_workers(4), "epochs": 3, "first": 2.5, "steady_waited": 0.5},
             8,

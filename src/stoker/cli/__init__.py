@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     try:
         from stoker.cli.app import run
+        from stoker.cli.lasting_output import lasting_output
 
-        return run(sys.argv[1:] if arguments is None else list(arguments))
+        with lasting_output():
+            return run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt:  # while modules are imported; a command ends by itself
         sys.stderr.write("stoker: interrupted.\n")
         return 130

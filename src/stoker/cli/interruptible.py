@@ -6,31 +6,33 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-INTERRUPTED = 128 + signal.SIGINT
-"""The exit code of a command that was interrupted."""
-
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[list[bool]]:
+def interruptible() -> Iterator[list[int]]:
     """Turns SIGTERM and SIGHUP into a Ctrl-C, and a Ctrl-C into the end of the block.
 
-    SIGHUP comes from a terminal that is closed. Where this process ignores it, as under `nohup`, it still does.
+    SIGHUP comes from a terminal that is closed. Where this process ignores it, as under `nohup`, it still does. Once it
+    has ended the block it is ignored, also after the block: the kernel and a shell both send it.
 
     Returns:
-        A list that is empty unless the block was interrupted.
+        A list that is empty unless the block was interrupted: then it holds the signal's number.
     """
-    interrupted: list[bool] = []
+    interrupted: list[int] = []
+    received: list[int] = []
+    hangup = getattr(signal, "SIGHUP", None)
 
     def end(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        received.append(number)
+        if number != hangup or received.count(hangup) == 1:
+            raise KeyboardInterrupt
 
-    kinds = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]  # Windows has no SIGHUP
+    kinds = [signal.SIGTERM, hangup]  # Windows has no SIGHUP
     heeded = [kind for kind in kinds if kind is not None and signal.getsignal(kind) is not signal.SIG_IGN]
     before = {kind: signal.signal(kind, end) for kind in heeded}
     try:
         yield interrupted
     except KeyboardInterrupt:
-        interrupted.append(True)
+        interrupted.append(received[0] if received else signal.SIGINT)
     finally:
         for kind, handler in before.items():
-            signal.signal(kind, handler)
+            signal.signal(kind, signal.SIG_IGN if kind == hangup and hangup in received else handler)

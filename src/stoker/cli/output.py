@@ -30,15 +30,20 @@ def console_of(stream: IO[str]) -> Console:
 
 
 def print_table(console: Console, rows: Sequence[Mapping[str, str]]) -> None:
-    """Prints rows of the same columns: as a table, or as one list for each row where the terminal is narrow."""
+    """Prints rows of the same columns: as a table, or as one list for each row where the terminal is narrow.
+
+    A list leaves out what is empty.
+    """
     if not rows:
         return
     if console.width < NARROW:
         width = max(map(len, rows[0]))
-        for row in rows:
+        for number, row in enumerate(rows):
+            if number:
+                console.print()
             for name, value in row.items():
-                console.print(f"{name:<{width}}  {value}")
-            console.print()
+                if value:
+                    console.print(f"{name:<{width}}  {value}")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(rows[0]):

@@ -39,7 +39,11 @@ class StatusLine:
         if not self.is_shown or now < self._due:
             return
         self._due = now + INTERVAL
-        width, height = os.get_terminal_size(self._stream.fileno())
+        try:
+            width, height = os.get_terminal_size(self._stream.fileno())
+        except OSError:  # the terminal was closed
+            self.is_shown, self._size = False, None
+            return
         if height < 4:
             return
         if (width, height) != self._size:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stoker.diagnostics.recorder import SIZED, EpochRecord, Recorder, bytes_in, samples_in
+from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
 from stoker.diagnostics.workers.worker_hooks import starting
 
 MEASURED = {
@@ -95,10 +95,11 @@ class LoaderHooks:
 
     def _measured_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         recorder, clock = self._recorder, time.perf_counter
+        adds = type(recorder).batch is Recorder.batch  # else each batch is given to it
 
         @functools.wraps(original)
         def measured_next(self_: Any) -> Any:
-            record: EpochRecord | None = vars(self_).get(MARK)
+            record: EpochRecord | None = self_.__dict__.get(MARK)
             if record is None:  # made by other means than iter(loader): no loader is known
                 return original(self_)
             outside, recorder.mark = recorder.mark, record.mark
@@ -111,7 +112,24 @@ class LoaderHooks:
                 raise
             finally:
                 recorder.mark = outside
-            recorder.batch(record, asked, clock(), samples_in(batch, record.single))
+            got = clock()
+            first: Any = batch[0] if type(batch) is list and batch else batch
+            if type(first) is record.counted:
+                try:
+                    samples = first.shape[0]
+                except Exception:  # a nested tensor, or one without dimensions
+                    samples = samples_in(batch, False)
+            else:
+                samples = samples_in(batch, record.single)
+                record.counted = None if record.single else counted_by_shape(first)
+            span = recorder.open
+            if adds and span is not None and got - span[2] < TOGETHER and span[0] == record.loader:
+                span[3] = got  # as `Recorder.batch` does it: a call takes longer
+                span[4] += 1
+                span[5] += got - asked
+                span[6] += samples
+            else:
+                recorder.batch(record, asked, got, samples)
             if record.sized < SIZED and record.mark is not None:
                 recorder.size(record, bytes_in(batch))
             return batch

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stoker._machine.gpu_activity import GpuSample, busy_between
+from stoker.diagnostics.batch_making import BatchMaking, MadeBatch, batch_making
 from stoker.diagnostics.process_tree import TreeSample
 
 
@@ -24,15 +25,6 @@ class Span(NamedTuple):
     batches: int
     waited: float
     samples: int
-
-
-class MadeBatch(NamedTuple):
-    """A batch that was made in a process. Times are seconds; `begun` as those of `Span`."""
-
-    begun: float
-    seconds: float
-    cpu: float
-    pid: int = 0
 
 
 @dataclass
@@ -89,10 +81,11 @@ class MeasuredLoader:
         """Returns the sums over all epochs.
 
         Args:
-            samples: of the processes, from which CPU time and memory during the epochs follow.
+            samples: of the processes, from which CPU time and memory during the epochs follow. Without them the times
+                of batches in workers are left out, too.
             gpus: samples of the GPUs.
         """
-        waited = first = steady_waited = steady = spent = cpu = 0.0
+        waited = first = steady_waited = steady = spent = cpu = used = idle = 0.0
         batches = count = 0
         peak = 0
         busy: list[tuple[float, float]] = []
@@ -107,15 +100,21 @@ class MeasuredLoader:
                 steady += epoch.until - epoch.spans[0].got
                 steady_waited += sum(span.waited for span in epoch.spans[1:])
             cpu += cpu_between(samples, epoch.begun, epoch.until)
+            used += _between(samples, epoch.begun, epoch.until, "used")
+            idle += _between(samples, epoch.begun, epoch.until, "idle")
             peak = max(peak, peak_between(samples, epoch.begun, epoch.until))
             if gpus and (share := busy_between(gpus, epoch.begun, epoch.until)) is not None:
                 busy.append((share, epoch.until - epoch.begun))
         if restarts := self.restarts:  # the steps lie between the epochs
             begin, end = min(epoch.begun for epoch in self.epochs), max(epoch.until for epoch in self.epochs)
             spent, cpu, peak = end - begin, cpu_between(samples, begin, end), peak_between(samples, begin, end)
+            used, idle = (_between(samples, begin, end, name) for name in ("used", "idle"))
+            busy = [(share, 1.0)] if (share := busy_between(gpus, begin, end)) is not None else []
+        making = batch_making(self.works, [epoch.begun for epoch in self.epochs]) if samples else None
         return LoaderSummary(
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
-            peak, restarts, sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
+            peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
+            sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
         )  # fmt: skip
 
 
@@ -138,6 +137,10 @@ class LoaderSummary:
         cpu: CPU-seconds of all processes of the program meanwhile.
         peak: most proportional memory of all processes of the program meanwhile; 0 if unknown.
         restarts: as in `MeasuredLoader`.
+        making: times of batches in the processes that made them; None if they are not known.
+        machine: share of the machine's CPUs, as far as this program may run on them, that was in use meanwhile by all
+            programs; None if it is not known.
+        others: of it, by other programs.
         gpu: share of the time in which the GPUs of the program were busy, by the driver; None if unknown.
     """
 
@@ -154,6 +157,9 @@ class LoaderSummary:
     cpu: float
     peak: int
     restarts: bool = False
+    making: BatchMaking | None = None
+    machine: float | None = None
+    others: float = 0.0
     gpu: float | None = None
 
     @property
@@ -287,15 +293,21 @@ def are_single(batches: int, epochs: int) -> bool:
 
 def cpu_between(samples: Sequence[TreeSample], begin: float, end: float) -> float:
     """Returns the CPU-seconds of all processes between two times, interpolated between samples."""
-    return max(0.0, _cpu_at(samples, end) - _cpu_at(samples, begin))
+    return _between(samples, begin, end, "cpu")
 
 
-def _cpu_at(samples: Sequence[TreeSample], when: float) -> float:
+def _between(samples: Sequence[TreeSample], begin: float, end: float, name: str) -> float:
+    return max(0.0, _at(samples, end, name) - _at(samples, begin, name))
+
+
+def _at(samples: Sequence[TreeSample], when: float, name: str) -> float:
+    """Returns an attribute of the samples that grows with time, interpolated."""
     after = bisect.bisect_left(samples, when, key=lambda sample: sample.time)
     if after == 0 or after == len(samples):
-        return samples[min(after, len(samples) - 1)].cpu if samples else 0.0
+        return float(getattr(samples[min(after, len(samples) - 1)], name)) if samples else 0.0
     low, high = samples[after - 1], samples[after]
-    return low.cpu + (high.cpu - low.cpu) * (when - low.time) / (high.time - low.time)
+    before, later = getattr(low, name), getattr(high, name)
+    return float(before + (later - before) * (when - low.time) / (high.time - low.time))
 
 
 def peak_between(samples: Sequence[TreeSample], begin: float, end: float) -> int:

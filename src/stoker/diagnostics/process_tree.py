@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from stoker._machine import memory
 from stoker._machine.cgroups import read
+from stoker._machine.cpu_use import cpu_use
 
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -28,6 +29,8 @@ class TreeSample:
         memory: proportional memory in bytes (a shared page is counted once) when it was last read; 0 if unknown.
         processes: how many there are.
         read: when the memory was read last; 0 for `time`.
+        used: seconds that the CPUs that this process may use were in use, by any program; 0 if unknown.
+        idle: seconds that they were idle.
     """
 
     time: float
@@ -35,6 +38,8 @@ class TreeSample:
     memory: int
     processes: int
     read: float = 0.0
+    used: float = 0.0
+    idle: float = 0.0
 
 
 class ProcessTree:
@@ -68,7 +73,8 @@ class ProcessTree:
             self._memory, self._memory_read = sum(memory.proportional(pid) for pid in alive), now
             self._memory_due = now + (time.thread_time() - begun) / self._share
         used = sum(self._seconds.values())
-        self.samples.append(TreeSample(now, used, self._memory, len(alive), self._memory_read))
+        machine = cpu_use()
+        self.samples.append(TreeSample(now, used, self._memory, len(alive), self._memory_read, *machine))
         if len(self.samples) > 20_000:
             del self.samples[1:-1:2]
 

@@ -45,14 +45,19 @@ DESCRIBED = (
 
 
 class EpochRecord:
-    """An epoch under way: the numbers of its loader and of itself, and its mark in the records of workers."""
+    """An epoch under way: the numbers of its loader and of itself, and its mark in the records of workers.
 
-    __slots__ = ("epoch", "loader", "mark", "single", "sized")
+    Attributes:
+        counted: the class of its latest batch, or of that batch's first field, if `shape[0]` tells the samples.
+    """
+
+    __slots__ = ("counted", "epoch", "loader", "mark", "single", "sized")
 
     def __init__(self, loader: int, epoch: int, single: bool, mark: str | None = None) -> None:
         self.loader = loader
         self.mark = mark
         self.sized = 0
+        self.counted: type | None = None
         self.epoch = epoch
         self.single = single  # one sample in each batch, because batch_size is None
 
@@ -65,6 +70,7 @@ class Recorder:
 
     Attributes:
         mark: of the epoch whose next batch is asked for in this process; None between batches.
+        open: the latest span, of an epoch under way, to which quick batches are added; None if it is closed.
     """
 
     def __init__(self, folder: str) -> None:
@@ -78,7 +84,7 @@ class Recorder:
         self._is_begun = False  # the file
         self._pid = os.getpid()
         self._lines: list[Any] = []
-        self._open: list[Any] | None = None  # the latest span, of an epoch under way
+        self.open: list[Any] | None = None
         self._flushed = 0.0
         self._left = SINGLE
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -99,7 +105,7 @@ class Recorder:
         """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`."""
         number = self._number(loader, site, engine)
         epoch = self._epochs[number] = self._epochs.get(number, -1) + 1
-        self._open = None
+        self.open = None
         marked = {} if mark is None else {"mark": mark}
         self._lines.append({"epoch": epoch, "loader": number, "begun": begun, "ready": ready, **marked})
         single = _attribute(loader, "batch_sampler") is None and _attribute(loader, "batch_size") is None
@@ -107,7 +113,7 @@ class Recorder:
 
     def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
         """Records a batch that was requested at `asked` and received at `got`."""
-        last = self._open
+        last = self.open
         if last is not None and last[0] == record.loader and (got - last[2] < TOGETHER or self._left <= 0):
             last[3] = got
             last[4] += 1
@@ -115,14 +121,14 @@ class Recorder:
             last[6] += samples
         else:
             self._left -= 1
-            self._open = [record.loader, record.epoch, asked, got, 1, got - asked, samples]
-            self._lines.append(self._open)
+            self.open = [record.loader, record.epoch, asked, got, 1, got - asked, samples]
+            self._lines.append(self.open)
         if got - self._flushed > FLUSH:
             self.flush(got)
 
     def end(self, record: EpochRecord, asked: float, got: float) -> None:
         """Records the end of an epoch."""
-        self._open = None
+        self.open = None
         self._lines.append([record.loader, record.epoch, asked, got, 0, got - asked, 0])
         self.flush(got)
 
@@ -136,21 +142,20 @@ class Recorder:
 
     def work(self, mark: str, begun: float, seconds: float, cpu: float) -> None:
         """Records a batch that was made in this process."""
-        self._open = None
         self._lines.append({"made": mark, "begun": begun, "seconds": seconds, "cpu": cpu})
-        if self._works[mark][0] <= SOON or begun + seconds - self._flushed > FLUSH:
+        if self._works.get(mark, (SOON + 1,))[0] <= SOON or begun + seconds - self._flushed > FLUSH:
             self.flush(begun + seconds)
 
     def size(self, record: EpochRecord, number: int) -> None:
         """Records the bytes of a batch."""
         record.sized += 1
-        self._open = None
+        self.open = None
         self._lines.append({"loader": record.loader, "bytes": number})
 
     def flush(self, now: float | None = None) -> None:
         """Writes all records. An error of the file system ends the recording, with one line on standard error."""
         self._flushed = time.perf_counter() if now is None else now
-        lines, self._lines, self._open = self._lines, [], None
+        lines, self._lines, self.open = self._lines, [], None
         if self._is_off or not lines:
             return
         try:
@@ -220,6 +225,12 @@ def _attribute(loader: Any, name: str) -> Any:
         return getattr(loader, name, None)
     except Exception:
         return None
+
+
+def counted_by_shape(value: Any) -> type | None:
+    """Returns the class of a tensor or an array; None for anything else, and what is derived from them."""
+    kind = type(value)
+    return kind if (kind.__module__, kind.__name__) in (("torch", "Tensor"), ("numpy", "ndarray")) else None
 
 
 def samples_in(batch: Any, single: bool) -> int:

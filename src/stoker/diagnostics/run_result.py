@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
-from stoker._machine import cpus
+from stoker._machine.cpus import Cpus, cpus
 from stoker._machine.gpu_activity import used_gpus
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.verdict import verdict
@@ -13,7 +13,7 @@ from stoker.diagnostics.verdict import verdict
 
 def as_dict(known: Measurements) -> dict[str, Any]:
     """Returns the whole run as plain JSON values. Times are seconds, memory is in bytes."""
-    usable = cpus.cpus()
+    usable = cpus()
     return {
         "seconds": known.until - known.begun,
         "cpu_seconds": known.cpu,
@@ -22,7 +22,7 @@ def as_dict(known: Measurements) -> dict[str, Any]:
         "records_lost": known.lost,
         "cpus": usable.number,
         "gpus": gpus_as_dicts(known),
-        "loaders": [loader_as_dict(one.summary(known.samples, known.gpus), usable.number) for one in known.loaders],
+        "loaders": [loader_as_dict(one.summary(known.samples, known.gpus), usable) for one in known.loaders],
     }
 
 
@@ -43,9 +43,9 @@ def gpus_as_dicts(known: Measurements) -> list[dict[str, Any]]:
     return found
 
 
-def loader_as_dict(loader: LoaderSummary, cpus: int) -> dict[str, Any]:
+def loader_as_dict(loader: LoaderSummary, usable: Cpus) -> dict[str, Any]:
     """Returns a loader's sums and its verdict as plain JSON values."""
-    said = verdict(loader, cpus)
+    said = verdict(loader, usable.number, usable.quota)
     return {
         "name": loader.name,
         "settings": loader.about,

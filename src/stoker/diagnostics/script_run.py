@@ -128,7 +128,7 @@ def _passed_on(pid: int) -> Iterator[list[int]]:
     """Counts the interrupts that reach this process, and passes on signals that have not reached the program as well.
 
     A terminal sends Ctrl-C to both. Where this process ignores a signal, as SIGINT in the background of a shell, or
-    SIGHUP under `nohup`, it still does.
+    SIGHUP under `nohup`, it still does. After a SIGHUP it is ignored: the kernel and a shell both send it.
     """
     counted: list[int] = []
     ending = {getattr(signal, name, None) for name in ENDING}
@@ -145,8 +145,9 @@ def _passed_on(pid: int) -> Iterator[list[int]]:
     try:
         yield counted
     finally:
+        hangup = getattr(signal, "SIGHUP", None)
         for kind, handler in before.items():
-            signal.signal(kind, handler)
+            signal.signal(kind, signal.SIG_IGN if kind == hangup and hangup in counted else handler)
 
 
 def _in_foreground() -> bool:

@@ -5,23 +5,28 @@ Pure: figures in, words out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from stoker._autotune.hint import workers_for
 from stoker._autotune.wait_share import NEGLIGIBLE, WAITS
+from stoker.diagnostics.change_to_make import change_to_make
 from stoker.diagnostics.measurements import LoaderSummary, are_single
 
 Kind = Literal["data-bound", "balanced", "compute-bound", "too short"]
-
-BUSY = 0.85
-"""Share of the CPUs from which on they count as all in use."""
 
 ENOUGH = 5, 0.2
 """Batches, and seconds, after the first batch of each epoch, from which on there is a verdict.
 
 Many epochs of a single batch are judged by these batches.
 """
+
+
+LONG = 2.0
+"""Seconds from which on the share of a GPU counts: its driver tells it for times of up to a second."""
+
+FULL = 0.95
+"""Share of the time from which on a GPU that is busy cannot be made busier."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class LoaderVerdict:
         kind: "data-bound", "balanced", "compute-bound", or "too short" to say.
         text: a sentence with its number.
         change: the one change to make; None if there is none to make.
-        gain: how many times as fast the loop would be, at most, if it never waited.
+        gain: how many times as fast the loop would be, at most, if it never waited. Of a loop that waits while a GPU
+            still works on the steps before, no more than would keep the GPU busy all the time.
     """
 
     kind: Kind
@@ -44,12 +50,13 @@ class LoaderVerdict:
         return self.text if self.change is None else f"{self.text} {self.change}"
 
 
-def verdict(loader: LoaderSummary, cpus: int) -> LoaderVerdict:
+def verdict(loader: LoaderSummary, cpus: int, quota: float = math.inf) -> LoaderVerdict:
     """Returns the verdict about a loader.
 
     Args:
         loader: its figures.
         cpus: that the program may use.
+        quota: CPUs of time that the control groups grant, which may be fewer by a fraction.
     """
     batches, seconds = ENOUGH
     is_single = are_single(loader.batches, loader.epochs)
@@ -58,70 +65,22 @@ def verdict(loader: LoaderSummary, cpus: int) -> LoaderVerdict:
         return LoaderVerdict("too short", text, "Let it run for a few seconds more.", 1.0)
     share = loader.share
     gain = loader.spent / max(loader.spent - loader.waited, 1e-9)
+    gpu = loader.gpu if loader.spent >= LONG else None
+    if gpu is not None:
+        gain = min(gain, 1 / max(gpu, 1e-9))
     faster = f"{gain:.2g} times as fast" if gain < 100 else "over 100 times as fast"
     begins = "An epoch begins for each batch, as with next(iter(loader)). " if loader.restarts else ""
     if share <= NEGLIGIBLE:
         text = f"Compute-bound: the loop waits {share:.1%} of its time for batches, so a faster loader gains no more."
         return LoaderVerdict("compute-bound", f"{text} {begins}".rstrip(), None, gain)
+    if gpu is not None and gpu >= FULL:
+        text = (
+            f"Compute-bound: the GPU is busy for {gpu:.0%} of the time. The loop waits {share:.0%} of it for batches, "
+            "while the GPU still works on earlier ones, so a faster loader gains no more."
+        )
+        return LoaderVerdict("compute-bound", f"{text} {begins}".rstrip(), None, gain)
+    on_gpu = "" if gpu is None else f", and the GPU is busy for {gpu:.0%} of it"
     kind: Kind = "data-bound" if share >= WAITS else "balanced"
-    text = f"{kind.capitalize()}: the loop waits {share:.0%} of its time for batches; without that, {faster} at most."
-    return LoaderVerdict(kind, f"{text} {begins}".rstrip(), change(loader, cpus), gain)
-
-
-def change(loader: LoaderSummary, cpus: int) -> str:
-    """Returns the change that a loop needs which waits for its batches."""
-    workers = loader.about.get("num_workers") or 0
-    if loader.restarts:
-        return _kept_iterator(loader, workers)
-    if are_single(loader.batches, loader.epochs) and (not workers or loader.about.get("persistent_workers")):
-        return "Each epoch is one batch, so none can be made ahead: pass a smaller batch_size, or a longer sampler."
-    firsts = loader.waited - loader.steady_waited
-    if firsts > 0.5 * loader.waited and loader.steady_share < WAITS:
-        return _late_first_batch(loader, workers)
-    if workers == 0:
-        count = max(1, loader.batches)
-        own, cost = (loader.spent - loader.waited) / count, loader.waited / count
-        number = workers_for(own, cost, cpus)
-        if number:
-            return f"Pass num_workers={number}: batches are made in the training loop now, because of num_workers=0."
-        if cpus == 1:
-            return (
-                "There is one CPU, and workers would share it: make samples cheaper (decode less, cache), or add CPUs."
-            )
-        return (
-            "Workers would not help, because batches are cheap: fetch a whole batch at once (__getitems__), or keep "
-            "the data in arrays."
-        )
-    busy = loader.cpu / loader.spent / cpus
-    if busy >= BUSY:
-        return (
-            f"Make samples cheaper (a faster decoder, smaller files, a cache), or add CPUs: {busy:.0%} of the {cpus} "
-            "CPUs are in use, so more workers cannot help."
-        )
-    if workers < cpus:
-        return f"Pass num_workers={cpus}: {workers} of {cpus} CPUs make batches, and {busy:.0%} of the CPUs are in use."
-    return (
-        f"Pass num_workers={2 * workers}: {busy:.0%} of the CPUs are in use, so samples wait for a disk or a network. "
-        f"With stoker.DataLoader, threads_per_worker=8 does it in {workers} processes."
-    )
-
-
-def _late_first_batch(loader: LoaderSummary, workers: int) -> str:
-    late = f"the first batch of an epoch comes after {loader.first:.2g} s"
-    if workers and not loader.about.get("persistent_workers") and loader.epochs > 1:
-        return f"Pass persistent_workers=True: {late}, most of it the start of {workers} workers in each epoch."
-    if workers:
-        return f"Most of the waiting is for first batches: {late}. Longer epochs help, or a dataset that opens sooner."
-    return f"Most of the waiting is for first batches: {late}. See what the dataset does in its first sample."
-
-
-def _kept_iterator(loader: LoaderSummary, workers: int) -> str:
-    kept = "Keep one iterator: batches = iter(loader) before the loop, and next(batches) in it"
-    if not workers:
-        return f"{kept}. Workers can then make the next batches meanwhile; they cannot now."
-    if loader.about.get("persistent_workers"):
-        return f"{kept}. The batches that {workers} workers make ahead are thrown away now, {loader.epochs:,} times."
-    return (
-        f"{kept}. Or pass persistent_workers=True: {workers} workers are started {loader.epochs:,} times now, and a "
-        f"batch comes after up to {loader.first:.2g} s."
-    )
+    text = f"{kind.capitalize()}: the loop waits {share:.0%} of its time for batches{on_gpu}; "
+    text += f"without that, {faster} at most."
+    return LoaderVerdict(kind, f"{text} {begins}".rstrip(), change_to_make(loader, cpus, quota), gain)

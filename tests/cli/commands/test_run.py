@@ -56,6 +56,17 @@ def test_run_shows_each_loader(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert "\x1b" not in err  # not a terminal: no colour, no live line
 
 
+def test_option_behind_the_script_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = script(tmp_path, "import sys\nprint(sys.argv[1:])")
+    assert main(["run", path, "--report=r.html"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "['--report=r.html']\n"
+    assert f"--report stands behind {path}, so the script gets it" in err and "memory" not in err
+    path = script(tmp_path, "import argparse\nargparse.ArgumentParser().add_argument('--report')", "own.py")
+    assert main(["run", path, "--report=r.html"]) == 0
+    assert "stands behind" not in capfd.readouterr().err
+
+
 def test_run_as_json_and_trace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "trace.json"
     assert main(["run", "--json", "--trace", str(trace), script(tmp_path, TRAINS), "0"]) == 0
@@ -116,7 +127,7 @@ def test_failing_program_keeps_traceback_and_code(tmp_path: Path, capfd: pytest.
     own, _, ours = err.partition("\n\n")
     plain = subprocess.run([sys.executable, failing], capture_output=True, text=True).stderr
     assert own + "\n" == plain
-    assert "failed with exit code 1" in ours and "No loader was iterated over" in ours
+    assert "failed with exit code 1" in ours and "It failed before a loader was iterated over" in ours
 
 
 @pytest.mark.parametrize(
@@ -421,3 +432,4 @@ def test_narrow_terminal_shows_a_list(
     err = capfd.readouterr().err
     assert max(map(len, err.splitlines())) <= 40
     assert re.search(r"^batches +20$", err, re.MULTILINE)
+    assert "\n\n\n" not in err

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnostics.measurements import EpochSpans, MadeBatch, MeasuredLoader, Span
+from stoker.diagnostics.batch_making import MadeBatch
+from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Span
 from stoker.diagnostics.page.html_file import FOLDER
 from stoker.diagnostics.page.what_if import handing_over, in_order, kept, what_if
 

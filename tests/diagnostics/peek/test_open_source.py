@@ -144,6 +144,7 @@ def test_objects() -> None:
         ("rows.cvs", r"did you mean rows\.csv\?"),
         ("rows", "there is no file, no folder and no module:object 'rows'"),
         ("notes.odt", r"nothing is known to open \.odt .*\.parquet"),
+        ("train.py", r"is a program: .* as .*train\.py:object"),
         ("README", "nothing is known to open a file without an extension"),
         ("nowhere:rows", "there is no module nowhere"),
     ],

@@ -18,7 +18,7 @@ from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder, bytes_in
 from stoker.diagnostics.script_run import ScriptRun, command_of
 from stoker.diagnostics.workers import worker_hooks
-from stoker.diagnostics.workers.worker_hooks import STARTED_BY, WorkerHooks, starting
+from stoker.diagnostics.workers.worker_hooks import STARTED_BY, Thinning, WorkerHooks, starting
 
 
 class FakeLoader:
@@ -169,6 +169,35 @@ def test_a_part_of_many_batches_is_recorded(tmp_path: Path, monkeypatch: pytest.
     due = [recorder.is_due("7:1") for _ in range(1000)]
     assert all(due[:20]) and 20 < sum(due) < 100
     assert any(due[900:])
+
+
+def test_quick_batches_of_the_loops_process_are_thinned() -> None:
+    here, now = Thinning(), 0.0
+
+    def recorded(count: int, seconds: float) -> int:
+        nonlocal now
+        known = 0
+        for _ in range(count):
+            now += seconds
+            here.passed += 1
+            if here.passed >= here.every:
+                here.recorded(now)
+                known += 1
+        return known
+
+    assert recorded(100, 0.01) == 100
+    assert 1000 // worker_hooks.MOST <= recorded(1000, 20e-6) < 40
+    assert recorded(100, 0.01) > 30  # they are slow again
+    assert 2000 < recorded(10_000, 0.01) < 7000
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 2)])
+def test_samples_are_counted_by_shape(shape: tuple[int, ...]) -> None:
+    numpy = pytest.importorskip("numpy")
+    one = numpy.zeros(shape)
+    assert recorders.counted_by_shape(one) is numpy.ndarray
+    assert recorders.counted_by_shape(one.view(numpy.recarray)) is None
+    assert recorders.counted_by_shape("text") is None
 
 
 def test_bytes_of_batches() -> None:

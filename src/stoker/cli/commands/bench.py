@@ -11,7 +11,7 @@ from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import check_engine, is_target
 from stoker.cli.commands.tune import EACH, numbers
-from stoker.cli.interruptible import INTERRUPTED, interruptible
+from stoker.cli.interruptible import interruptible
 from stoker.cli.output import console_of, print_json
 from stoker.cli.output_files import check_output
 from stoker.cli.setting_table import print_trials, short
@@ -86,7 +86,7 @@ def bench(
         except OSError as error:
             raise CommandError(f"--plot {plot}: it cannot be written ({error.strerror}): name another file") from error
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(128 + interrupted[0])
     if trials and all(trial.failure is not None for trial in trials):
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import check_engine, checked_command
 from stoker.cli.compared_reports import are_reports, compare_reports
-from stoker.cli.interruptible import INTERRUPTED, interruptible
+from stoker.cli.interruptible import interruptible
 from stoker.cli.output import console_of, print_json, print_table, seconds, size
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.engine_comparison import ComparedFigure, Spread, compared, conclusion, figures_as_dict
@@ -86,7 +86,7 @@ def compare(
     if interrupted:
         if not figures:
             sys.stderr.write("stoker: interrupted before both engines had run once\n")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(128 + interrupted[0])
 
 
 def as_dict(

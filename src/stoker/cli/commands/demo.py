@@ -14,7 +14,7 @@ from rich.console import Console
 
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
-from stoker.cli.interruptible import INTERRUPTED, interruptible
+from stoker.cli.interruptible import interruptible
 from stoker.cli.output import console_of, print_json, print_table, seconds, size
 from stoker.cli.status_line import StatusLine
 from stoker.diagnostics.demo.comparison import DemoError, ProgramFigures, compare
@@ -67,7 +67,7 @@ def demo(
                 raise CommandError(str(error)) from error
     if interrupted:
         sys.stderr.write("stoker: interrupted before all programs had run\n")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(128 + interrupted[0])
     if as_json:
         about = {"images": images, "bytes": written, "workers": number, "rounds": rounds}
         print_json(about | {"programs": [each.as_dict() for each in figures]})

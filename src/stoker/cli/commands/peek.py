@@ -133,5 +133,5 @@ def show_classes(console: Console, balance: ClassBalance) -> None:
     for place, (name, count) in enumerate(shown):
         if len(counts) > CLASSES and place == CLASSES // 2:
             console.print(f"  ... {len(counts) - len(shown):,} others")
-        bar = "#" * max(count > 0, round(20 * count / most))
+        bar = "#" * max(count > 0, round(min(20, max(0, console.width - width - 22)) * count / most))
         console.print(f"  {name:<{width}}  {count:>8,}  {count / balance.samples:>6.1%}  {bar}")

@@ -12,7 +12,7 @@ import typer
 
 from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import checked_command, is_target
-from stoker.cli.interruptible import INTERRUPTED, interruptible
+from stoker.cli.interruptible import interruptible
 from stoker.cli.output import console_of, print_json
 from stoker.cli.output_files import check_output, unwritten, written
 from stoker.cli.profile_output import remarks, show
@@ -129,7 +129,7 @@ def _profile_script(words: list[str], batches: int, loader: str | None, report: 
     if interrupted:
         if found is None:
             sys.stderr.write("stoker: interrupted before a loader gave a batch\n")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(128 + interrupted[0])
     if profiling.failure is not None:
         raise ProgramFailedError(f"the program failed: {profiling.failure}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,11 @@ NONE = (
     "No loader was iterated over: there was no torch.utils.data.DataLoader and no stoker.DataLoader. A loader of "
     "another library is not measured."
 )
+
+FAILED = "It failed before a loader was iterated over: there is nothing to say about its loading."
+
+FEW = 3
+"""Looks at the processes, below which the most memory among them says nothing: the program had hardly begun."""
 
 SHOWN = 8
 """Loaders that the table shows; JSON has all."""
@@ -161,7 +167,23 @@ def checked_command(arguments: list[str], module: str | None, name: str = "run")
         if not near and not script.endswith(".py"):
             hint = f"check the path, or run a module: stoker {name} -m {script}"
         raise CommandError(f"there is no script {script}: {hint}")
+    if misplaced := _misplaced(script, rest, name):
+        sys.stderr.write(
+            f"stoker: {misplaced} stands behind {script}, so the script gets it: options of stoker {name} stand before "
+            "the script\n"
+        )
     return command_of(script, None, rest)
+
+
+def _misplaced(script: str, arguments: Sequence[str], name: str) -> str | None:
+    """Returns an option of Stoker's command among the arguments of a script that does not mention it; None for none."""
+    options = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    ours = [one for one in options if one in (*WITH_VALUES[name], "--json")]
+    try:
+        text = Path(script).read_text(encoding="utf-8", errors="replace") if ours else ""
+    except OSError:
+        return None
+    return next((one for one in ours if one[2:].replace("-", "_") not in text.replace("-", "_")), None)
 
 
 def check_engine(engine: str) -> None:
@@ -194,7 +216,11 @@ def show(known: Measurements, code: int) -> None:
     console.print()
     console.print(
         f"stoker run: the program {ended} after {seconds(whole)}; {known.cpu:.1f} CPU-seconds"
-        + (f", at most {size(known.peak)} of memory in all its processes" if known.peak else "")
+        + (
+            f", at most {size(known.peak)} of memory in all its processes"
+            if known.peak and len(known.samples) >= FEW
+            else ""
+        )
     )
     for gpu in gpus_as_dicts(known):
         busy = "" if gpu["busy"] is None else f", busy {gpu['busy']:.0%} of the program's time"
@@ -204,7 +230,7 @@ def show(known: Measurements, code: int) -> None:
         console.print(LOST)
     if not loaders:
         if not known.lost:
-            console.print(NONE)
+            console.print(FAILED if code and not known.interrupted else NONE)
         return
     console.print()
     most = sorted(loaders, key=lambda loader: -loader.spent)[:SHOWN]
@@ -212,8 +238,8 @@ def show(known: Measurements, code: int) -> None:
     print_table(console, [row(loader, on_gpu) for loader in loaders if loader in most])
     if len(loaders) > SHOWN:
         console.print(f"... and {len(loaders) - SHOWN} loaders with less time: --json shows all")
-    number = cpus.cpus().number
-    verdicts = [(loader.name, verdict(loader, number)) for loader in most]
+    usable = cpus.cpus()
+    verdicts = [(loader.name, verdict(loader, usable.number, usable.quota)) for loader in most]
     for name, said in [one for one in verdicts if one[1].kind != "too short"] or verdicts[:1]:
         console.print()
         console.print(f"{name}: {said}")

@@ -12,7 +12,7 @@ from rich.console import Console
 from stoker._machine import cpus
 from stoker.cli.command_error import CommandError
 from stoker.cli.commands.run import check_engine, checked_command, is_target
-from stoker.cli.interruptible import INTERRUPTED, interruptible
+from stoker.cli.interruptible import interruptible
 from stoker.cli.output import console_of, print_json
 from stoker.cli.setting_table import print_trials, short
 from stoker.cli.status_line import StatusLine
@@ -70,7 +70,7 @@ def tune(
     if interrupted:
         if best is None:
             sys.stderr.write("stoker: interrupted before a setting was measured\n")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(128 + interrupted[0])
     if best is None and search is not None:
         failures = "; ".join(f"{short(trial.setting)}: {trial.failure}" for trial in search.trials())
         raise CommandError(f"no setting can be taken: {failures}")

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from stoker.diagnostics.measurements import MadeBatch, MeasuredLoader, Span
+from stoker.diagnostics.batch_making import MadeBatch
+from stoker.diagnostics.measurements import MeasuredLoader, Span
 from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.recorder import WORKS
 

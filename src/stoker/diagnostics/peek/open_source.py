@@ -48,6 +48,8 @@ def open_source(name: str, query: str | None = None) -> OpenedSource:
     if extension in IMAGES:
         return _by_index(name, _counted(files, "image"), _stoker("ImageFiles")(files))
     if extension not in OPENERS:
+        if extension == ".py":
+            raise TargetError(f"{name} is a program: name a dataset, or a function that makes one, as {name}:object")
         known = ", ".join(sorted({*OPENERS, ".jpg", ".png"}))
         raise TargetError(
             f"{name}: nothing is known to open {extension or 'a file without an extension'} (known are {known}). Name "

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stoker.diagnostics.recorder import Recorder
+from stoker.diagnostics.recorder import TOGETHER, WORKS, Recorder
 
 MADE = {
     "torch.utils.data._utils.fetch": (("_MapDatasetFetcher", "fetch"), ("_IterableDatasetFetcher", "fetch")),
@@ -24,6 +24,36 @@ MADE = {
 
 STARTED_BY = "STOKER_RUN_STARTED_BY"
 """The variable with the mark of the epoch that started a process."""
+
+
+MOST = 64
+"""Of so many quick batches at least one is recorded."""
+
+
+class Thinning:
+    """Which of the batches that the loop's own process makes are recorded: of quick ones about one in a millisecond.
+
+    Every one at first. The choice does not depend on how long a batch takes, so that means are true.
+    """
+
+    __slots__ = ("_last", "_least", "_recorded", "every", "passed")
+
+    def __init__(self) -> None:
+        self.passed, self.every = 0, 1
+        self._least, self._recorded, self._last = 1, 0, 0.0
+
+    def recorded(self, now: float) -> None:
+        """Counts a batch that was recorded at a time."""
+        self.passed = 0
+        self._recorded += 1
+        if self._recorded > 2 * WORKS:
+            self._recorded, self._least = 0, 2 * self._least
+        if now - self._last < TOGETHER:
+            self.every = min(MOST, 2 * self.every)
+        elif now - self._last > MOST * TOGETHER:  # they have become slow
+            self.every = 1
+        self.every = max(self._least, self.every)
+        self._last = now
 
 
 class WorkerHooks:
@@ -36,6 +66,7 @@ class WorkerHooks:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._depth = 0  # a dataset may have a loader of its own
+        self._here = Thinning()
 
     def measure(self, module: str) -> None:
         """Measures the batches that an imported module of `MADE` makes."""
@@ -44,12 +75,16 @@ class WorkerHooks:
             setattr(found, name, self._measured(vars(found)[name]))
 
     def _measured(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, clock, cpu_clock = self._recorder, time.perf_counter, time.process_time
+        recorder, here, clock, cpu_clock = self._recorder, self._here, time.perf_counter, time.process_time
 
         @functools.wraps(original)
         def measured(*args: Any, **kwargs: Any) -> Any:
-            mark = recorder.mark or os.environ.get(STARTED_BY)
-            if mark is None or self._depth or not recorder.is_due(mark):
+            if (mark := recorder.mark) is not None:
+                here.passed += 1
+                if here.passed < here.every or self._depth:
+                    return original(*args, **kwargs)
+                here.recorded(clock())
+            elif (mark := os.environ.get(STARTED_BY)) is None or self._depth or not recorder.is_due(mark):
                 return original(*args, **kwargs)
             self._depth += 1
             begun, cpu = clock(), cpu_clock()

@@ -93,7 +93,7 @@ def verdict(profile: ProfileFigures, cpus: int, crowded: float = 0.0) -> Profile
     if stage is not None:
         text += f" {_slow(profile, stage, share)}"
     waits_for_what = profile.cpu_share is not None and profile.cpu_share <= OFF_CPU
-    if stage == "fetch" and waits_for_what and crowded > CROWDED:
+    if stage == "fetch" and waits_for_what and crowded > CROWDED and profile.num_workers:
         text += f" The machine is crowded ({crowded:.1f} threads for each CPU): much of that may be waiting for a CPU."
         return ProfileVerdict(kind, stage, text, _less(profile.num_workers, cpus))
     return ProfileVerdict(kind, stage, text, _change(profile, stage, cpus))
