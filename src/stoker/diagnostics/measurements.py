@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from stoker.diagnostics.batch_making import BatchMaking, MadeBatch, batch_making
 from stoker.diagnostics.process_tree import TreeSample
+from stoker.diagnostics.workers.batch_making import BatchMaking, MadeBatch, batch_making
 
 
 class Span(NamedTuple):
