@@ -113,7 +113,7 @@ class LoaderHooks:
             finally:
                 recorder.mark = outside
             got = clock()
-            first: Any = batch[0] if type(batch) is list and batch else batch
+            first = batch[0] if type(batch) is list and batch else batch
             if type(first) is record.counted:
                 try:
                     samples = first.shape[0]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stoker._machine.gpu_activity import GpuSample, busy_between
-from stoker.diagnostics.batch_making import BatchMaking, MadeBatch, batch_making
 from stoker.diagnostics.process_tree import TreeSample
+from stoker.diagnostics.workers.batch_making import BatchMaking, MadeBatch, batch_making
 
 
 class Span(NamedTuple):

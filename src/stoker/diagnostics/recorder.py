@@ -57,7 +57,7 @@ class EpochRecord:
         self.loader = loader
         self.mark = mark
         self.sized = 0
-        self.counted: type | None = None
+        self.counted: Any = None
         self.epoch = epoch
         self.single = single  # one sample in each batch, because batch_size is None
 

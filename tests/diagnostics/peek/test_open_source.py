@@ -150,7 +150,7 @@ def test_objects() -> None:
     ],
 )
 def test_what_cannot_be_opened(name: str, message: str) -> None:
-    for path in ("rows.csv", "notes.odt", "README"):
+    for path in ("rows.csv", "notes.odt", "README", "train.py"):
         Path(path).write_text("a\n")
     with pytest.raises(TargetError, match=message):
         open_source(name)

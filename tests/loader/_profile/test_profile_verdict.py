@@ -106,7 +106,7 @@ def test_a_crowded_machine_blames_no_storage() -> None:
     found = verdict(profile(cpu_share=0.3), 2, crowded=4.2)
     assert "4.2 threads for each CPU" in found.text and "nothing else runs" in str(found.change)
     assert "nothing else runs" not in str(verdict(profile(cpu_share=0.9), 2, crowded=4.2).change)
-    assert "num_workers=2" in str(verdict(profile(cpu_share=0.3, num_workers=0), 2, crowded=4.2).change)
+    assert "num_workers=1" in str(verdict(profile(cpu_share=0.3, num_workers=0), 2, crowded=4.2).change)
     assert "Pass num_workers=2: 8 workers share" in str(
         verdict(profile(cpu_share=0.3, num_workers=8), 2, crowded=4.2).change
     )

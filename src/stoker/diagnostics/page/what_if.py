@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from stoker.diagnostics.batch_making import MadeBatch
 from stoker.diagnostics.measurements import MeasuredLoader, Span
 from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.recorder import WORKS
+from stoker.diagnostics.workers.batch_making import MadeBatch
 
 KEPT = 300
 """Batches whose times are replayed, in their order: a cause that slows several workers at once slows them here too."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnostics.batch_making import BatchMaking
-from stoker.diagnostics.change_to_make import change_to_make
 from stoker.diagnostics.measurements import LoaderSummary
+from stoker.diagnostics.settings.change_to_make import change_to_make
+from stoker.diagnostics.workers.batch_making import BatchMaking
 
 ABOUT = {"site": "train.py:8", "rank": None, "num_workers": 2, "persistent_workers": False, "prefetch_factor": 2}
 BATCHES, SPENT, CPUS = 100, 10.0, 4
@@ -177,7 +177,7 @@ def test_quota_counts_as_it_is() -> None:
     assert "98% of the 2 CPUs are in use" in change_to_make(known, 2, quota=1.5)
 
 
-def test_first_batches_are_late_by_the_start_or_by_their_own_time() -> None:
+def test_first_batches_are_late_by_start_or_own_time() -> None:
     late = replace(situation(4, 0.4, (0.3, COMPUTES), 0.3), epochs=4, first=1.0, steady_waited=0.3)
     start = replace(late, making=BatchMaking(0.3, 0.3, 1.2, start=0.9))
     assert "and 4 workers take 0.9 s of it to start" in change_to_make(start, CPUS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.diagnostics.batch_making import MadeBatch, batch_making
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Span
 from stoker.diagnostics.process_tree import TreeSample
+from stoker.diagnostics.workers.batch_making import MadeBatch, batch_making
 
 
 def made(begun: float, pid: int, *seconds: float) -> list[MadeBatch]:
