@@ -1,8 +1,8 @@
-"""A pytest plugin for the tests of others: `stoker.install()` while they run, and a file with what came of each.
+"""A pytest plugin for tests of others: `stoker.install()` while they run, and a file with what came of each.
 
-    STOKER_OTHERS_RESULTS=FILE [STOKER_OTHERS_INSTALL=1] python -m pytest -p others_tests_plugin ...
+    OTHERS_TESTS_RESULTS=FILE [OTHERS_TESTS_INSTALL=1] python -m pytest -p others_tests_plugin ...
 
-The file is JSON: `tests`, the outcome of each by its name; `served`, how many iterators of Stoker were made.
+The file is JSON: for each test its `outcome`, the last line that says `why`, and how many iterators of Stoker it used.
 """
 
 from __future__ import annotations
@@ -12,35 +12,37 @@ import os
 from pathlib import Path
 from typing import Any
 
-served = 0
-outcomes: dict[str, dict[str, str]] = {}
-INSTALLED = os.environ.get("STOKER_OTHERS_INSTALL") == "1"
+made = 0
+results: dict[str, dict[str, Any]] = {}
 
 
 def pytest_configure() -> None:
-    if not INSTALLED:
+    if os.environ.get("OTHERS_TESTS_INSTALL") != "1":
         return
     import stoker
     from stoker.loader import hidden
 
     stoker.install()
-    make = hidden.HiddenIterator.__init__
+    first = hidden.HiddenIterator.__init__
 
-    def made(self: Any, *arguments: Any) -> None:
-        global served
-        served += 1
-        make(self, *arguments)
+    def counted(self: Any, *arguments: Any) -> None:
+        global made
+        made += 1
+        first(self, *arguments)
 
-    hidden.HiddenIterator.__init__ = made  # type: ignore[method-assign]
+    hidden.HiddenIterator.__init__ = counted  # type: ignore[method-assign]
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    if report.when == "call" or report.outcome != "passed":
-        why = str(report.longrepr).strip().splitlines()[-1][:300] if report.longrepr else ""
-        if outcomes.get(report.nodeid, {}).get("outcome") != "failed":
-            outcomes[report.nodeid] = {"outcome": report.outcome, "why": why}
+    global made
+    result = results.setdefault(report.nodeid, {"outcome": "passed", "why": "", "served": 0})
+    if report.outcome != "passed" and result["outcome"] != "failed":
+        lines = str(report.longrepr).strip().splitlines()
+        result |= {"outcome": report.outcome, "why": lines[-1][:300] if lines else ""}
+    result["served"] += made
+    made = 0
+    results[report.nodeid] = result
 
 
 def pytest_sessionfinish() -> None:
-    if file := os.environ.get("STOKER_OTHERS_RESULTS"):
-        Path(file).write_text(json.dumps({"served": served, "tests": outcomes}, indent=1))
+    Path(os.environ["OTHERS_TESTS_RESULTS"]).write_text(json.dumps(results, indent=1))
