@@ -27,12 +27,12 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "others-tests.md"
 PLUGIN = "others_tests_plugin"
 LONGEST = 3600  # seconds, for a suite
-PACKAGES = ("torch", "torchdata", "pytest", "numpy", "torchmetrics", "lightning-utilities")
+PACKAGES = ("torch", "torchdata", "datasets", "pytest", "numpy", "torchmetrics", "lightning-utilities")
 NEEDED = Framework(
     "others' tests",
     (
         *("lightning", "cloudpickle", "psutil", "tensorboardX", "jsonargparse[signatures]", "hydra-core", "rich"),
-        *("scikit-learn", "pandas", "huggingface_hub", "safetensors", "pyyaml", "parameterized"),
+        *("scikit-learn", "pandas", "datasets", "huggingface_hub", "safetensors", "pyyaml", "parameterized"),
         *("pytest", "pytest-timeout", "pytest-random-order", "pytest-rerunfailures"),
     ),
     ("torchdata",),
@@ -100,12 +100,13 @@ SUITES = (
 WHOLE = (
     "it asks that the whole state of the loops is equal in two runs. With `install()` it has the loader's state in it, "
     "and that has the seed of the epoch, which is drawn from torch's generator, as torch's loader draws it, and the "
-    "test seeds no run{}. Batches, losses and weights are equal"
+    "test seeds no run{}"
 )
-EPOCHS = "; it also counts the loader's epochs, of which a resumed Trainer begins others"
+WEIGHTS = ". Losses and weights are equal"
+EPOCHS = "; it also counts the loader's epochs, of which a resumed Trainer begins others. The batches are equal"
 REASONS = {
-    "test_loops.py::test_restart_parity": WHOLE.format(""),
-    "test_loops.py::test_restart_with_val_parity": WHOLE.format(""),
+    "test_loops.py::test_restart_parity": WHOLE.format(WEIGHTS),
+    "test_loops.py::test_restart_with_val_parity": WHOLE.format(WEIGHTS),
     "test_loops.py::test_restart_from_last_parity": WHOLE.format(EPOCHS),
     "test_loops.py::test_restart_from_last_with_val_parity": WHOLE.format(EPOCHS),
 }
