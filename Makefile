@@ -91,6 +91,7 @@ full: test-long $(VENV)/.browser $(VENV)/.test-full azurite
 	$(BIN)/python -m pytest -m '' tests/sources/test_cloud_stores.py tests/sources/hdf5/test_raw_chunks.py $(PYTEST_ARGS)
 	$(BIN)/python scripts/frameworks_matrix.py build/full
 	$(if $(REPOSITORIES),$(BIN)/python scripts/published_scripts.py $(REPOSITORIES) build/published)
+	$(if $(REPOSITORIES),$(BIN)/python scripts/others_tests.py $(REPOSITORIES) build/others)
 
 # Another seed each time, which it says. To do a run again: make soak SOAK_ARGS='--seed 7 --run 123 --times 20'
 soak: $(VENV)/.test

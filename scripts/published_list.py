@@ -97,7 +97,7 @@ SCRIPTS = {
         unequal="two processes write the same weights without a lock",
     ),
     "vae": Script("VAE", "examples", "vae/main.py", MNIST_SMALL, r"loss: ([\d.]+)"),
-    "siamese": Script("Siamese network", "examples", "siamese_network/main.py", MNIST_SMALL),
+    "siamese": Script("Siamese network", "examples", "siamese_network/main.py", MNIST_SMALL, seeded=True),
     "dcgan": Script(
         "DCGAN on photographs, 2 workers",
         "examples",
@@ -117,7 +117,7 @@ SCRIPTS = {
         "MNIST, forward-forward",
         "examples",
         "mnist_forward_forward/main.py",
-        "--epochs 20 --no_accel --log_interval 5 --train_size 6000 --test_size 1000",
+        "--epochs 20 --no_accel --log-interval 5 --train_size 6000 --test_size 1000",
         r"(?:Loss|error):  ?([-\d.]+)",
     ),
     "words": Script(
@@ -292,7 +292,8 @@ SCRIPTS = {
         "run_image_classification_no_trainer.py (Accelerate)",
         "transformers",
         "examples/pytorch/image-classification/run_image_classification_no_trainer.py",
-        VIT + "--num_train_epochs 1 --per_device_train_batch_size 16 --checkpointing_steps epoch",
+        VIT + "--dataset_name {data}/photos --num_train_epochs 1 --per_device_train_batch_size 16 "
+        "--checkpointing_steps epoch",
         r"accuracy'?: ([\d.]+)",
         fetch=DATASETS,
         environment=HUB,

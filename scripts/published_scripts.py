@@ -207,7 +207,14 @@ def copy_of(script: Script, places: Places, folder: Path) -> Path:
     left_out = shutil.ignore_patterns(".git", "Datasets", "__pycache__")
     shutil.copytree(source.parent, here.parent, ignore=left_out)
     (here.parent / "results").mkdir(exist_ok=True)
-    for place in (here.parent.parent / "data", folder / "copy" / "examples" / "Datasets"):
+    copy = folder / "copy"
+    places_of_data = (
+        here.parent / "data",
+        here.parent.parent / "data",
+        copy / "examples" / "Datasets",
+        copy / "Datasets",
+    )
+    for place in places_of_data:
         if place.parent.exists() and not place.exists():
             place.symlink_to(places.data / "datasets")
     for made in (places.data / "beside").iterdir():

@@ -47,10 +47,23 @@ def torch_is_installed() -> bool:
 
 def base(name: str) -> Any:
     """Returns `torch.utils.data.<name>`, or `PlainBase` if torch was not wanted at the first call in this process."""
-    if not _decided:
-        _decided.append(torch_is_wanted())
-    if not _decided[0]:
+    if not _bases_are_torchs():
         return PlainBase
     import torch.utils.data
 
     return getattr(torch.utils.data, name)
+
+
+def iterator_base() -> Any:
+    """Returns the class of which torch's iterators are, or `PlainBase`. Lightning leaves them out of its pickles."""
+    if not _bases_are_torchs():
+        return PlainBase
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    return _BaseDataLoaderIter
+
+
+def _bases_are_torchs() -> bool:
+    if not _decided:
+        _decided.append(torch_is_wanted())
+    return _decided[0]

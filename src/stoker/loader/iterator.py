@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stoker import errors
+from stoker import _nominal, errors
 from stoker._accounting.accounting import Accounting
 from stoker._accounting.event_dispatcher import EventDispatcher, users_level
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
@@ -58,7 +58,7 @@ TRIES = 32
 """Batches at the start of an epoch after each of which the iterator tries to switch to the short path."""
 
 
-class LoaderIterator:
+class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the base is chosen at run time
     """Iterates over one epoch of a loader; made by `iter(loader)`.
 
     With persistent workers the loader keeps one iterator and restarts it for each epoch. Used by one thread at a time.

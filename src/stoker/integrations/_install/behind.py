@@ -109,6 +109,8 @@ def forget_all() -> None:
     """Takes the loaders of ours from behind all torch loaders. Iterators in use go on; idle workers end."""
     for loader in list(CURRENT.loaders.values()):
         loader.__dict__.pop(HIDDEN, None)
+        if "_iterator" in loader.__dict__:  # kept by the loader's class, which would restart it
+            loader.__dict__["_iterator"] = None
     CURRENT.loaders.clear()
 
 

@@ -11,6 +11,7 @@ from stoker import errors
 from stoker.integrations._install.behind import begun, behind, early, kept_behind, renewed
 from stoker.integrations._install.changes import ORIGINAL, Changes, original_of
 from stoker.integrations._install.current import HIDDEN
+from stoker.loader.hidden import HiddenIterator, HiddenLoader
 from stoker.loader.stateful import as_torchdatas
 
 _NAMES = ("__iter__", "_get_iterator", "state_dict", "load_state_dict")
@@ -37,7 +38,17 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
     first = {name: original_of(kind, name) for name in _NAMES}
 
     def __iter__(self: Any) -> Any:
-        return first["__iter__"](self) if behind(self) is None else self._get_iterator()
+        hidden = behind(self)
+        if hidden is None:
+            return first["__iter__"](self)
+        if not hidden.persistent_workers or getattr(self._get_iterator, "__func__", None) is _get_iterator:
+            return self._get_iterator()
+        kept = _kept(self, hidden)
+        if kept is None:
+            kept = self._iterator = self._get_iterator()
+        else:
+            kept._reset(self)
+        return kept
 
     def _get_iterator(self: Any) -> Any:
         hidden = behind(self)
@@ -78,6 +89,14 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
             )
 
     return {each.__name__: each for each in (__iter__, _get_iterator, state_dict, load_state_dict)}
+
+
+def _kept(loader: Any, hidden: HiddenLoader) -> Any:
+    """Returns the persistent iterator that the loader's class made, to be restarted for the next epoch; or None."""
+    if hidden.has_place and hidden._dataset_kind:
+        loader._iterator = None  # the workers' copies of a stream are at the end of the last epoch
+    kept = loader.__dict__.get("_iterator")
+    return None if isinstance(kept, HiddenIterator) and not kept.is_open else kept
 
 
 class _IteratorAttribute:
