@@ -94,7 +94,7 @@ def test_a_group_continues_where_a_state_was_committed(shared_broker: Any, topic
 
 @pytest.mark.parametrize("later", [2, 1, 0])
 @pytest.mark.parametrize("counts", [[9, 12], [21]])
-def test_early_state_has_the_places_of_workers_that_gave_nothing(
+def test_early_state_holds_workers_that_gave_nothing(
     shared_broker: Any, topic: str, counts: list[int], later: int
 ) -> None:
     """A state of two workers, of which one has given nothing, is loaded after the group has moved on."""
@@ -132,7 +132,7 @@ def test_early_state_of_the_latest_records(shared_broker: Any, topic: str) -> No
     assert sorted(given) == sorted(set(expected([9, 12])) - set(expected([4, 4])))
 
 
-def test_state_that_was_loaded_into_the_stream_is_where_a_loader_begins(shared_broker: Any, topic: str) -> None:
+def test_loader_begins_where_its_stream_was_loaded(shared_broker: Any, topic: str) -> None:
     shared_broker.fill(topic, [9])
     again = KafkaStream(topic, servers=shared_broker.address, decode=value)
     again.load_state_dict({"shards": {f"{topic}:0": {"at": 4, "end": 9, "of": 1}}})
