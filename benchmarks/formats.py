@@ -1,23 +1,28 @@
 """In which format should photographs lie?
 
-The same photographs as files, tar shards, tar shards with an index, LMDB, HDF5, Parquet and SQLite rows, on the local
-disk, and for the formats that are read by URL in an S3 bucket too: nginx on this machine if there is one, else moto's
-server, whose own work is then part of the figure. A few hundred JPEG photographs are repeated under new names.
+The same photographs as files, tar shards, tar shards with an index, LMDB, HDF5, Parquet and SQLite rows, TFRecord
+files, MDS shards (raw) and lines of base64, on the local disk, and for the formats that are read by URL in an S3 bucket
+too: nginx on this machine if there is one, else moto's server, whose own work is then part of the figure. A few hundred
+JPEG photographs are repeated under new names.
 
 Each epoch gives the bytes of all photographs, not decoded: decoding takes the same time in every format, and more than
-reading does. Two workers, batches of 64; over S3 eight threads in each. Shuffled is a complete shuffle, except for tar
-without an index (shuffled shards, a buffer of 1,000), and Parquet (groups of rows in random order, the rows of eight
-groups shuffled together). In sequence, SQLite is `SQLStream`; shuffled it is `SQLDataset`, which holds the result in
-memory. The page cache is warm. Processor time and memory are those of all processes of the loader, at the end of the
-epoch; the server of S3 is none of them.
+reading does; nor is base64, a third larger, which stays `str`. Two workers, batches of 64; over S3 eight threads in
+each. Shuffled is a complete shuffle, except for tar without an index (shuffled shards, a buffer of 1,000), and Parquet
+(groups of rows in random order, the rows of eight groups shuffled together). In sequence, MDS is read by index in
+order, and SQLite is `SQLStream`; shuffled it is `SQLDataset`, which holds the result in memory. The page cache is warm.
+Processor time and memory are those of all processes of the loader, at the end of the epoch; the server of S3 is none of
+them.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import os
 import shutil
 import sqlite3
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +35,10 @@ from method import Case, Figures
 
 RATE, CPU, MEMORY, DISK = "samples/s", "CPU-s per 10,000", "MB, all processes", "MB on disk"
 DISTINCT, BATCH, WORKERS, THREADS = 300, 64, 2, 8
-LOCAL = ("files", "tar", "tar, index", "LMDB", "HDF5", "Parquet", "SQLite")
-BY_URL = ("files", "tar", "tar, index", "HDF5", "Parquet")
+LOCAL = ("files", "tar", "tar, index", "LMDB", "HDF5", "Parquet", "SQLite", "TFRecord", "MDS", "lines")
+BY_URL = ("files", "tar", "tar, index", "HDF5", "Parquet", "TFRecord", "MDS", "lines")
 FOLDERS = {"tar, index": "tar"}
-SUFFIXES = {".tar", ".parquet"}
+SUFFIXES = {".tar", ".parquet", ".tfrecord", ".txt"}
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
 
@@ -100,6 +105,14 @@ def loader_of(form: str, folder: Path, count: int, order: str, is_remote: bool) 
         dataset = stoker.HDF5Dataset(f"{root}/HDF5/photographs.h5", transform=jpg)
     elif form == "Parquet":
         dataset = (stoker.ParquetDataset if is_shuffled else stoker.ParquetStream)(files, transform=jpg)
+    elif form == "TFRecord":
+        dataset = (stoker.TFRecordDataset if is_shuffled else stoker.TFRecordStream)(
+            files, scalars=["jpg"], transform=jpg
+        )
+    elif form == "MDS":
+        dataset = stoker.MDSDataset(f"{root}/MDS", transform=jpg)
+    elif form == "lines":
+        dataset = (stoker.TextLineDataset if is_shuffled else stoker.TextLineStream)(files)
     else:
         url = f"sqlite:///{folder / 'SQLite' / 'photographs.sqlite'}"
         if is_shuffled:
@@ -216,6 +229,60 @@ def write_parquet(home: Path, photographs: Photographs) -> None:
         )
 
 
+def parts(photographs: Photographs) -> list[range]:
+    """Returns the numbers of the photographs in each file, of formats of several files."""
+    count = len(photographs)
+    size = max(1, min(2000, count // 4))
+    return [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
+
+def write_tfrecord(home: Path, photographs: Photographs) -> None:
+    import google_crc32c
+
+    def masked(data: bytes) -> bytes:
+        crc = google_crc32c.value(data)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    for some in parts(photographs):
+        with open(home / f"{some.start:06}.tfrecord", "wb") as file:
+            for number in some:
+                values = field(1, photographs[number]["jpg"])
+                record = field(1, field(1, field(1, b"jpg") + field(2, field(1, values))))
+                length = struct.pack("<Q", len(record))
+                file.write(length + masked(length) + record + masked(record))
+
+
+def field(number: int, data: bytes) -> bytes:
+    """Returns a field of a message of protobuf, of bytes or another message."""
+    size, length = len(data), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
+def write_mds(home: Path, photographs: Photographs) -> None:
+    columns = {"column_names": ["jpg"], "column_encodings": ["jpeg"], "column_sizes": [None]}
+    shards = []
+    for some in parts(photographs):
+        samples = [struct.pack("<I", len(data)) + data for data in (photographs[number]["jpg"] for number in some)]
+        places = [4 * (len(samples) + 2)]
+        for sample in samples:
+            places.append(places[-1] + len(sample))
+        name = f"shard.{len(shards):05}.mds"
+        (home / name).write_bytes(struct.pack(f"<{len(places) + 1}I", len(samples), *places) + b"".join(samples))
+        raw = {"basename": name, "bytes": places[-1], "hashes": {}}
+        shard = {"version": 2, "format": "mds", "samples": len(samples), "raw_data": raw, "zip_data": None}
+        shards.append({**shard, "compression": None, **columns})
+    (home / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+
+
+def write_lines(home: Path, photographs: Photographs) -> None:
+    for some in parts(photographs):
+        with open(home / f"{some.start:06}.txt", "wb") as file:
+            file.writelines(base64.b64encode(photographs[number]["jpg"]) + b"\n" for number in some)
+
+
 def write_sqlite(home: Path, photographs: Photographs) -> None:
     with sqlite3.connect(home / "photographs.sqlite") as database:
         database.execute("CREATE TABLE photographs (number INTEGER PRIMARY KEY, jpg BLOB NOT NULL)")
@@ -231,6 +298,9 @@ WRITERS: dict[str, Callable[[Path, Photographs], None]] = {
     "HDF5": write_hdf5,
     "Parquet": write_parquet,
     "SQLite": write_sqlite,
+    "TFRecord": write_tfrecord,
+    "MDS": write_mds,
+    "lines": write_lines,
 }
 
 

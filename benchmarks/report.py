@@ -37,6 +37,7 @@ ORDER = (
     ),
     *("jpeg", "photographs", "training_on_gpu", "image_folder"),
     *("rows", "tokens", "dicts", "ragged", "streams", "where", "auto"),
+    *("formats", "tar", "parquet", "stores", "arrays", "lines", "sql", "object_storage"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
     *("chaos", "recovery", "supervision"),

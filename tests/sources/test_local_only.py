@@ -19,7 +19,7 @@ from stoker.sources.sql.dataset import SQLDataset
 URL = "s3://user:secret@bucket/data?sig=secret"
 
 
-@pytest.mark.parametrize("kind", [LMDBDataset, MDSDataset, ImageFolder, ArrayDataset])
+@pytest.mark.parametrize("kind", [LMDBDataset, ImageFolder, ArrayDataset])
 def test_url_is_refused(kind: Callable[[str], Any]) -> None:
     with pytest.raises(ValueError, match=r"^s3://bucket/data is a URL, .*local paths only: copy") as caught:
         kind(URL)

@@ -19,7 +19,7 @@ from stoker._epoch.sampler_walk import at_rest
 from stoker._job import datapipes
 from stoker._protocol import offered, offers
 from stoker._random.generators import mix
-from stoker._state.resharding import going_on, reshared
+from stoker._state.resharding import going_on, not_begun, reshared
 from stoker._state.schema import START, Place
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.order import Order
@@ -117,7 +117,10 @@ def begin(
     if options.is_stream:
         if place.order is not None:
             datapipes.seed(options.dataset, place.order)
-        active, turn, starts = place.streams(max(1, options.num_workers))
+        workers = max(1, options.num_workers)
+        if place.workers is None and (begins := offered(options.dataset, "start_state")) is not None:
+            place = place._replace(workers=[not_begun(begins) for _ in range(workers)])
+        active, turn, starts = place.streams(workers)
         return Epoch(number, seed, TurnPlan(active, turn, starts, options.in_order), place)
     if walked is not None:
         walked.forward(place.batches)

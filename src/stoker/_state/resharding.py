@@ -48,6 +48,11 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     )
 
 
+def not_begun(stream: State) -> State:
+    """Returns the state of a worker that has given nothing yet, of a stream whose start has a state."""
+    return {"ended": False, "merged": True, "position": 0, "drawn": {}, "stream": stream}
+
+
 def going_on(place: Place, workers: int) -> Place:
     """Returns a place at an epoch's end, from which the datasets continue, for `workers` workers.
 

@@ -92,6 +92,54 @@ def test_a_group_continues_where_a_state_was_committed(shared_broker: Any, topic
     assert sorted(given + list(rest)) == sorted(expected(counts))
 
 
+@pytest.mark.parametrize("later", [2, 1, 0])
+@pytest.mark.parametrize("counts", [[9, 12], [21]])
+def test_early_state_holds_workers_that_gave_nothing(
+    shared_broker: Any, topic: str, counts: list[int], later: int
+) -> None:
+    """A state of two workers, of which one has given nothing, is loaded after the group has moved on."""
+    shared_broker.fill(topic, counts)
+    settings: dict[str, Any] = {"servers": shared_broker.address, "decode": value, "group": topic}
+    stream = KafkaStream(topic, **settings)
+    with DataLoader(stream, batch_size=3, num_workers=2) as loader:
+        batches = iter(loader)
+        given = list(next(batches))
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert all(next(batches) for _ in range(4))
+        assert sum(stream.commit(loader.state_dict()).values()) > 6
+        del batches
+    with DataLoader(KafkaStream(topic, **settings), batch_size=3, num_workers=later) as resumed:
+        resumed.load_state_dict(state)
+        given += [text for batch in resumed for text in batch]
+    assert sorted(given) == sorted(expected(counts))
+
+
+def test_early_state_of_the_latest_records(shared_broker: Any, topic: str) -> None:
+    shared_broker.fill(topic, [4, 4])
+    settings: dict[str, Any] = {"servers": shared_broker.address, "decode": value, "start": "latest", "until": None}
+    options: dict[str, Any] = {"batch_size": 1, "num_workers": 2, "in_order": False, "stall_warning": None}
+    with DataLoader(KafkaStream(topic, **settings), **options) as loader:
+        shared_broker.fill(topic, [5, 8], begin=4)
+        batches = iter(loader)
+        given = list(next(batches))
+        state = loader.state_dict()
+        del batches
+    with DataLoader(KafkaStream(topic, **settings), **options) as loader:
+        loader.load_state_dict(state)
+        batches = iter(loader)
+        given += [text for _ in range(5 + 8 - 1) for text in next(batches)]
+        del batches
+    assert sorted(given) == sorted(set(expected([9, 12])) - set(expected([4, 4])))
+
+
+def test_loader_begins_where_its_stream_was_loaded(shared_broker: Any, topic: str) -> None:
+    shared_broker.fill(topic, [9])
+    again = KafkaStream(topic, servers=shared_broker.address, decode=value)
+    again.load_state_dict({"shards": {f"{topic}:0": {"at": 4, "end": 9, "of": 1}}})
+    with DataLoader(again, batch_size=2, num_workers=2) as loader:
+        assert sorted(text for batch in loader for text in batch) == expected([9])[4:]
+
+
 def test_partitions_that_are_cut_lose_nothing(shared_broker: Any, topic: str) -> None:
     shared_broker.fill(topic, [30])
     settings: dict[str, Any] = {"servers": shared_broker.address, "decode": value, "group": topic}

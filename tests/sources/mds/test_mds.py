@@ -22,8 +22,9 @@ from stoker.errors import (
 )
 from stoker.loader.dataloader import DataLoader
 from stoker.samplers.row_groups import RowGroupSampler
-from stoker.sources.mds import shards as mds_shards
+from stoker.sources.mds import reader as mds_reader
 from stoker.sources.mds.dataset import MDSDataset
+from stoker.sources.mds.shards import Shard
 from stoker.sources.mds.values import value_of
 from stoker.testing.datasets import DatasetSuite
 from stoker.testing.streams import comparable
@@ -82,17 +83,17 @@ def test_a_shuffled_loader_reads_all_samples(tmp_path: Path) -> None:
 def test_few_decompressed_shards_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = MDSDataset(folder_of("gz", tmp_path / "data"), columns=["id"])
     seen: list[str] = []
-    once = mds_shards._decompressed
+    once = mds_reader._decompressed
 
-    def counted(data: bytes, shard: mds_shards.Shard) -> bytes:
+    def counted(data: bytes, shard: Shard) -> bytes:
         seen.append(shard.path[-6:-3])
         return once(data, shard)
 
-    monkeypatch.setattr(mds_shards, "_decompressed", counted)
+    monkeypatch.setattr(mds_reader, "_decompressed", counted)
     for index in (0, 1, 4, 2):
         dataset[index]
     assert len(seen) == 2
-    monkeypatch.setattr(mds_shards, "_CACHE", 10)
+    monkeypatch.setattr(mds_reader, "_CACHE", 10)
     dataset = MDSDataset(dataset.folder, columns=["id"])
     for index in (0, 1, 4, 0):
         dataset[index]

@@ -123,8 +123,9 @@ class KafkaStream(Stream[Any]):
         some above it may have been given too: who begins at the group's offsets gets those twice, and misses none.
         Partitions that the states do not name keep their offsets. An older state sets the group back.
 
-        A loader's state from before each worker has given a batch holds no place of the others. Loaded after a later
-        commit, it misses their records before that commit.
+        A loader's state holds the places of all workers from its first batch on, if the stream is the loader's dataset.
+        Within a combinator (`ShuffleDataset(stream)`), it lacks those of workers that have given no batch yet: loaded
+        after a later commit, it misses their records before that commit.
 
         Call it after a checkpoint was saved, in the process that has the states. It starts a clean interpreter, which
         takes half a second or more; this process makes no client.
@@ -153,6 +154,14 @@ class KafkaStream(Stream[Any]):
     def num_shards(self) -> int:
         """The number of parts into which the stream can be cut."""
         return self._records.num_shards
+
+    @property
+    def start_state(self) -> State | None:
+        """The state in which an iteration begins, which a loader's state has for workers that have given nothing yet.
+
+        None if a state was loaded into the stream itself.
+        """
+        return None if self._loaded is not None else self._records.start_state
 
     def shard(self, num_shards: int, index: int) -> KafkaStream:
         """Returns every `num_shards`-th partition from number `index` on, or a part of one if there are fewer.
@@ -198,6 +207,12 @@ class PartitionRecords(Stream[Record]):
     @property
     def num_shards(self) -> int:
         return max(PIECES, len(self.shares))
+
+    @property
+    def start_state(self) -> State:
+        """The state in which an iteration begins."""
+        cursors = [self._cursor(share, []) for share in self.shares]
+        return {"shards": {cursor.share.name: cursor.state(False, len(self.ranges)) for cursor in cursors}}
 
     def shard(self, num_shards: int, index: int) -> PartitionRecords:
         if not 0 <= index < num_shards <= self.num_shards:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,11 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import RecordError, SchemaMismatchError
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.lines.column_types import missing_column
-from stoker.sources.mds.shards import ShardReader, shards_in
+from stoker.sources.mds.folder import MDSFolder
+from stoker.sources.mds.reader import ShardReader
+from stoker.sources.mds.shards import shards_in
 from stoker.sources.mds.values import SampleLayout
 
 
@@ -25,33 +28,44 @@ class MDSDataset(Dataset[Any]):
     (`stoker.images.decode`). Samples are in the order of the shards.
 
     Shards are read where they lie, by the places that each of them states; nothing is downloaded or unpacked to the
-    disk. A shard of which there is only the compressed file (zstd, gz, bz2) is decompressed as a whole for one sample;
-    each process keeps up to 256 MiB of them. So a complete shuffle of more than that is slow: decompress the shards
-    beside the compressed ones, or shuffle by shards with `RowGroupSampler(dataset.shard_sizes)`. Each process opens
-    shards when it first needs them, at most 64 at once. Thread safe.
+    disk, unless `cache=` is given. A shard of which there is only the compressed file (zstd, gz, bz2) is read and
+    decompressed as a whole for one sample; each process keeps up to 256 MiB of them. So a complete shuffle of more than
+    that is slow: decompress the shards beside the compressed ones, or shuffle by shards with
+    `RowGroupSampler(dataset.shard_sizes)`. Each process opens shards when it first needs them, at most 64 at once.
+    Thread safe.
+
+    By URL, a sample is one request; that of a shard's first sample also reads the places of all others, 4 bytes each,
+    of which each process keeps 64 MiB. Making the dataset asks for the version of each shard.
 
     Args:
-        folder: with `index.json` and the shards.
+        folder: with `index.json` and the shards: a path, or a URL of an object store or a web server.
         columns: the columns to keep, in the order of the sample. None for all.
         transform: a function of the dict, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: there is no `index.json`, or a shard is missing.
+        OSError: the store cannot be reached or refuses, see the guide on object storage.
         ShardError: `index.json` is damaged, or a shard is truncated.
         SchemaMismatchError: two shards have different columns or encodings.
         MissingColumnError: there is no such column.
         MissingExtraError: a shard is compressed with zstd, and `backports.zstd` is not installed (`stoker[zstd]`).
-        ValueError: there are no samples or no columns, or a shard is compressed in a way that cannot be read.
+        ValueError: there are no samples or no columns, a shard is compressed in a way that cannot be read, or a pattern
+            leads to several folders.
         TypeError: `columns` is a single text, or `transform` cannot be called.
 
     Attributes:
-        folder: the path of the folder.
+        folder: the path of the folder, or its URL without secrets.
         columns: the names of the columns of a sample.
 
     At each access:
         IndexError: the index is out of range.
         RecordError: the sample does not fit its columns: the shard is damaged.
         ShardError: a compressed shard is damaged.
+        OSError: a shard cannot be read.
         FileChangedError: the shard was changed since the dataset was made.
     """
 
@@ -63,6 +77,9 @@ class MDSDataset(Dataset[Any]):
         *,
         columns: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of the sample")
@@ -70,9 +87,10 @@ class MDSDataset(Dataset[Any]):
             raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
         if columns is not None and not columns:
             raise ValueError("columns is an empty list: name at least one, or leave it out to read all")
-        self.folder = os.fspath(folder)
         self._transform = transform
-        self._shards = shards_in(self.folder)
+        found = MDSFolder(folder, storage_options, cache, cache_size)
+        self.folder = found.path
+        self._shards = shards_in(found)
         self._ends: list[int] = np.cumsum([shard.samples for shard in self._shards]).tolist()
         if not self._ends or not self._ends[-1]:
             raise ValueError(f"there is no sample in {self.folder}")
@@ -87,7 +105,12 @@ class MDSDataset(Dataset[Any]):
         if missing := [name for name in self.columns if name not in first.names]:
             raise missing_column(missing[0], first.names, "columns names")
         self._layout = SampleLayout(first.names, first.encodings, first.sizes, self.columns)
-        self._reader = ShardReader(self._shards)
+        self._reader = ShardReader(found.storage)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commit of a folder on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint([self.folder])
 
     @property
     def shard_sizes(self) -> list[int]:
