@@ -13,7 +13,8 @@ from stoker._job.stream_guesses import FIRST, FirstSamples, Guess, Guesses
 
 
 def first_samples(worker: int, samples: Any) -> FirstSamples:
-    made = FirstSamples(Guess(worker, "Rows", "it reads get_worker_info().id"))
+    made = FirstSamples(worker)
+    made.guessed("Rows", "it reads get_worker_info().id")
     for sample in samples:
         made.take(sample)
     return made

@@ -16,7 +16,7 @@ from stoker._exceptions import safe_str
 from stoker._job import datapipes
 from stoker._job.error_policy import ErrorPolicy
 from stoker._job.open_stream import OpenStream
-from stoker._job.stream_guesses import AS_TORCH, FirstSamples, Guess
+from stoker._job.stream_guesses import AS_TORCH, FirstSamples
 from stoker._job.stream_sharding import OTHERS, Share, is_chain, is_counted, other_dataset
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import mix
@@ -91,7 +91,7 @@ class StreamFetcher:
         self.first = 0
         self.read = 0
         self.notes: list[str] = []
-        self._first_samples: FirstSamples | None = None
+        self._first_samples = FirstSamples(number)
 
     def samples(self, work: Work, seeds: SampleSeeding, keep: RowSink | None = None) -> list[Any]:
         """Returns the samples of the next batch. `keep` gets each sample and its place, and returns its substitute.
@@ -113,7 +113,7 @@ class StreamFetcher:
                 self._ended, self._never_opened, self._begun = False, False, True
             with seeds.undisturbed(self.seed):
                 samples, left_out = self._read(seeds, wanted, keep)
-        if self._ended and self._first_samples is not None:
+        if self._ended:
             self._first_samples.end()
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
             # Faults met before the end are counted first; the end is the next unit's
@@ -175,7 +175,7 @@ class StreamFetcher:
                 if sample is _END:
                     break
                 self.first = self.first if read else self._at
-                if self._first_samples is not None:
+                if self._first_samples.guess is not None:
                     self._first_samples.take(sample)
                 samples.append(sample if keep is None else keep(len(samples), sample))
                 del sample  # or it would still be there while the next one is made
@@ -206,15 +206,17 @@ class StreamFetcher:
         # A function of the user's in each worker may have shared it out: the loader does not do it as well
         shares = settings.shard == "auto" and (not self._init_fn or said is False) and (several or strided)
         workers = max(1, settings.num_workers)
-        share = Share(self._number, workers, self.notes.append, self._guesses) if shares else None
+        number, guessed = self._number, self._first_samples.guessed
+        share = Share(number, workers, self.notes.append, guessed) if shares else None
         leaves = several and settings.shard == "auto" and not shares and state is None
         if leaves and not datapipes.shards(self._dataset) and (streams := undeclared(self._dataset)):
-            self._guesses(streams, "the loader has a worker_init_fn, which may shard the stream")
+            guessed(streams, "the loader has a worker_init_fn, which may shard the stream")
         if several and settings.shard == "torch" and state is None and (streams := undeclared(self._dataset)):
-            self._guesses(streams, AS_TORCH)
+            guessed(streams, AS_TORCH)
 
+        # Not of `self`, which would live until garbage is collected, and so would the user's stream and dataset
         def opened(dataset: Any, state: State | None, seeds: SampleSeeding, seed: int) -> OpenStream:
-            own = mix(seed, self._number)
+            own = mix(seed, number)
             return OpenStream(dataset, state, seeds, seed=seed, own=own, share=share, whole=not several)
 
         self._open, self.seed = opened, work.seed
@@ -238,16 +240,10 @@ class StreamFetcher:
                     f"the state stands in stream {self._part} of a chain that has no more than that"
                 )
 
-    def _guesses(self, streams: str, why: str) -> None:
-        """Records the loader's guess that each worker must give its whole copy of the stream."""
-        if self._first_samples is None:  # else one of the chain's before
-            self._first_samples = FirstSamples(Guess(self._number, streams, why))
-
     @property
     def guess(self) -> PlainGuess | None:
         """Returns the news about the guess that the stream shares itself out, or None."""
-        news = None if self._first_samples is None else self._first_samples.news()
-        return None if news is None else news
+        return self._first_samples.news()
 
     def _begin_part(self, seeds: SampleSeeding, state: State | None = None) -> bool:
         """Opens the next stream of a chain, if there is one. All workers read a stream shared out by stride under the

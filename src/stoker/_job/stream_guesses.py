@@ -43,29 +43,39 @@ class FirstSamples:
     """A worker's guess, and its first samples.
 
     Args:
-        guess: without samples.
+        worker: its number.
+
+    Attributes:
+        guess: the observations, or None if there is no guess: samples are not taken then.
     """
 
-    def __init__(self, guess: Guess) -> None:
-        self._guess = guess
-        self._is_new = True
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self.guess: Guess | None = None
+        self._is_new = False
+
+    def guessed(self, streams: str, why: str) -> None:
+        """Records the loader's guess that each worker must give its whole copy of the stream."""
+        if self.guess is None:  # else one of the chain's before
+            self.guess, self._is_new = Guess(self._worker, streams, why), True
 
     def take(self, sample: Any) -> None:
         """Takes the worker's next sample."""
-        if not self._guess.is_all:
-            prints = (*self._guess.prints, _print_of(sample))
-            self._guess = self._guess._replace(prints=prints, is_all=len(prints) == FIRST)
+        if self.guess is not None and not self.guess.is_all:
+            prints = (*self.guess.prints, _print_of(sample))
+            self.guess = self.guess._replace(prints=prints, is_all=len(prints) == FIRST)
             self._is_new = True
 
     def end(self) -> None:
         """Ends the samples."""
-        self._is_new |= not self._guess.is_all
-        self._guess = self._guess._replace(is_all=True)
+        if self.guess is not None:
+            self._is_new |= not self.guess.is_all
+            self.guess = self.guess._replace(is_all=True)
 
     def news(self) -> Guess | None:
         """Returns the present observations, if they are more than the last ones returned."""
         is_new, self._is_new = self._is_new, False
-        return self._guess if is_new else None
+        return self.guess if is_new else None
 
 
 class Guesses:

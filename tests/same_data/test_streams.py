@@ -1,0 +1,75 @@
+"""A stream that is left before its end is closed then, as torch closes it: its `finally` and `with` run, and what it
+has open does not wait for the garbage collector.
+"""
+
+from __future__ import annotations
+
+
+def left_streams(data):
+    import gc
+    import os
+    import tempfile
+
+    def stream_of(folder, asks):
+        class Unpacked(data.IterableDataset):
+            def __iter__(self):
+                if asks:
+                    data.get_worker_info()
+                with tempfile.TemporaryDirectory(dir=folder):
+                    yield from range(50)
+
+        return Unpacked
+
+    def left_by(loop, asks, **options):
+        with tempfile.TemporaryDirectory() as folder:
+            dataset = stream_of(folder, asks)()
+            loop(data.DataLoader(dataset, batch_size=2, **options))
+            return len(os.listdir(folder))
+
+    def leaves(loader):
+        for _ in loader:
+            break
+
+    def takes_one(loader):
+        next(iter(loader))
+
+    def raises(loader):
+        try:
+            for _ in loader:
+                raise KeyError
+        except KeyError:
+            pass
+
+    gc.disable()
+    return [
+        *[left_by(loop, asks) for loop in (leaves, takes_one, raises) for asks in (True, False)],
+        *[left_by(leaves, asks, num_workers=2) for asks in (True, False)],
+        left_by(leaves, True, num_workers=1, persistent_workers=True),
+    ]
+
+
+def test_a_stream_that_is_left_is_closed(same):
+    theirs, _ = same(left_streams, timeout=60)
+    assert theirs.result == [0] * 9
+
+
+def dataset_of_a_loader_that_is_gone(data):
+    import gc
+    import weakref
+
+    class Rows(data.IterableDataset):
+        def __iter__(self):
+            return iter(range(6))
+
+    gc.disable()
+    dataset = Rows()
+    seen = weakref.ref(dataset)
+    loader = data.DataLoader(dataset, batch_size=2)
+    assert len(list(loader)) == 3
+    del dataset, loader
+    return seen() is None
+
+
+def test_a_stream_ends_with_its_loader(same):
+    theirs, _ = same(dataset_of_a_loader_that_is_gone)
+    assert theirs.result is True
