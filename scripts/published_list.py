@@ -117,8 +117,9 @@ SCRIPTS = {
         "MNIST, forward-forward",
         "examples",
         "mnist_forward_forward/main.py",
-        "--epochs 20 --no_accel --log-interval 5 --train_size 6000 --test_size 1000",
+        "--epochs 10 --no_accel --log-interval 5 --train_size 3000 --test_size 1000",
         r"(?:Loss|error):  ?([-\d.]+)",
+        seeded=True,
     ),
     "words": Script(
         "word language model",
