@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -58,23 +58,33 @@ def read(source: Encoded | Path, use: Callable[[Image.Image], Result]) -> Result
         return use(image)
 
 
-@contextmanager
-def translated(source: Encoded | Path) -> Iterator[None]:
-    """Turns Pillow's errors in the block into Stoker's, which name the image."""
-    name = name_of(source)
-    if "\0" in name:
-        raise ValueError(f"embedded null byte in the path {name!r}")
-    try:
-        yield
-    except UnidentifiedImageError as error:
-        begin = _beginning(source)
-        what = f"begins with {begin!r}, which no plugin of Pillow can read" if begin else "is empty"
-        raise UnknownFormatError(f"{name} is no image: it {what}") from error
-    except Image.DecompressionBombError as error:
-        raise BombError(f"{name}: {error} The limit is twice PIL.Image.MAX_IMAGE_PIXELS.") from error
-    except _FAILURES as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's
-            raise
+class translated:
+    """Turns Pillow's errors in a `with` block into Stoker's, which name the image.
+
+    A class, and no generator: from Python 3.12 on, an error that was thrown into one keeps what its frames hold, as the
+    pixels of an image, until garbage is collected.
+    """
+
+    def __init__(self, source: Encoded | Path) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        name = name_of(self._source)
+        if "\0" in name:
+            raise ValueError(f"embedded null byte in the path {name!r}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        name = name_of(self._source)
+        if isinstance(error, UnidentifiedImageError):
+            begin = _beginning(self._source)
+            what = f"begins with {begin!r}, which no plugin of Pillow can read" if begin else "is empty"
+            raise UnknownFormatError(f"{name} is no image: it {what}") from error
+        if isinstance(error, Image.DecompressionBombError):
+            raise BombError(f"{name}: {error} The limit is twice PIL.Image.MAX_IMAGE_PIXELS.") from error
+        if not isinstance(error, _FAILURES) or (isinstance(error, OSError) and error.errno is not None):
+            return  # the system's, or none of Pillow's
         raise ImageError(f"{name} is truncated or damaged, or cannot be converted: {error}") from error
 
 
