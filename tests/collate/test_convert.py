@@ -33,8 +33,10 @@ def test_arrays_at_any_depth_are_converted_and_nothing_else() -> None:
 
 
 def test_a_conversion_leaves_nothing_to_the_garbage_collector() -> None:  # which rests in workers
+    data = {"a": [np.ones(1), (1, {"b": None})]}
+    collate.default_convert(data)  # what the first call in a process loads is not looked at
     gc.collect()
-    collate.default_convert({"a": [np.ones(1), (1, {"b": None})]})
+    collate.default_convert(data)
     assert gc.collect() == 0
 
 
