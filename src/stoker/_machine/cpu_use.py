@@ -39,7 +39,7 @@ def cpu_use(root: str = "") -> CpuUse:
             break
         if name == "cpu" or len(fields) < 4 or (ours is not None and name not in ours):
             continue
-        ticks = [int(field) for field in fields[:8]]  # what follows, of guests, is part of the first
+        ticks = [int(field) for field in fields[:8]]  # those of guests, which follow, are part of the first
         waiting = sum(ticks[3:5]) + (0 if is_nice else ticks[1])
         used, idle = used + sum(ticks) - waiting, idle + waiting
     return CpuUse(used / _TICK, idle / _TICK)

@@ -1,4 +1,4 @@
-"""What the GPUs do while a program runs, read by another process (NVIDIA's driver)."""
+"""Activity of the GPUs while a program runs, read by another process (NVIDIA's driver)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def busy_between(samples: Sequence[GpuSample], begin: float, end: float) -> floa
     shares = [
         reading.busy
         for number in used_gpus(samples)
-        for sample in samples[first : max(last, first + 1)]  # of a time between two samples, what the next one says
+        for sample in samples[first : max(last, first + 1)]  # of a time between two samples, the next one
         if (reading := sample.readings[number]) is not None and reading.busy is not None
     ]
     return fmean(shares) if shares else None

@@ -21,7 +21,7 @@ class DeviceMemory(ctypes.Structure):
 
 
 class GpuReading(NamedTuple):
-    """A GPU at one moment. What the driver does not tell, as of a part of a GPU (MIG), is None.
+    """A GPU at one moment. Figures that the driver lacks, as of a part of a GPU (MIG), are None.
 
     Attributes:
         name: of the model.
@@ -77,7 +77,7 @@ class Nvml:
         return cls(library)
 
     def readings(self) -> list[GpuReading]:
-        """Returns what each GPU does now, in the driver's order."""
+        """Returns a reading of each GPU, in the driver's order."""
         return [self._reading(handle, name) for handle, name in zip(self._handles, self._names, strict=True)]
 
     def _reading(self, handle: ctypes.c_void_p | None, name: str) -> GpuReading:

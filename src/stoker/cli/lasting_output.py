@@ -1,4 +1,4 @@
-"""Output to a terminal that is closed while a command runs: what it prints then is lost, and the command goes on."""
+"""Output to a terminal that is closed while a command runs: later output is lost, and the command goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class ClosableTerminal(io.FileIO):
-    """A terminal. What is written to it after it was closed is lost without an error."""
+    """A terminal. Output after it was closed is lost without an error."""
 
     def write(self, data: Any) -> int:
         """Writes bytes; returns their number, or how many of them were written."""

@@ -32,7 +32,7 @@ def console_of(stream: IO[str]) -> Console:
 def print_table(console: Console, rows: Sequence[Mapping[str, str]]) -> None:
     """Prints rows of the same columns: as a table, or as one list for each row where the terminal is narrow.
 
-    A list leaves out what is empty.
+    A list leaves out empty values.
     """
     if not rows:
         return

@@ -228,7 +228,7 @@ def _attribute(loader: Any, name: str) -> Any:
 
 
 def counted_by_shape(value: Any) -> type | None:
-    """Returns the class of a tensor or an array; None for anything else, and what is derived from them."""
+    """Returns the class of a tensor or an array; None for anything else, derived classes included."""
     kind = type(value)
     return kind if (kind.__module__, kind.__name__) in (("torch", "Tensor"), ("numpy", "ndarray")) else None
 

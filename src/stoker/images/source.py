@@ -61,8 +61,8 @@ def read(source: Encoded | Path, use: Callable[[Image.Image], Result]) -> Result
 class translated:
     """Turns Pillow's errors in a `with` block into Stoker's, which name the image.
 
-    A class, and no generator: from Python 3.12 on, an error that was thrown into one keeps what its frames hold, as the
-    pixels of an image, until garbage is collected.
+    A class, and no generator: from Python 3.12 on, an error that was thrown into one keeps the locals of its frames, as
+    the pixels of an image, until garbage is collected.
     """
 
     def __init__(self, source: Encoded | Path) -> None:

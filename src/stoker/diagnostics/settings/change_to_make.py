@@ -1,4 +1,4 @@
-"""The change that a loop needs which waits for its batches, decided on what was measured.
+"""The change that a loop needs which waits for its batches, decided on measurements.
 
 Pure: figures in, words out. A sentence names a cause only where the figures leave no other; else it names both.
 """

@@ -1,4 +1,4 @@
-"""`BatchMaking`: what the processes that make a loader's batches have told of their time."""
+"""`BatchMaking`: the times of the processes that make a loader's batches."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Changes:
 
 
 def subclass_hook(owner: type) -> Callable[..., None]:
-    """Returns the function `(subclass, **named)` that does what `__init_subclass__` of a class does now.
+    """Returns the function `(subclass, **named)` that acts as `__init_subclass__` of a class does now.
 
     Its own or an inherited one: a class method in Python, as a script's patch or that of `Generic` up to Python 3.11,
     or one in C, as that of `object` and of `Generic` from Python 3.12 on.

@@ -129,7 +129,7 @@ class MDSFolder:
                 return FoundFile(name, place, self.storage.open(place).version)
             except FileNotFoundError:
                 pass
-            except PermissionError:  # S3's answer for what is missing, to those who may not list
+            except PermissionError:  # S3's answer for missing objects, to those who may not list
                 if name == names[-1]:
                     raise
         return None

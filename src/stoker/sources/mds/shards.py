@@ -1,4 +1,4 @@
-"""The shards of an MDS folder: what its index.json says of them."""
+"""The shards of an MDS folder, as its index.json describes them."""
 
 from __future__ import annotations
 
