@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -355,7 +356,12 @@ def fastai() -> Told:
 
 
 def declare_operators() -> torch.library.Library:
-    """Declares the compiled operators that torchvision's import asks for, and that do not load beside a CPU torch."""
+    """Declares the compiled operators that torchvision's import asks for, where they do not load beside this torch."""
+    spec = find_spec("torchvision")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        for file in Path(folder).glob("_C*.so"):
+            with contextlib.suppress(OSError, RuntimeError):
+                torch.ops.load_library(str(file))
     library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, operator):
@@ -457,6 +463,7 @@ def both(name: str) -> tuple[Told, Told]:
 
 def main() -> None:
     name = sys.argv[1]
+    operators = declare_operators()  # noqa: F841, until the end: torchmetrics imports torchvision if it is there
     torchs, ours = both(name)
     versions = {package: metadata.version(package) for package in ("torch", LOOPS[name][1])}
     print(json.dumps({"versions": versions, "torch": torchs._asdict(), "stoker": ours._asdict()}))
