@@ -170,7 +170,7 @@ def page(rows: list[tuple[str, dict[str, Any]]]) -> str:
         "training, without and with `stoker.install()`: two epochs of 24 samples, shuffled, two workers. The samples",
         "themselves ask for the engine that makes them. *Resume* is by the framework's own checkpoint after 3 of 6",
         'batches; "—" if it has none in the middle of an epoch, or if that is not tried here. torchvision\'s compiled',
-        "operators, which do not load beside a CPU torch, are declared for timm and Composer, which import it.",
+        "operators, which do not load beside a CPU torch, are declared from outside for those that import it.",
         "Composer asks for an older torch, and gets this one.",
         "",
         "| framework | version | torch | order as torch's | each sample once | served by Stoker | resume, torch | "
