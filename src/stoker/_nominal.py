@@ -55,12 +55,15 @@ def base(name: str) -> Any:
 
 
 def iterator_base() -> Any:
-    """Returns the class of which torch's iterators are, or `PlainBase`. Lightning leaves them out of its pickles."""
+    """Returns the class of which torch's iterators are, or `PlainBase`. Lightning leaves them out of its pickles.
+
+    The name is private: a torch without it has no such class to offer.
+    """
     if not _bases_are_torchs():
         return PlainBase
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from torch.utils.data import dataloader
 
-    return _BaseDataLoaderIter
+    return getattr(dataloader, "_BaseDataLoaderIter", PlainBase)
 
 
 def _bases_are_torchs() -> bool:

@@ -47,10 +47,10 @@ def test_gpu_without_known_memory_is_used_if_it_was_busy() -> None:
 
 def test_busy_share_is_the_mean_of_a_time() -> None:
     samples = [sample(time, (time / 10, int(time) * CONTEXT)) for time in (0.0, 1.0, 2.0, 3.0)]
-    assert busy_between(samples, 0.5, 2.5) == pytest.approx(0.15)
-    assert busy_between(samples, 1.2, 1.4) == pytest.approx(0.2)
-    assert busy_between(samples, 4, 5) is None
-    assert busy_between([], 0, 1) is None
+    assert busy_between(samples, [0], 0.5, 2.5) == pytest.approx(0.15)
+    assert busy_between(samples, [0], 1.2, 1.4) == pytest.approx(0.2)
+    assert busy_between(samples, [0], 4, 5) is None
+    assert busy_between(samples, [], 0, 1) is None
 
 
 def test_activity_samples_visible_gpus_and_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from stoker._machine.gpu_activity import GpuSample
+from stoker._machine.gpu_activity import GpuSample, used_gpus
 from stoker._machine.nvml import GpuReading
+from stoker.diagnostics import measurements
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.report_file import read_report
 from stoker.diagnostics.process_tree import TreeSample
@@ -182,3 +184,16 @@ def test_page_has_the_curves_of_the_gpus_of_the_program() -> None:
     assert page["gpus"][1]["busy"] == pytest.approx(0.5, abs=0.02)
     assert page["loaders"][0]["gpu_busy"] == pytest.approx(0.5, abs=0.05)
     assert page_data(measured(), "torch")["gpu_curves"] == {"times": [], "gpus": []}
+
+
+def test_gpus_are_looked_for_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+
+    def counted(samples: Sequence[GpuSample]) -> list[int]:
+        looks.append(samples)
+        return used_gpus(samples)
+
+    monkeypatch.setattr(measurements, "used_gpus", counted)
+    known = on_gpus(restarted(200))
+    assert known.loaders[0].summary(known.samples, known.gpus).gpu is not None
+    assert len(looks) == 1

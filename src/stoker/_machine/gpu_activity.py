@@ -97,13 +97,22 @@ def used_gpus(samples: Sequence[GpuSample]) -> list[int]:
     return found
 
 
-def busy_between(samples: Sequence[GpuSample], begin: float, end: float) -> float | None:
-    """Returns the mean share of a time in which the GPUs of the program were busy; None if that is not known."""
+def busy_between(samples: Sequence[GpuSample], used: Sequence[int], begin: float, end: float) -> float | None:
+    """Returns the mean share of a time in which GPUs were busy; None if that is not known.
+
+    Args:
+        samples: in order.
+        used: the numbers of the GPUs.
+        begin: of the time, in seconds of `time.perf_counter()`.
+        end: of the time.
+    """
+    if not used:
+        return None
     first = bisect.bisect_left(samples, begin, key=lambda sample: sample.time)
     last = bisect.bisect_right(samples, end, key=lambda sample: sample.time)
     shares = [
         reading.busy
-        for number in used_gpus(samples)
+        for number in used
         for sample in samples[first : max(last, first + 1)]  # of a time between two samples, the next one
         if (reading := sample.readings[number]) is not None and reading.busy is not None
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from stoker._machine.gpu_activity import GpuSample, busy_between
+from stoker._machine.gpu_activity import GpuSample, busy_between, used_gpus
 from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.workers.batch_making import BatchMaking, MadeBatch, batch_making
 
@@ -89,6 +89,7 @@ class MeasuredLoader:
         batches = count = 0
         peak = 0
         busy: list[tuple[float, float]] = []
+        on_gpus = used_gpus(gpus)  # once: there may be very many epochs
         for epoch in self.epochs:
             spent += epoch.until - epoch.begun
             waited += epoch.ready - epoch.begun + sum(span.waited for span in epoch.spans)
@@ -103,13 +104,13 @@ class MeasuredLoader:
             used += _between(samples, epoch.begun, epoch.until, "used")
             idle += _between(samples, epoch.begun, epoch.until, "idle")
             peak = max(peak, peak_between(samples, epoch.begun, epoch.until))
-            if gpus and (share := busy_between(gpus, epoch.begun, epoch.until)) is not None:
+            if (share := busy_between(gpus, on_gpus, epoch.begun, epoch.until)) is not None:
                 busy.append((share, epoch.until - epoch.begun))
         if restarts := self.restarts:  # the steps lie between the epochs
             begin, end = min(epoch.begun for epoch in self.epochs), max(epoch.until for epoch in self.epochs)
             spent, cpu, peak = end - begin, cpu_between(samples, begin, end), peak_between(samples, begin, end)
             used, idle = (_between(samples, begin, end, name) for name in ("used", "idle"))
-            busy = [(share, 1.0)] if (share := busy_between(gpus, begin, end)) is not None else []
+            busy = [(share, 1.0)] if (share := busy_between(gpus, on_gpus, begin, end)) is not None else []
         making = batch_making(self.works, [epoch.begun for epoch in self.epochs]) if samples else None
         return LoaderSummary(
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
