@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType
+from typing import Any
 
 import pytest
 
@@ -44,6 +47,33 @@ def test_second_hangup_does_not_disturb_the_end() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGHUP)
     assert interrupted == [signal.SIGHUP]
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 3])
+def test_hangup_in_the_handler_of_another_ends_the_block(line: int) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with interruptible() as interrupted:
+        handler = signal.getsignal(signal.SIGHUP)
+        assert isinstance(handler, FunctionType)
+        lines: list[int] = []
+
+        def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+            if frame.f_code is not handler.__code__:
+                return None
+            if event == "line":
+                lines.append(frame.f_lineno)
+                if len(lines) == line + 1:
+                    os.kill(os.getpid(), signal.SIGHUP)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+        finally:
+            sys.settrace(None)
+        raise AssertionError("the block went on")
+    assert interrupted == [signal.SIGHUP]
+    assert len(lines) > line
 
 
 def test_ignored_hangup_stays_ignored() -> None:
