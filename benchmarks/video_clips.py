@@ -9,8 +9,9 @@ other programs on the machine do not change much.
 The rivals run under torch's loader. "PyAV" opens the file, seeks to the begin of the clip, decodes to its end and
 scales the frames that it keeps, as the recipes do, with one thread; what it gives of a file whose clip begins between
 key frames is exact too. "decord" is `VideoReader(...).get_batch` of the package decord2, with one thread; it decodes at
-the size of the file's index, which it makes anew each time that it opens a file. TorchCodec does not load beside a
-torch without CUDA.
+the size of the file's index, which it makes anew each time that it opens a file. "TorchCodec" is `VideoDecoder(...)
+.get_frames_at` with its `Resize`, exact seeking and one thread; it also indexes the file each time that it is opened.
+It loads beside torch's builds for CUDA only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     found = []
     for keys in (60,) if options.quick else (60, 250):
         how = {"data": str(options.data), "files": files, "keys": keys, "is_random": True, "alone": True}
-        runs = {rival: {"rival": rival, **how} for rival in ("stoker", "PyAV", "decord")}
+        runs = {rival: {"rival": rival, **how} for rival in ("stoker", "PyAV", "decord", "TorchCodec")}
         name = f"one process, random clips, key frames every {keys / FPS:.2g} s"
         found.append(Case(name, runs, [Goal(CPU, against="PyAV", at_most=1.1)]))
     for name, keys, is_random in [
@@ -46,7 +47,8 @@ def cases(options: argparse.Namespace) -> list[Case]:
         ("all clips, file by file, key frames every 2 s", 60, False),
     ]:
         how = {"data": str(options.data), "files": files, "keys": keys, "is_random": is_random}
-        runs = {rival: {"rival": rival, **how} for rival in ("stoker", "torch, PyAV", "torch, decord")}
+        names = ("stoker", "torch, PyAV", "torch, decord", "torch, TorchCodec")
+        runs = {rival: {"rival": rival, **how} for rival in names}
         found.append(Case(name, runs, [Goal(RATE, against="torch, PyAV", at_least=1)]))
     return found
 
@@ -57,7 +59,9 @@ def measure(rival: str, data: str, files: int, keys: int, is_random: bool, alone
 
         if rival.endswith("decord"):
             import decord  # noqa: F401
-    except ImportError:
+        if rival.endswith("TorchCodec"):
+            import torchcodec.decoders  # noqa: F401
+    except (ImportError, RuntimeError):  # TorchCodec's where its libraries do not load
         return {CPU if alone else RATE: rivals.NOT_INSTALLED}
     paths = [str(written(Path(data), number, keys)) for number in range(files)]
     if alone:
@@ -81,7 +85,7 @@ def cpu_of(rival: str, paths: list[str]) -> float:
 
         dataset: Any = stoker.VideoClips(paths, frames=FRAMES, seconds=SECONDS, random=True, size=(SIDE, SIDE))
     else:
-        dataset = Recipe(by_decord if rival == "decord" else by_pyav, paths, 0)
+        dataset = Recipe(RECIPES[rival], paths, 0)
     random.seed(0)
     np.random.seed(0)
     for index in range(len(paths)):
@@ -104,7 +108,7 @@ def loader_of(rival: str, paths: list[str], is_random: bool) -> tuple[Any, int]:
         return stoker.DataLoader(dataset, **order, **options), len(dataset)
     import torch.utils.data
 
-    read = by_decord if rival.endswith("decord") else by_pyav
+    read = RECIPES[rival.removeprefix("torch, ")]
     if is_random:
         return torch.utils.data.DataLoader(Recipe(read, paths, 0), shuffle=True, **options), len(paths)
     random.seed(0)
@@ -154,6 +158,18 @@ def by_decord(path: str, first: int) -> Any:
 
     reader = decord.VideoReader(path, width=SIDE, height=SIDE, num_threads=1)
     return reader.get_batch([first + int((place + 0.5) * SECONDS * FPS / FRAMES) for place in range(FRAMES)]).asnumpy()
+
+
+def by_torchcodec(path: str, first: int) -> Any:
+    from torchcodec.decoders import VideoDecoder
+    from torchcodec.transforms import Resize
+
+    decoder = VideoDecoder(path, dimension_order="NHWC", num_ffmpeg_threads=1, transforms=[Resize((SIDE, SIDE))])
+    numbers = [first + int((place + 0.5) * SECONDS * FPS / FRAMES) for place in range(FRAMES)]
+    return decoder.get_frames_at(numbers).data.numpy()
+
+
+RECIPES = {"PyAV": by_pyav, "decord": by_decord, "TorchCodec": by_torchcodec}
 
 
 def written(folder: Path, number: int, keys: int) -> Path:

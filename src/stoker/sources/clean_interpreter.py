@@ -114,7 +114,7 @@ class _Interpreter:
 
     def close(self) -> int | None:
         """Ends the interpreter, and returns its exit code, if that is known."""
-        if self._socket < 0:
+        if self._socket < 0 or os is None:  # the end of this process: module globals are gone, and the other sees it
             return None
         os.close(self._socket)
         self._socket = -1

@@ -163,3 +163,19 @@ def test_truncated_mp4_with_its_header_in_front(tmp_path: Path) -> None:
     with pytest.raises(MediaFileError, match=r"b\.mp4 is truncated: it has \d+ of the 50 frames"):
         frame_times(str(cut))
     assert not (tmp_path / "b.mp4.frames.index").exists()
+
+
+def test_title_that_is_no_utf_8(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4")
+    titled = tmp_path / "titled.mp4"
+    with av.open(str(path)) as read, av.open(str(titled), "w") as written:
+        written.metadata["title"] = "stray-bytes"
+        stream = written.add_stream_from_template(read.streams.video[0])
+        for packet in read.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                written.mux(packet)
+    content = titled.read_bytes()
+    assert content.count(b"stray-bytes") == 1
+    titled.write_bytes(content.replace(b"stray-bytes", b"stray\xff\xfe\xe9tes"))
+    assert VideoFile(str(titled)).times.frames.tolist() == VideoFile(str(path)).times.frames.tolist()

@@ -26,7 +26,9 @@ def opened_container(path: str) -> Any:
     if not size:
         raise MediaFileError(f"{path} is empty: was it written or copied completely?")
     with named_errors(path):
-        return av.open(f"file:{path}", options=_OPTIONS, metadata_errors="replace")
+        # titles that are no UTF-8 are an error before version 19 by default
+        lenient = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
+        return av.open(f"file:{path}", options=_OPTIONS, **lenient)
 
 
 def first_video(container: Any, path: str) -> Any:
