@@ -14,10 +14,10 @@ LENGTHS = ("lengths", "length", "input_lengths", "seq_lens", "src_lengths")
 
 
 def lengths_in(batch: Any) -> tuple[int, list[int], str] | None:
-    """Returns the padded length of a batch, the length of each sample, and the field that tells them; None if none does.
+    """Returns the padded length of a batch, the length of each sample, and the field with them; None if there is none.
 
-    Read are tensors and arrays in the memory of the host: `attention_mask`, Stoker's masks (`ids_mask` beside `ids`, and
-    `Padded`), `mask`, and fields of lengths.
+    Read are tensors and arrays in the memory of the host: `attention_mask`, Stoker's masks (`ids_mask` beside `ids`,
+    and `Padded`), `mask`, and fields of lengths.
     """
     try:
         for part in _parts(batch):

@@ -39,7 +39,8 @@ def class_shares(epochs: Sequence[NotedEpoch]) -> dict[str, Any] | None:
         "samples": came,
         "classes": len(rows),
         "shares": shown,
-        "others": {"classes": len(others)} | {name: sum(row[name] for row in others) for name in ("dataset", "batches")},
+        "others": {"classes": len(others)}
+        | {name: sum(row[name] for row in others) for name in ("dataset", "batches")},
         "farthest": widest,
         "batch": batch_composition(known, [number / there for number in counts.values()]),
     }

@@ -3,7 +3,7 @@
 Two figures tell orders apart. The first is von Neumann's ratio of ranks (R. Bartels, "The Rank Version of von Neumann's
 Ratio Test for Randomness", Journal of the American Statistical Association 77, 1982): the squared distance of
 neighbours in the epoch, in ranks of their places in the dataset. Here it is the share of what a random order has, so 1
-is random and 0 is sorted. The other is Spearman's correlation of the position in the epoch and the place in the dataset.
+is random and 0 is sorted. The other is Spearman's correlation of position in the epoch and place in the dataset.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def figures(epoch: NotedEpoch) -> tuple[float | None, float, float]:
 def kind_of(epoch: NotedEpoch, ratio: float | None, correlation: float, deviation: float) -> str:
     """Returns the kind of an order.
 
-    "sequential", "reversed", "random"; "window" if the order of the dataset is kept at large and not at small, "runs" if
-    it is kept at small and not at large; "spread" if neighbours are farther apart than in a random order; "other".
+    "sequential", "reversed", "random"; "window" if the order of the dataset is kept at large and not at small, "runs"
+    if it is kept at small and not at large; "spread" if neighbours are farther apart than in a random order; "other".
     """
     positions = epoch.positions
     steps = np.diff(epoch.indices)[np.diff(positions) == 1]

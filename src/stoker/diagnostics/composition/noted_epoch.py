@@ -56,7 +56,7 @@ class NotedEpoch:
 
 
 def noted_epochs(records: Iterable[dict[str, Any]]) -> list[NotedEpoch]:
-    """Returns the epochs whose samples were noted, in order; those whose indices are no numbers only if they have lengths.
+    """Returns the epochs whose samples were noted, in order; without indices only those with lengths.
 
     Args:
         records: of one loader, or of several of the same line.

@@ -1,7 +1,7 @@
 """Hooks that note which samples the batches of an epoch hold, as torch's and Stoker's iterators have the indices.
 
-Noted are the first two epochs of each line that iterates, and of each setting there. torch's iterator asks for indices in `_next_index`, already
-while `iter(loader)` runs if it has workers; Stoker's plans steps.
+Noted are the first two epochs of each line that iterates, and of each setting there. torch's iterator asks for indices
+in `_next_index`, already while `iter(loader)` runs if it has workers; Stoker's plans steps.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class SampleColumn:
             return None
 
     def counts(self) -> tuple[dict[int, int], int] | None:
-        """Returns samples by value, the largest class first, and how many were counted; None if these are no classes."""
+        """Returns samples by value, the largest class first, and how many were counted; None if they are no classes."""
         every = -(-len(self) // COUNTED)
         found = self.take(list(range(0, len(self), every)))
         if not found:
@@ -143,10 +143,14 @@ def _is_column(values: Any, kinds: str) -> bool:
     if type(values) not in (list, tuple) and not (_root(values) == "stoker" and hasattr(values, "__getitem__")):
         return False
     some = [values[place] for place in range(0, len(values), -(-len(values) // LOOKED_AT) or 1)]
-    return bool(some) and all(
-        type(one) is int or (type(one) is float and "f" in kinds) or getattr(getattr(one, "dtype", None), "kind", "") in kinds
-        for one in some
-    )  # fmt: skip
+    return bool(some) and all(_kind_of(one) in kinds for one in some)
+
+
+def _kind_of(value: Any) -> str:
+    """Returns NumPy's letter for a kind of number; "?" for what is none."""
+    if type(value) in (int, float):
+        return "i" if type(value) is int else "f"
+    return str(value.dtype.kind) if _root(value) == "numpy" and hasattr(value, "dtype") else "?"
 
 
 def own(owner: Any, name: str) -> Any:
@@ -157,9 +161,9 @@ def own(owner: Any, name: str) -> Any:
         held = {}
     if name in held:
         return held[name]
-    for kind in type(owner).__mro__:
-        if name in vars(kind) and not hasattr(vars(kind)[name], "__get__"):  # no property
-            return vars(kind)[name]
+    of_class = next((vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind)), None)
+    if of_class is not None and not hasattr(of_class, "__get__"):  # no property
+        return of_class
     if _root(owner) not in ("torch", "torchvision", "torchdata", "stoker"):
         return None
     try:

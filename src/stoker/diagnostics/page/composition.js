@@ -41,7 +41,7 @@ function showOrders(one) {
     ? "Both epochs have the same order." : "The epochs have different orders.";
 }
 
-/* Appends a cell with bars to a row. */
+/* Appends a cell with bars to a row: a picture of the figures beside it. */
 function bars(row, shares, highest) {
   const cell = row.insertCell();
   cell.className = "shares";
@@ -72,7 +72,7 @@ function showClasses({ classes }) {
   if (others.classes) rows.push({ name: `${others.classes.toLocaleString()} other classes`, ...others });
   const table = element("classes-table"), highest = Math.max(...rows.flatMap((row) => [row.dataset, row.batches]));
   table.replaceChildren();
-  fill(table, ["class", "dataset", "batches", ""], rows.map((row) => [row.name, percent(row.dataset), percent(row.batches)]));
+  fill(table, ["class", "dataset", "batches"], rows.map((row) => [row.name, percent(row.dataset), percent(row.batches)]));
   [...table.tBodies[0].rows].forEach((row, place) => {
     bars(row, [[rows[place].dataset, "of-dataset"], [rows[place].batches, "of-batches"]], highest);
   });
@@ -88,7 +88,7 @@ function showLengths({ padding }) {
   if (padding.padding_measured !== null) rows.push(["these batches as the loop got them", padding.padding_measured]);
   const table = element("padding-table"), { edges, counts } = padding.histogram;
   table.replaceChildren();
-  fill(table, ["batches", "padding", ""], rows.map(([name, share]) => [name, percent(share)]));
+  fill(table, ["batches", "padding"], rows.map(([name, share]) => [name, percent(share)]));
   [...table.tBodies[0].rows].forEach((row, place) => bars(row, [[rows[place][1], "of-batches"]], 1));
   const highest = Math.max(...counts), box = element("histogram");
   box.replaceChildren(...counts.map((number, place) => {
