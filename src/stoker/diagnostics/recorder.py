@@ -5,8 +5,8 @@ The file holds lines of JSON. An object describes a loader (`{"loader": 0, ...}`
 (`{"epoch": 0, "loader": 0, "begun": ..., "ready": ...}`); a list is a span of time in which batches arrived:
 `[loader, epoch, asked, got, batches, waited, samples]`, where `batches` is 0 at the end of an epoch. Workers write
 `{"made": mark, "begun": ..., "seconds": ..., "cpu": ...}` for batches that they have made, where the mark is that of
-the epoch that started them, and the training process `{"loader": 0, "bytes": ...}` for some batches, and the notes of `composition`. Times are
-seconds of `time.perf_counter()`, which on Linux is one clock for all processes.
+the epoch that started them, and the training process `{"loader": 0, "bytes": ...}` for some batches, and the notes of
+`composition`. Times are seconds of `time.perf_counter()`, which on Linux is one clock for all processes.
 """
 
 from __future__ import annotations

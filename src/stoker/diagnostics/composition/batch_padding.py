@@ -53,7 +53,7 @@ def _of_fields(fields: Mapping[Any, Any]) -> tuple[int, list[int], str] | None:
         if array is None or not array.size:
             continue
         lengths = array.tolist()
-        shapes = [getattr(value, "shape", ()) for value in fields.values()]
+        shapes: list[Any] = [getattr(value, "shape", ()) for value in fields.values()]
         wide = [int(shape[1]) for shape in shapes if len(shape) > 1 and shape[0] == len(lengths)]
         if wide and max(lengths) <= wide[0]:
             return wide[0], lengths, name

@@ -26,7 +26,7 @@ def class_shares(epochs: Sequence[NotedEpoch]) -> dict[str, Any] | None:
         assert epoch.labels is not None
         drawn.update(epoch.labels.tolist())
     there, came = sum(counts.values()), sum(drawn.values())
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": _name(label, about["names"]), "dataset": counts[label] / there, "batches": drawn[label] / came}
         for label in sorted({*counts, *drawn}, key=lambda label: (-counts[label], label))
     ]

@@ -107,7 +107,7 @@ def sentence(order: dict[str, Any]) -> str:
     if order["neighbours"] is not None:
         parts.append(
             f"Distance of neighbours (ratio of ranks): {order['neighbours']:.2f} of that of a random order. "
-            f"Correlation of position and index: {order['correlation']:.2f}."
+            f"Correlation of position and index: {round(order['correlation'], 2) + 0.0:.2f}."
         )
     which = "" if order["noted_every"] == 1 else f" that were noted (one batch of {order['noted_every']})"
     if order["repeated"]:

@@ -106,8 +106,8 @@ def length_of(loader: Any) -> int | None:
             return len(dataset)
         except Exception:
             return None
-    indices = own(dataset, "indices") if _is_subset(dataset) else None
-    return len(indices) if type(indices) in (list, range) else None
+    indices: Any = own(dataset, "indices") if _is_subset(dataset) else None
+    return len(indices) if isinstance(indices, list | range) else None
 
 
 def _of_dataset(dataset: Any, names: tuple[str, ...], kinds: str) -> SampleColumn | None:

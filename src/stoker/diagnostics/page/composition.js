@@ -63,7 +63,7 @@ function showClasses({ classes }) {
     parts.push(`A batch of ${batch.size} has ${count(mean)} of them on average (${few} to ${many}); drawn at random from the dataset it would have ${count(batch.classes_at_random)}.`);
     parts.push(`The most frequent class of a batch has ${percent(most)} of it on average.`);
   }
-  if (Math.abs(farthest.batches - farthest.dataset) > 0.001) {
+  if (Math.abs(farthest.batches - farthest.dataset) > 0.01) {
     parts.push(`Most changed is ${farthest.name}: ${percent(farthest.dataset)} of the dataset, ${percent(farthest.batches)} of the batches.`);
   }
   if (classes.labels_counted < classes.labels) parts.push(`Of ${classes.labels.toLocaleString()} labels of the dataset ${classes.labels_counted.toLocaleString()} were counted.`);
