@@ -2,9 +2,9 @@
 
 torch's loader without workers, with two sizes of batch: 64 integers, about the least that a batch can cost, and 32 rows
 of 40 kB. *Alone* is the loop as it is; *measured* has all hooks of `stoker run --report` in it, those of the making of
-batches and of the samples in them too, and its recorder, which writes to a folder. Counted are the CPU time of the process and the time of the loop, for
-each batch. What `stoker run` itself does meanwhile (a look at /proc four times in a second) is bounded there, at 1 % of
-a CPU.
+batches and of the samples in them too, and its recorder, which writes to a folder. Counted are the CPU time of the
+process and the time of the loop, for each batch. What `stoker run` itself does meanwhile (a look at /proc four times in
+a second) is bounded there, at 1 % of a CPU.
 """
 
 from __future__ import annotations

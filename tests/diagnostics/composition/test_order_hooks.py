@@ -142,6 +142,8 @@ def test_epochs_that_are_left_are_noted_apart(kind: Any, measured: Measured) -> 
 @LOADERS
 def test_streams_and_keys_have_no_order(kind: Any, workers: int, measured: Measured) -> None:
     class Stream(data.IterableDataset):  # type: ignore[misc]
+        shards_itself = True
+
         def __iter__(self) -> Iterator[int]:
             worker = data.get_worker_info()
             return iter(range(8) if worker is None else range(worker.id, 8, worker.num_workers))
