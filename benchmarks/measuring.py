@@ -1,10 +1,10 @@
 """What does it cost a training loop to be measured by `stoker run`?
 
 torch's loader without workers, with two sizes of batch: 64 integers, about the least that a batch can cost, and 32 rows
-of 40 kB. *Alone* is the loop as it is; *measured* has all hooks of `stoker run` in it, those of the making of batches
-too, and its recorder, which writes to a folder. Counted are the CPU time of the process and the time of the loop, for
-each batch. What `stoker run` itself does meanwhile (a look at /proc four times in a second) is bounded there, at 1 % of
-a CPU.
+of 40 kB. *Alone* is the loop as it is; *measured* has all hooks of `stoker run --report` in it, those of the making of
+batches and of the samples in them too, and its recorder, which writes to a folder. Counted are the CPU time of the
+process and the time of the loop, for each batch. What `stoker run` itself does meanwhile (a look at /proc four times in
+a second) is bounded there, at 1 % of a CPU.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def measure(rival: str, rows: int, seconds: float) -> Figures:
     import torch
     from torch.utils.data import DataLoader
 
+    from stoker.diagnostics.composition.order_hooks import OrderHooks
     from stoker.diagnostics.loader_hooks import LoaderHooks
     from stoker.diagnostics.recorder import Recorder
     from stoker.diagnostics.workers.worker_hooks import WorkerHooks
@@ -44,7 +45,7 @@ def measure(rival: str, rows: int, seconds: float) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         if rival == "measured":
             recorder = Recorder(folder)
-            LoaderHooks(recorder, detailed=True).measure("torch.utils.data.dataloader")
+            LoaderHooks(recorder, detailed=True, order=OrderHooks(recorder)).measure("torch.utils.data.dataloader")
             WorkerHooks(recorder).measure("torch.utils.data._utils.fetch")
         for _ in loader:
             pass

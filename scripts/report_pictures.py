@@ -23,15 +23,17 @@ WIDTH = 900
 
 
 def main(folder: Path) -> None:
-    program, cure, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    program, cure, *others = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     with tempfile.TemporaryDirectory() as work:
-        script, before, after, both = (
-            Path(work, name) for name in ("train.py", "before.html", "after.html", "both.html")
+        script, before, after, both, samples = (
+            Path(work, name) for name in ("train.py", "before.html", "after.html", "both.html", "samples.html")
         )
         script.write_text(program, encoding="utf-8")
         stoker("run", "--report", before.name, script.name, inside=work)
         script.write_text(program.partition("if __name__")[0] + cure, encoding="utf-8")
         stoker("run", "--report", after.name, script.name, inside=work)
+        script.write_text(next(one for one in others if "WeightedRandomSampler" in one), encoding="utf-8")
+        stoker("run", "--report", samples.name, script.name, inside=work)
         stoker("compare", before.name, after.name, "--report", both.name, inside=work)
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -44,9 +46,17 @@ def main(folder: Path) -> None:
                 tab.wait_for_timeout(500)  # the charts are drawn
                 height = tab.get_by_text(until, exact=True).first.bounding_box()["y"] - 8
                 picture = tab.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
-                small = Image.open(io.BytesIO(picture)).convert("RGB").quantize(64, dither=Image.Dither.NONE)
-                small.save(folder / name, optimize=True)
+                save(picture, folder / name)
+            tab = browser.new_page(viewport={"width": WIDTH, "height": 800}, color_scheme="light")
+            tab.goto(samples.as_uri())
+            tab.wait_for_timeout(500)
+            save(tab.locator("#composition").screenshot(), folder / "samples.png")
             browser.close()
+
+
+def save(picture: bytes, path: Path) -> None:
+    small = Image.open(io.BytesIO(picture)).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
 
 
 def stoker(*arguments: str, inside: str) -> None:

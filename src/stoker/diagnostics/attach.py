@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from stoker.diagnostics.composition.order_hooks import OrderHooks
 from stoker.diagnostics.loader_hooks import MEASURED, LoaderHooks
 from stoker.diagnostics.recorder import Recorder
 from stoker.diagnostics.workers.worker_hooks import MADE, WorkerHooks
@@ -34,6 +35,9 @@ LIMIT = "STOKER_RUN_LIMIT"
 DETAILED = "STOKER_RUN_DETAILED"
 """The variable that is set if workers, and the bytes of batches, are measured too."""
 
+COMPOSITION = "STOKER_RUN_COMPOSITION"
+"""The variable that is set if the samples of batches are noted too, for the report."""
+
 OVERRIDE = "STOKER_RUN_OVERRIDE"
 """The variable with an `Override` as text, for the loaders of the program."""
 
@@ -48,7 +52,8 @@ def attach() -> None:
         return
     recorder = _recorder(folder, os.environ.get(LIMIT))
     detailed = bool(os.environ.get(DETAILED))
-    hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)), detailed)
+    order = OrderHooks(recorder) if os.environ.get(COMPOSITION) else None
+    hooks = LoaderHooks(recorder, _override(os.environ.get(OVERRIDE)), detailed, order)
     atexit.register(recorder.flush)
     _recorders.append(recorder)
     if os.environ.get(PROFILE):

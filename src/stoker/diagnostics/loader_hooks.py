@@ -13,10 +13,13 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
 from stoker.diagnostics.workers.worker_hooks import starting
+
+if TYPE_CHECKING:
+    from stoker.diagnostics.composition.order_hooks import OrderHooks
 
 MEASURED = {
     "torch.utils.data.dataloader": (("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"), "DataLoader"),
@@ -38,14 +41,20 @@ class LoaderHooks:
         recorder: is given what the loaders do.
         prepare: called with a loader, and with the line that iterates, before an epoch begins.
         detailed: whether the workers of the loaders are measured too, and the bytes of batches.
+        order: notes which samples the batches hold; None for no notes.
     """
 
     def __init__(
-        self, recorder: Recorder, prepare: Callable[[Any, str], None] | None = None, detailed: bool = False
+        self,
+        recorder: Recorder,
+        prepare: Callable[[Any, str], None] | None = None,
+        detailed: bool = False,
+        order: OrderHooks | None = None,
     ) -> None:
         self._recorder = recorder
         self._detailed = detailed
         self._prepare = prepare
+        self._order = order
         self._depth = 0  # of `iter()` calls that are measured: a loader may be made of another one
         self._replaced: list[tuple[type, str, Any]] = []
 
@@ -54,6 +63,8 @@ class LoaderHooks:
         (home, iterators, method), loaders = MEASURED[module]
         self._replace(getattr(sys.modules[module], loaders), "__iter__", self._measured_iter)
         self._replace(getattr(sys.modules[home], iterators), method, self._measured_next)
+        for kind, name, wrapper in () if self._order is None else self._order.of(module, MARK):
+            self._replace(kind, name, wrapper)
 
     def undo(self) -> None:
         """Puts the classes' own methods back, unless another has replaced them since. Idempotent."""
@@ -74,21 +85,27 @@ class LoaderHooks:
         def measured_iter(self_: Any) -> Any:
             if self._depth:
                 return original(self_)
+            site, order = _site(), self._order
             if self._prepare is not None:
-                self._prepare(self_, _site())
+                self._prepare(self_, site)
             mark = self._recorder.new_mark() if self._detailed else None
             begun = time.perf_counter()
             self._depth += 1
             try:
-                with contextlib.nullcontext() if mark is None else starting(mark):
+                with (
+                    contextlib.nullcontext() if mark is None else starting(mark),
+                    contextlib.nullcontext() if order is None else order.beginning(self_, site) as early,
+                ):
                     iterator = original(self_)
             finally:
                 self._depth -= 1
             if hasattr(iterator, "__dict__"):
                 ready = time.perf_counter()
                 engine = "stoker" if type(iterator).__module__.startswith("stoker.") else "torch"
-                record = self._recorder.begin(self_, _site(), begun, ready, engine, mark)
+                record = self._recorder.begin(self_, site, begun, ready, engine, mark)
                 vars(iterator)[MARK] = record
+                if order is not None:
+                    order.begun(early, self_, iterator, record)
             return iterator
 
         return measured_iter
@@ -132,6 +149,8 @@ class LoaderHooks:
                 recorder.batch(record, asked, got, samples)
             if record.sized < SIZED and record.mark is not None:
                 recorder.size(record, bytes_in(batch))
+            if record.notes is not None:
+                record.notes.received(batch)
             return batch
 
         return measured_next

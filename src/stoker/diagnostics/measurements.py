@@ -57,6 +57,7 @@ class MeasuredLoader:
         made: how many loaders there were.
         works: batches made, of each epoch that started workers a list. Of many, a part.
         sizes: bytes of some batches.
+        noted: notes of the samples of some epochs, as they were written.
     """
 
     about: dict[str, Any]
@@ -64,6 +65,7 @@ class MeasuredLoader:
     made: int = 1
     works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    noted: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def restarts(self) -> bool:
@@ -260,6 +262,8 @@ class Measurements:
             self._works.setdefault(record["made"], []).append(work)
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
+        elif "noted" in record:
+            self._loaders[file, record["loader"]].noted.append(record)
         elif "epoch" in record:
             spans = EpochSpans(record["begun"], record["ready"])
             self._epochs[file, record["loader"], record["epoch"]] = spans

@@ -5,8 +5,8 @@ The file holds lines of JSON. An object describes a loader (`{"loader": 0, ...}`
 (`{"epoch": 0, "loader": 0, "begun": ..., "ready": ...}`); a list is a span of time in which batches arrived:
 `[loader, epoch, asked, got, batches, waited, samples]`, where `batches` is 0 at the end of an epoch. Workers write
 `{"made": mark, "begun": ..., "seconds": ..., "cpu": ...}` for batches that they have made, where the mark is that of
-the epoch that started them, and the training process `{"loader": 0, "bytes": ...}` for some batches. Times are seconds
-of `time.perf_counter()`, which on Linux is one clock for all processes.
+the epoch that started them, and the training process `{"loader": 0, "bytes": ...}` for some batches, and the notes of
+`composition`. Times are seconds of `time.perf_counter()`, which on Linux is one clock for all processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import os
 import sys
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker.diagnostics.composition.epoch_notes import EpochNotes
 
 FLUSH = 0.25
 """Seconds between writes. A process that is killed loses the records of that time."""
@@ -49,15 +52,17 @@ class EpochRecord:
 
     Attributes:
         counted: the class of its latest batch, or of that batch's first field, if `shape[0]` tells the samples.
+        notes: of its samples; None if they are not noted.
     """
 
-    __slots__ = ("counted", "epoch", "loader", "mark", "single", "sized")
+    __slots__ = ("counted", "epoch", "loader", "mark", "notes", "single", "sized")
 
     def __init__(self, loader: int, epoch: int, single: bool, mark: str | None = None) -> None:
         self.loader = loader
         self.mark = mark
         self.sized = 0
         self.counted: Any = None
+        self.notes: EpochNotes | None = None
         self.epoch = epoch
         self.single = single  # one sample in each batch, because batch_size is None
 
@@ -71,6 +76,7 @@ class Recorder:
     Attributes:
         mark: of the epoch whose next batch is asked for in this process; None between batches.
         open: the latest span, of an epoch under way, to which quick batches are added; None if it is closed.
+        noted: notes of the samples of epochs, which are written with the records.
     """
 
     def __init__(self, folder: str) -> None:
@@ -93,6 +99,7 @@ class Recorder:
         self.mark: str | None = None
         self._marks = 0
         self._works: dict[str, list[int]] = {}
+        self.noted: list[EpochNotes] = []
 
     def new_mark(self) -> str:
         """Returns a mark for an epoch that is about to begin, unlike all others of the program."""
@@ -130,6 +137,8 @@ class Recorder:
         """Records the end of an epoch."""
         self.open = None
         self._lines.append([record.loader, record.epoch, asked, got, 0, got - asked, 0])
+        if record.notes is not None:
+            record.notes.is_done = True
         self.flush(got)
 
     def is_due(self, mark: str) -> bool:
@@ -155,6 +164,9 @@ class Recorder:
     def flush(self, now: float | None = None) -> None:
         """Writes all records. An error of the file system ends the recording, with one line on standard error."""
         self._flushed = time.perf_counter() if now is None else now
+        if self.noted:
+            self._lines += [line for notes in self.noted for line in notes.lines()]
+            self.noted = [notes for notes in self.noted if not notes.is_done]
         lines, self._lines, self.open = self._lines, [], None
         if self._is_off or not lines:
             return

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker._machine.gpu_activity import used_gpus
+from stoker.diagnostics.composition.composition import pictures
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.page.report_file import VERSION
@@ -45,7 +46,7 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
         OSError: the file cannot be written.
     """
     data = {"report": VERSION, "program": title, **page_data(known, engine)}
-    write_page(path, "page", "stoker run", "Loaders", title, data, ("what_if_model", "page", "what_if"))
+    write_page(path, "page", "stoker run", "Loaders", title, data, ("what_if_model", "page", "what_if", "composition"))
 
 
 def page_data(known: Measurements, engine: str) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def page_data(known: Measurements, engine: str) -> dict[str, Any]:
         "gpu_curves": gpu_curves(known),
         "stages": [row for loader in loaders for row in stages(loader)],
         "longest": longest(loaders, known.begun),
+        "pictures": pictures([loader.noted for loader in loaders]),
         "what_if": [what_if(loader, known.samples, whole["cpus"]) for loader in loaders],
     }
 

@@ -47,6 +47,7 @@ class ScriptRun:
         command: the program and its arguments.
         engine: "torch" measures the loaders as they are, "stoker" puts Stoker's engine in their place.
         stdout: its standard output; None for this process's.
+        composition: whether the samples of batches are noted: their order, classes and lengths.
 
     Attributes:
         measurements: what is known so far.
@@ -57,10 +58,12 @@ class ScriptRun:
         command: Sequence[str],
         engine: Literal["torch", "stoker"] = "torch",
         stdout: IO[Any] | int | None = None,
+        composition: bool = False,
     ) -> None:
         self._command = list(command)
         self._engine = engine
         self._stdout = stdout
+        self._composition = composition
         self.measurements = Measurements()
 
     def run(self, watch: Callable[[Measurements], None] | None = None) -> int:
@@ -113,6 +116,7 @@ class ScriptRun:
             attach.FOLDER: folder,
             attach.ENGINE: self._engine,
             attach.DETAILED: "1",
+            attach.COMPOSITION: "1" if self._composition else "",
         }
 
 

@@ -64,7 +64,8 @@ def run(
     check_engine(engine)
     check_output(report, "--report", "HTML", words[1])
     check_output(trace, "--trace", "JSON", words[1])
-    script = ScriptRun(words, engine, sys.stderr.fileno() if as_json else None)
+    stdout = sys.stderr.fileno() if as_json else None
+    script = ScriptRun(words, engine, stdout, composition=as_json or report is not None)
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line:
         code = script.run(lambda known: line.show(live(known)))
     known = script.measurements

@@ -1,0 +1,170 @@
+"""Hooks that note which samples the batches of an epoch hold, as torch's and Stoker's iterators have the indices.
+
+Noted are the first two epochs of each line that iterates, and of each setting there. torch's iterator asks for indices
+in `_next_index`, already while `iter(loader)` runs if it has workers; Stoker's plans steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stoker.diagnostics.composition.epoch_notes import EpochNotes
+from stoker.diagnostics.composition.sample_column import class_names_of, labels_of, length_of, lengths_of, own
+from stoker.diagnostics.recorder import EpochRecord, Recorder
+
+EPOCHS = 2
+"""Epochs that are noted, of all loaders of a line with the same settings together."""
+
+KINDS = 40
+"""Such kinds of loaders that are noted in a process."""
+
+_INDICES = {
+    "torch.utils.data.dataloader": ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "_next_index"),
+    "stoker.loader.dataloader": ("stoker.loader.iterator", "LoaderIterator", "_begin"),
+}
+"""By the module of a class of loaders: its class of iterators, with the method from which indices are known."""
+
+Early = dict[int, EpochNotes]
+"""By the identity of an iterator, the notes of indices that it asked for before its epoch had a number."""
+
+
+class OrderHooks:
+    """The hooks of this process.
+
+    Args:
+        recorder: writes the notes.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._noted: dict[tuple[Any, ...], int] = {}
+        self._early: Early | None = None
+        self._loader: Any = None
+
+    def of(self, module: str, mark: str) -> Iterator[tuple[type, str, Callable[[Any], Any]]]:
+        """Yields the class, the method, and the wrapper to replace it by, for a module of loaders.
+
+        Args:
+            module: that is imported.
+            mark: the attribute of an iterator that holds its `EpochRecord`.
+        """
+        home, iterators, method = _INDICES[module]
+        kind = getattr(sys.modules.get(home), iterators, None)
+        if kind is not None and method in vars(kind):
+            make = self._noted_index if method == "_next_index" else self._noted_begin
+            yield kind, method, functools.partial(make, mark=mark)
+
+    @contextlib.contextmanager
+    def beginning(self, loader: Any, site: str) -> Iterator[Early | None]:
+        """Keeps the indices that an iterator asks for while it is made; None if the epoch is not to be noted."""
+        key = _kind(loader, site)
+        if self._noted.get(key, 0) >= EPOCHS or (key not in self._noted and len(self._noted) >= KINDS):
+            yield None
+            return
+        self._noted[key] = self._noted.get(key, 0) + 1
+        self._early, self._loader = {}, loader
+        try:
+            yield self._early
+        finally:
+            self._early = self._loader = None
+
+    def begun(self, early: Early | None, loader: Any, iterator: Any, record: EpochRecord) -> None:
+        """Begins the notes of an epoch that has a number now."""
+        if early is None:
+            return
+        notes = record.notes = early.get(id(iterator)) or self._new(loader)
+        notes.name(record.loader, record.epoch)
+        self._recorder.noted.append(notes)
+
+    def _new(self, loader: Any) -> EpochNotes:
+        return EpochNotes(functools.partial(_columns, loader))
+
+    def _noted_index(self, original: Callable[[Any], Any], mark: str) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def noted_index(self_: Any) -> Any:
+            if self._early is not None:
+                if (notes := self._early.get(id(self_))) is None:
+                    notes = self._early[id(self_)] = self._new(self._loader)
+            else:
+                record: EpochRecord | None = self_.__dict__.get(mark)
+                if record is None or record.notes is None:
+                    return original(self_)
+                notes = record.notes
+            try:
+                indices = original(self_)
+            except StopIteration:
+                notes.over()
+                raise
+            notes.asked(indices)
+            return indices
+
+        return noted_index
+
+    def _noted_begin(self, original: Callable[..., Any], mark: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def noted_begin(self_: Any, *args: Any) -> Any:
+            begun = original(self_, *args)
+            record: EpochRecord | None = vars(self_).get(mark)
+            if record is not None and record.notes is not None and not self_._options.is_stream:
+                _follow(self_._epoch.plan, self_._epoch.place.ahead, record.notes)
+            return begun
+
+        return noted_begin
+
+
+def _kind(loader: Any, site: str) -> tuple[Any, ...]:
+    """Returns what tells loaders apart: the line that iterates, and settings."""
+    settings = [own(loader, name) for name in ("batch_size", "num_workers")]
+    return site, type(own(loader, "dataset")).__name__, *(value for value in settings if isinstance(value, int))
+
+
+def _columns(loader: Any) -> tuple[dict[str, Any], Any, Any]:
+    """Returns what is known of a loader's dataset, and the labels and the lengths of its samples."""
+    labels, lengths = labels_of(loader), lengths_of(loader)
+    about: dict[str, Any] = {"length": length_of(loader)}
+    if labels is not None and (counts := labels.counts()) is not None:
+        about["labels"] = {"source": labels.source, "of": len(labels), "counted": counts[1]}
+        about["labels"] |= {"counts": list(counts[0].items()), "names": class_names_of(loader)}
+    else:
+        labels = None
+    if lengths is not None:
+        about["lengths"] = lengths.source
+    return about, labels, lengths
+
+
+def _follow(plan: Any, ahead: Any, notes: EpochNotes) -> None:
+    """Notes the steps of a plan of Stoker's as they are taken, but those of batches that are not delivered."""
+    planned_next = plan.next
+
+    def noted_next() -> Any:
+        step = planned_next()
+        if step is None:
+            notes.over()
+        elif step.number not in ahead:
+            notes.asked(step.indices)
+        return step
+
+    plan.next = noted_next
+    if not hasattr(plan, "upcoming"):
+        return
+    planned_upcoming, planned_advance = plan.upcoming, plan.advance
+    latest: Any = None
+
+    def noted_upcoming() -> Any:
+        nonlocal latest
+        indices = planned_upcoming()
+        if indices is None:
+            notes.over()
+        else:
+            latest = list(indices)
+        return indices
+
+    def noted_advance() -> Any:
+        notes.asked(latest)
+        return planned_advance()
+
+    plan.upcoming, plan.advance = noted_upcoming, noted_advance
