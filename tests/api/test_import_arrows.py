@@ -65,7 +65,12 @@ ARROWS: dict[str, set[str]] = {
     # what users see
     "__init__": GROUND | DATA_SIDE | EPOCH_SIDE | {"_freeze", "loader", "images", "sources", "integrations", "packing"},
     # measurements of loaders, and the command line, which nothing imports
-    "diagnostics": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader", "__init__", "sources", "images"},
+    "diagnostics": GROUND
+    | DATA_SIDE
+    | ENGINE_SIDE
+    | EPOCH_SIDE
+    | {"loader", "__init__"}
+    | {"sources", "images", "integrations"},
     "cli": GROUND | EPOCH_SIDE | {"datasets", "sources", "loader", "packing", "diagnostics", "__init__"},
     "__main__": {"cli"},
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, Literal
 
 import pytest
 
 import stoker
 from stoker._worker_info import current
+from stoker.diagnostics.script_run import ScriptRun, command_of
 
 torch = pytest.importorskip("torch")
 torchdata = pytest.importorskip("torchdata.stateful_dataloader")
@@ -102,3 +105,24 @@ def test_early_iterator_ends_with_its_loader(persistent: bool) -> None:
         assert is_whole(loader)
         loader._iterator = None
         made(num_workers=2, persistent_workers=persistent).state_dict()
+
+
+LOOP = """
+    for workers in (0, 2):
+        loader = StatefulDataLoader(range(200), batch_size=10, num_workers=workers, persistent_workers=workers > 0)
+        for _ in range(2):
+            assert sum(map(len, loader)) == 200
+    """
+
+
+@pytest.mark.parametrize("before", ["", "import torch.utils.data; list(torch.utils.data.DataLoader([1]))"])
+@pytest.mark.parametrize("engine", ["torch", "stoker"])
+def test_stoker_run_measures(engine: Literal["torch", "stoker"], before: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    imports = f"{before}\nfrom torchdata.stateful_dataloader import StatefulDataLoader"
+    script.write_text(f"{imports}\n{dedent(LOOP)}")
+    run = ScriptRun(command_of(str(script), None, []), engine)
+    assert run.run() == 0
+    loaders = [one for one in run.measurements.loaders if one.about["batch_size"] == 10]
+    assert [one.summary().samples for one in loaders] == [400, 400]
+    assert {one.about["engine"] for one in loaders} == {engine}

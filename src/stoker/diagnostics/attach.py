@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker.diagnostics.composition.order_hooks import OrderHooks
-from stoker.diagnostics.loader_hooks import MEASURED, LoaderHooks
+from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
 from stoker.diagnostics.recorder import Recorder
 from stoker.diagnostics.workers.worker_hooks import MADE, WorkerHooks
 
@@ -63,6 +63,7 @@ def attach() -> None:
     }
     if os.environ.get(ENGINE) == "stoker":
         actions["torch.utils.data.dataloader"] = functools.partial(_install_at_first_loader, hooks)
+        actions[TORCHDATA] = functools.partial(_measure_if_installed, hooks)
     if detailed:
         in_workers = WorkerHooks(recorder)
         actions |= {name: functools.partial(_measure_workers, in_workers, name) for name in MADE}
@@ -115,29 +116,26 @@ def _measure(hooks: LoaderHooks, name: str, module: ModuleType) -> None:
     hooks.measure(name)
 
 
+def _measure_if_installed(hooks: LoaderHooks, module: ModuleType) -> None:
+    if hooks.measures("torch.utils.data.dataloader"):
+        hooks.measure(TORCHDATA)
+
+
 def _measure_workers(hooks: WorkerHooks, name: str, module: ModuleType) -> None:
     hooks.measure(name)
 
 
 def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:
-    """Makes torch's `DataLoader` install Stoker's engine when the first one is made: torch is complete by then."""
-    kind: Any = vars(module)["DataLoader"]
-    original = kind.__init__
+    """Makes torch's module install Stoker's engine when the first loader is made: torch is complete by then."""
+    from stoker.integrations._install.first_loader import at_first_loader
 
-    waits = True
+    def install() -> None:
+        sys.modules["stoker"].install()
+        hooks.measure(module.__name__)
+        if hasattr(sys.modules.get(TORCHDATA), "StatefulDataLoader"):  # else in the middle of its import
+            hooks.measure(TORCHDATA)
 
-    @functools.wraps(original)
-    def first(self: Any, *args: Any, **kwargs: Any) -> None:
-        nonlocal waits
-        if waits:
-            waits = False
-            if kind.__init__ is first:  # else wrapped, as Lightning does for the time of a call
-                kind.__init__ = original
-            sys.modules["stoker"].install()
-            hooks.measure("torch.utils.data.dataloader")
-        original(self, *args, **kwargs)
-
-    kind.__init__ = first
+    at_first_loader(module, install)
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

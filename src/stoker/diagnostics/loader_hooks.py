@@ -21,10 +21,14 @@ from stoker.diagnostics.workers.worker_hooks import starting
 if TYPE_CHECKING:
     from stoker.diagnostics.composition.order_hooks import OrderHooks
 
+TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
+
 MEASURED = {
     "torch.utils.data.dataloader": (("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"), "DataLoader"),
     # not __next__: the iterator recognises its own frame by the code of that
     "stoker.loader.dataloader": (("stoker.loader.iterator", "LoaderIterator", "_next"), "DataLoader"),
+    # has an __iter__ of its own; its iterators are derived from torch's
+    TORCHDATA: (("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"), "StatefulDataLoader"),
 }
 """By the module of a class of loaders: its class of iterators, with the method that returns a batch, and its name."""
 
@@ -57,14 +61,20 @@ class LoaderHooks:
         self._order = order
         self._depth = 0  # of `iter()` calls that are measured: a loader may be made of another one
         self._replaced: list[tuple[type, str, Any]] = []
+        self._modules: set[str] = set()
 
     def measure(self, module: str) -> None:
         """Measures the loaders of an imported module of `MEASURED`. Idempotent."""
+        self._modules.add(module)
         (home, iterators, method), loaders = MEASURED[module]
         self._replace(getattr(sys.modules[module], loaders), "__iter__", self._measured_iter)
         self._replace(getattr(sys.modules[home], iterators), method, self._measured_next)
         for kind, name, wrapper in () if self._order is None else self._order.of(module, MARK):
             self._replace(kind, name, wrapper)
+
+    def measures(self, module: str) -> bool:
+        """Returns whether the loaders of a module are measured."""
+        return module in self._modules
 
     def undo(self) -> None:
         """Puts the classes' own methods back, unless another has replaced them since. Idempotent."""
@@ -72,6 +82,7 @@ class LoaderHooks:
             if getattr(vars(kind).get(name), "__wrapped__", None) is original:
                 setattr(kind, name, original)
         self._replaced.clear()
+        self._modules.clear()
 
     def _replace(self, kind: type, name: str, wrapper: Callable[[Any], Any]) -> None:
         original = vars(kind)[name]

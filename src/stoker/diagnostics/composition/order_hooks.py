@@ -52,6 +52,8 @@ class OrderHooks:
             module: that is imported.
             mark: the attribute of an iterator that holds its `EpochRecord`.
         """
+        if module not in _INDICES:  # its iterators are derived from those of another
+            return
         home, iterators, method = _INDICES[module]
         kind = getattr(sys.modules.get(home), iterators, None)
         if kind is not None and method in vars(kind):

@@ -9,22 +9,17 @@ import functools
 import json
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from stoker import errors
 
 
 def wait() -> None:
-    """Waits for the first loader: of torch's class, of torchdata's, or an iterator that is called by hand."""
+    """Waits for the first loader, and installs what the environment says."""
     import torch.utils.data.dataloader as torchs
 
-    from stoker.integrations._install.changes import ORIGINAL, Changes, subclass_hook
-
-    loaders, iterators, changes = torchs.DataLoader, torchs._MultiProcessingDataLoaderIter, Changes()
-    init, before = loaders.__init__, subclass_hook(loaders)
-
-    def now() -> None:
-        changes.undo()
+    def install() -> None:
         from stoker.integrations._install.apply import apply
         from stoker.integrations._install.children import VARIABLE
         from stoker.integrations._install.current import CURRENT, Settings
@@ -34,6 +29,29 @@ def wait() -> None:
                 apply(Settings(**json.loads(told)))
             except (errors.InstallError, errors.FrameworkVersionError) as error:
                 warnings.warn(f"stoker is not installed in this child: {error}", errors.StokerWarning, stacklevel=3)
+
+    at_first_loader(torchs, install)
+
+
+def at_first_loader(torchs: Any, action: Callable[[], None]) -> None:
+    """Calls an action, once, before the first loader: of torch's class, of torchdata's, or an iterator made by hand.
+
+    Args:
+        torchs: the module of torch's `DataLoader`.
+        action: called while the loader, its class, or its iterator is being made.
+    """
+    from stoker.integrations._install.changes import ORIGINAL, Changes, subclass_hook
+
+    loaders, iterators, changes = torchs.DataLoader, torchs._MultiProcessingDataLoaderIter, Changes()
+    init, before = loaders.__init__, subclass_hook(loaders)
+    waits = True
+
+    def now() -> None:
+        nonlocal waits
+        if waits:
+            waits = False
+            changes.undo()  # but for what another has wrapped since, as Lightning does for the time of a call
+            action()
 
     @functools.wraps(init)
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
