@@ -76,16 +76,16 @@ def cases(options: argparse.Namespace) -> list[Case]:
     log = folder.parent / "sizes.log"
     log.write_bytes(b"")
     how = {"folder": str(folder), "count": count, "port": object_storage.served(options, folder, log)}
-    how["log"] = str(log) if options.nginx else ""
+    how |= {"log": str(log) if options.nginx else "", "memory": "no" if options.quick else "too"}
     shuffles = OURS if options.quick else OURS | {rival: shuffle for rival, (shuffle, _) in OTHERS.items()}
     runs = {f"{rival}: {shuffle}": {"rival": rival, **how} for rival, shuffle in shuffles.items()}
     goals = [Goal(RATE, against=name, at_least=1) for name in runs if not name.startswith("stoker")]
     return [Case("a shuffled epoch over S3", runs, goals)]
 
 
-def measure(rival: str, folder: str, count: int, port: int, log: str, is_look: bool = False) -> Figures:
-    """The figures of a rival; if this is the look, its memory alone."""
-    again = {"rival": rival, "folder": folder, "count": count, "port": port, "log": log, "is_look": True}
+def measure(rival: str, folder: str, count: int, port: int, log: str, memory: str) -> Figures:
+    """The figures of a rival: with memory, found by another process ("too"), without it ("no"), or that ("only")."""
+    again = {"rival": rival, "folder": folder, "count": count, "port": port, "log": log, "memory": "only"}
     endpoint = f"http://127.0.0.1:{port}"
     home = Path(tempfile.mkdtemp(dir=Path(folder).parent))
     os.environ |= {"AWS_ENDPOINT_URL": endpoint, "S3_ENDPOINT_URL": endpoint, "XDG_CACHE_HOME": str(home), **KEYS}
@@ -93,13 +93,15 @@ def measure(rival: str, folder: str, count: int, port: int, log: str, is_look: b
         importlib.import_module(OTHERS[rival][1] if rival in OTHERS else "stoker")
         importlib.import_module("torch.utils.data")
         make = functools.partial(loader_of, rival, Path(folder), count, endpoint, home)
-        if is_look:
+        if memory == "only":
             return {MEMORY: peak(make, count)}
         figures = timed(make, count, Path(log) if log else None, home)
     except ImportError:
         return dict.fromkeys(FIGURES, rivals.NOT_INSTALLED)
     finally:
-        shutil.rmtree(home)
+        shutil.rmtree(home, ignore_errors=True)
+    if memory == "no":
+        return figures
     look = [sys.executable, sys.argv[0], "--measure", json.dumps(again)]
     told = subprocess.run(look, stdout=subprocess.PIPE, text=True, check=True).stdout
     figures |= json.loads(told.splitlines()[-1])
