@@ -99,7 +99,7 @@ def served(options: argparse.Namespace, folder: Path, log: Path | None = None) -
 
 
 NGINX = """
-daemon off; worker_processes 1; pid {place}/pid;
+daemon off; user root; worker_processes 1; pid {place}/pid;
 events {{ worker_connections 512; }}
 http {{
   log_format sizes '$bytes_sent'; access_log {access};

@@ -4,8 +4,9 @@ The same 10,000 samples of 100 kB with a label, each rival in the format that it
 an index, MDS shards, LitData's chunks; shards of about 64 MB. The store is nginx on this machine, else moto's server
 (whose own work is then part of the figure): there is no distance, so what is measured is the work of the clients. Two
 workers, batches of 64, given as lists of (bytes, number); Stoker's have eight threads each, where samples are read by
-index. Each rival is used as its guide does it: `S3MapDataset` under torch's `DataLoader`, MosaicML's `StreamingDataset`
-under the same, LitData's `StreamingDataset` with its `StreamingDataLoader`, with their defaults.
+index. Each rival is used as its guide does it, with its defaults: `S3MapDataset` under torch's `DataLoader`, MosaicML's
+`StreamingDataset` under the same, LitData's `StreamingDataset` with its `StreamingDataLoader`. LitData refuses a store
+without TLS; a constant of its module is changed to allow it.
 
 They do not shuffle alike. "Global": each order of all samples is possible. "Blocks": MosaicML's default spreads the
 samples of a shard over 4 million others, so of these 10,000 everywhere. "Chunks": LitData gives the chunks in random
@@ -52,7 +53,7 @@ FIGURES = (RATE, AGAIN, FIRST, CPU, MEMORY, DISK, WIRE, REQUESTS, WRONG)
 SIZE, BATCH, WORKERS, THREADS, SHARD, LOOKS = 100_000, 64, 2, 8, 640, 10
 REGION = "us-east-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": REGION}
-KEYS |= {"AWS_DEFAULT_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true", "AWS_ALLOW_HTTP": "true"}
+KEYS |= {"AWS_DEFAULT_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true"}
 OURS = {
     "stoker, tar with index": "global",
     "stoker, MDS": "global",
@@ -174,7 +175,9 @@ def loader_of(rival: str, folder: Path, count: int, endpoint: str, home: Path) -
         dataset = OfMosaic(remote=f"{root}/mds", local=str(home / "mds"), shuffle=True, batch_size=BATCH)
         return DataLoader(dataset, collate_fn=of_dicts, **how)
     from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming import downloader
 
+    getattr(downloader, "_OBSTORE_CLIENT_OPTIONS", {})["allow_http"] = True
     options = {"endpoint_url": endpoint, "region_name": REGION}
     options |= {"aws_access_key_id": KEYS["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"]}
     dataset = StreamingDataset(
@@ -201,7 +204,7 @@ def ours(rival: str, root: str, objects: list[str], shards: list[str]) -> Any:
 
 
 def of_dict(sample: dict[str, Any]) -> Sample:
-    return sample["bin"], int(sample["cls"])
+    return bytes(sample["bin"]), int(sample["cls"])  # LitData's are memoryviews, which no queue takes
 
 
 def of_dicts(samples: list[dict[str, Any]]) -> list[Sample]:
@@ -258,7 +261,7 @@ def write_mds(home: Path, count: int) -> None:
         (home / name).write_bytes(struct.pack("<I", len(rows)) + places.tobytes() + header + b"".join(rows))
         raw = {"basename": name, "bytes": int(places[-1]), "hashes": {}}
         shard = {"version": 2, "format": "mds", "samples": len(rows), "raw_data": raw, "zip_data": None}
-        shards.append({**shard, "compression": None, "hashes": [], "size_limit": None, "zip_raw": None, **columns})
+        shards.append({**shard, "compression": None, "hashes": [], "size_limit": None, **columns})
     (home / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
