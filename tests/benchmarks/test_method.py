@@ -117,7 +117,7 @@ def test_shuffled_epochs_from_an_object_store_are_complete(tmp_path: Path) -> No
         pytest.importorskip("moto")
         pytest.importorskip("flask")
     (case,) = run("shuffled_epochs", "--samples", 200, "--data", tmp_path, results=tmp_path / "results.json")["cases"]
-    assert len(case["rivals"]) == 4
+    assert len(case["rivals"]) == 5
     assert all(case["figures"]["samples missing or twice"][rival]["median"] == 0 for rival in case["rivals"])
     assert all(case["figures"]["samples/s, first epoch"][rival]["median"] > 0 for rival in case["rivals"])
 
