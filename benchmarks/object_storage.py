@@ -103,7 +103,7 @@ daemon off; user root; worker_processes 1; pid {place}/pid;
 events {{ worker_connections 512; }}
 http {{
   log_format sizes '$bytes_sent'; access_log {access};
-  sendfile on; tcp_nopush on; keepalive_requests 1000000; default_type application/octet-stream;
+  sendfile on; tcp_nopush off; keepalive_requests 1000000; default_type application/octet-stream;
   client_body_temp_path {place}/a; proxy_temp_path {place}/b; fastcgi_temp_path {place}/c;
   uwsgi_temp_path {place}/d; scgi_temp_path {place}/e;
   server {{ listen 127.0.0.1:{port}; root {root}; }}
