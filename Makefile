@@ -32,7 +32,7 @@ TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _
 BENCHMARKS := transport overhead start memory columns small_shm small_memory by_turns images order resume order_cost rows tokens dicts ragged tar streams where auto
 BENCHMARKS += installed latency first_batch chaos recovery supervision jpeg photographs image_folder
 # Sources, beside the libraries of each format; of an hour or more all together.
-SOURCES := formats parquet stores arrays lines sql object_storage
+SOURCES := formats parquet stores arrays lines sql object_storage shuffled_epochs
 BENCHMARKS += $(SOURCES)
 # Those of which a short form says something beside torch's loader, in 5 minutes.
 QUICK := $(filter-out $(SOURCES) memory by_turns where resume order_cost streams auto latency chaos recovery supervision jpeg image_folder,$(BENCHMARKS))

@@ -37,7 +37,10 @@ Figures = dict[str, Any]
 RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset")
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
-OTHERS = ("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset")
+OTHERS = (
+    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset"),
+    *("s3torchconnector", "MosaicML", "LitData"),
+)
 """How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""
 
 LONGEST = 180.0

@@ -61,15 +61,20 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return found
 
 
-def served(options: argparse.Namespace, folder: Path) -> int:
-    """Starts a server of the folder as a bucket, which ends with this program; returns its port."""
+def served(options: argparse.Namespace, folder: Path, log: Path | None = None) -> int:
+    """Starts a server of the folder as a bucket, which ends with this program; returns its port.
+
+    nginx writes the bytes of each answer to a log, if one is named.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     if options.nginx:
         place = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, place, ignore_errors=True)
-        (place / "nginx.conf").write_text(NGINX.format(port=port, root=folder.resolve().parent, place=place))
+        access = f"{log.resolve()} sizes buffer=16k flush=100ms" if log else "off"
+        root = folder.resolve().parent
+        (place / "nginx.conf").write_text(NGINX.format(port=port, root=root, place=place, access=access))
         command = [options.nginx, "-p", str(place), "-e", str(place / "errors"), "-c", str(place / "nginx.conf")]
     else:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -94,10 +99,11 @@ def served(options: argparse.Namespace, folder: Path) -> int:
 
 
 NGINX = """
-daemon off; worker_processes 1; pid {place}/pid;
+daemon off; user root; worker_processes 1; pid {place}/pid;
 events {{ worker_connections 512; }}
 http {{
-  access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000; default_type application/octet-stream;
+  log_format sizes '$bytes_sent'; access_log {access};
+  sendfile on; tcp_nopush off; keepalive_requests 1000000; default_type application/octet-stream;
   client_body_temp_path {place}/a; proxy_temp_path {place}/b; fastcgi_temp_path {place}/c;
   uwsgi_temp_path {place}/d; scgi_temp_path {place}/e;
   server {{ listen 127.0.0.1:{port}; root {root}; }}

@@ -37,7 +37,7 @@ ORDER = (
     ),
     *("jpeg", "photographs", "training_on_gpu", "image_folder"),
     *("rows", "tokens", "dicts", "ragged", "streams", "where", "auto"),
-    *("formats", "tar", "parquet", "stores", "arrays", "lines", "sql", "object_storage"),
+    *("formats", "tar", "parquet", "stores", "arrays", "lines", "sql", "object_storage", "shuffled_epochs"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
     *("chaos", "recovery", "supervision"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,18 @@ def test_an_image_folder_beside_torchvisions(tmp_path: Path) -> None:
     assert case["rivals"] == ["stoker, cached listing", "torchvision and torch"]
     assert all(by_rival[rival] is not None for by_rival in case["figures"].values() for rival in case["rivals"])
     assert not list(tmp_path.glob("image_folder.*"))
+
+
+@pytest.mark.long
+def test_shuffled_epochs_from_an_object_store_are_complete(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    if shutil.which("nginx") is None:
+        pytest.importorskip("moto")
+        pytest.importorskip("flask")
+    (case,) = run("shuffled_epochs", "--samples", 200, "--data", tmp_path, results=tmp_path / "results.json")["cases"]
+    assert len(case["rivals"]) == 5
+    assert all(case["figures"]["samples missing or twice"][rival]["median"] == 0 for rival in case["rivals"])
+    assert all(case["figures"]["samples/s, first epoch"][rival]["median"] > 0 for rival in case["rivals"])
 
 
 def test_a_job_with_too_little_memory(tmp_path: Path) -> None:
