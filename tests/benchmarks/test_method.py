@@ -106,13 +106,12 @@ def test_trainers_epochs_are_measured_under_both_engines(tmp_path: Path) -> None
     assert min(found["seconds per epoch"]) > 0 and min(found["MB, all processes"]) > 50
 
 
-@pytest.mark.parametrize(("script", "package"), [("lightning", "lightning"), ("transformers", "accelerate")])
-def test_missing_frameworks_are_named(script: str, package: str) -> None:
-    if importlib.util.find_spec(package) is not None:
-        pytest.skip(f"{package} is installed")
-    given = {"rival": "torch", "script": script, "slow": False, "folder": "none", "batches": 2, "epochs": 1}
+def test_missing_framework_is_named() -> None:
+    if importlib.util.find_spec("accelerate") is not None:
+        pytest.skip("it is installed")
+    given = {"rival": "torch", "script": "transformers", "slow": False, "folder": "none", "batches": 2, "epochs": 1}
     command = [sys.executable, str(BENCHMARKS / "trainers.py"), "--measure", json.dumps(given)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert set(json.loads(ended.stdout.splitlines()[-1]).values()) == {"not installed"}
 
 
