@@ -34,7 +34,7 @@ import table
 Figures = dict[str, Any]
 """What a measurement gives: numbers by their names, which hold the unit; a text where there is no number."""
 
-RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset")
+RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset", "lightning", "transformers", "accelerate")
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
 OTHERS = (
@@ -376,9 +376,7 @@ def environment() -> dict[str, Any]:
         "kernel": platform.release(),
         "Python": platform.python_version(),
         **{package: _version(package) for package in ("stoker", "torch", "numpy", "pillow")},
-        **{
-            package: _version(package) for package in ("torchdata", "grain", "spdl", "simplejpeg") if find_spec(package)
-        },
+        **{package: _version(package) for package in RIVALS if find_spec(package)},
         "commit": _commit(),
         "on": time.strftime("%Y-%m-%d"),
         "load average before": load_average(),

@@ -1,12 +1,16 @@
-"""How long does a run under Accelerate, which transformers' Trainer uses too, wait that goes on at a late step?
+"""How long does a run under Accelerate, transformers' Trainer or Lightning's wait that goes on at a late step?
 
 The samples cost nothing. Measured is the time from a made and prepared loader to its first batch after N steps; that
-this batch is the one that would have followed is checked.
+this batch is the one that would have followed is checked. The loader of transformers' Trainer is Accelerate's.
 
 Stoker's loader is prepared by `stoker.integrations.accelerate.prepare` and loads its state from a checkpoint of
 `save_state`. Beside it stands what Accelerate documents for a torch loader: `skip_first_batches`, with the seedable
 sampler. It walks the indices of a dataset with indices, and reads a stream from its start. "Stoker, Accelerate's order"
 has no `seed=`: it loads its state, and walks the same sampler.
+
+The last case is an unchanged script with Lightning's Trainer and torch's `DataLoader`, continued from a checkpoint of
+Lightning's, behind `stoker.install()` and without it: seconds from `Trainer.fit` to the first batch, its own start
+included, and how many samples of the rest of the epoch had been trained on already. As many are then lost.
 """
 
 from __future__ import annotations
@@ -19,10 +23,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import method
+import rivals as others
 from method import Case, Figures, Goal
 
 BATCH = 8
+method.LONGEST = 400.0
 RESUME, CPU, READS = "s to the first batch", "CPU-seconds of it", "samples read for it"
+REPEATED = "samples repeated, of 8,000"
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -38,15 +45,25 @@ def cases(options: argparse.Namespace) -> list[Case]:
         case("indices", 1_000_000, ["stoker", "skipping"], at_most=0.1),
         case("indices", 100_000, ["stoker, Accelerate's order", "skipping"]),
         case("stream", 100_000, ["stoker", "skipping"], at_most=0.1),
+        lightning(4_000 // (40 if options.quick else 1)),
     ]
+
+
+def lightning(steps: int) -> Case:
+    names = {"install()": "installed", "torch": "torch"}
+    arguments = {name: {"rival": rival, "kind": "Lightning", "steps": steps} for name, rival in names.items()}
+    goals = [Goal(REPEATED, at_most=0, headline=False)]
+    return Case(f"resumed after {steps:,} steps, Lightning's checkpoint", arguments, goals)
 
 
 def measure(rival: str, kind: str, steps: int) -> Figures:
     warnings.filterwarnings("ignore")
+    if kind == "Lightning":
+        return by_lightning(rival == "installed", steps)
     try:
         from accelerate.utils import set_seed
     except ImportError:
-        return dict.fromkeys((RESUME, CPU, READS), "not installed")
+        return dict.fromkeys((RESUME, CPU, READS), others.NOT_INSTALLED)
     ours = rival.startswith("stoker")
     set_seed(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,6 +83,16 @@ def measure(rival: str, kind: str, steps: int) -> Figures:
         expected = list(range(steps * BATCH, (steps + 1) * BATCH))
     assert first == expected or expected is None
     return figures
+
+
+def by_lightning(installed: bool, steps: int) -> Figures:
+    import resume_trainer
+
+    try:
+        run = resume_trainer.resumed(installed, steps)
+    except ImportError:
+        return dict.fromkeys((RESUME, CPU, READS, REPEATED), others.NOT_INSTALLED)
+    return {RESUME: run.seconds, CPU: run.cpu, READS: run.reads, REPEATED: run.repeated}
 
 
 def checkpoint(rival: str, kind: str, steps: int, folder: str) -> list[int]:

@@ -97,6 +97,25 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
     assert results["environment"]["kernel"] == os.uname().release
 
 
+def test_trainers_epochs_are_measured_under_both_engines(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    results = run("trainers", "--case", "plain", "--data", tmp_path / "pictures", results=tmp_path / "results.json")
+    (measured,) = results["cases"]
+    assert measured["rivals"] == ["install()", "torch"]
+    found = {name: [by[rival]["median"] for rival in by] for name, by in measured["figures"].items()}
+    assert all(0 < value < 100 for value in found["waited, %"]) and min(found["CPU-s per epoch"]) > 0
+    assert min(found["seconds per epoch"]) > 0 and min(found["MB, all processes"]) > 50
+
+
+def test_missing_framework_is_named() -> None:
+    if importlib.util.find_spec("accelerate") is not None:
+        pytest.skip("it is installed")
+    given = {"rival": "torch", "script": "transformers", "slow": False, "folder": "none", "batches": 2, "epochs": 1}
+    command = [sys.executable, str(BENCHMARKS / "trainers.py"), "--measure", json.dumps(given)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert set(json.loads(ended.stdout.splitlines()[-1]).values()) == {"not installed"}
+
+
 def test_an_image_folder_beside_torchvisions(tmp_path: Path) -> None:
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("the rival is not installed")
