@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stoker.diagnostics.findings.fault_hooks import FaultHooks
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
 from stoker.diagnostics.workers.worker_hooks import starting
 
@@ -38,12 +39,16 @@ class LoaderHooks:
         recorder: is given what the loaders do.
         prepare: called with a loader, and with the line that iterates, before an epoch begins.
         detailed: whether the workers of the loaders are measured too, and the bytes of batches.
+
+    Attributes:
+        faults: records the errors that loaders raise.
     """
 
     def __init__(
         self, recorder: Recorder, prepare: Callable[[Any, str], None] | None = None, detailed: bool = False
     ) -> None:
         self._recorder = recorder
+        self.faults = FaultHooks(recorder)
         self._detailed = detailed
         self._prepare = prepare
         self._depth = 0  # of `iter()` calls that are measured: a loader may be made of another one
@@ -109,6 +114,9 @@ class LoaderHooks:
             except StopIteration:
                 del vars(self_)[MARK]
                 recorder.end(record, asked, clock())
+                raise
+            except Exception as error:
+                self.faults.raised(error, clock())
                 raise
             finally:
                 recorder.mark = outside

@@ -71,7 +71,10 @@ class Recorder:
     Attributes:
         mark: of the epoch whose next batch is asked for in this process; None between batches.
         open: the latest span, of an epoch under way, to which quick batches are added; None if it is closed.
+        flushes: how often records were written.
     """
+
+    flushes = 0
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -152,10 +155,15 @@ class Recorder:
         self.open = None
         self._lines.append({"loader": record.loader, "bytes": number})
 
+    def note(self, line: dict[str, Any]) -> None:
+        """Records plain values, which may change until they are written, at the next flush."""
+        self._lines.append(line)
+
     def flush(self, now: float | None = None) -> None:
         """Writes all records. An error of the file system ends the recording, with one line on standard error."""
         self._flushed = time.perf_counter() if now is None else now
         lines, self._lines, self.open = self._lines, [], None
+        self.flushes += 1
         if self._is_off or not lines:
             return
         try:
