@@ -55,7 +55,20 @@ def test_pages_that_become_the_workers_own_are_copies() -> None:
     found = worker_growth(used(), [history(2, 2), history(3, 0)])
     assert found is not None and (found.workers, found.cause) == (1, "copied")
     assert found.text.startswith("The worker of a.py:4 grows steadily: 2 MiB per second, ")
+    assert found.more == 0 and found.full is None and found.text.endswith("At most 0 MiB more can follow.")
     assert found.remedy.startswith("It copies memory") and "stoker.columns" in found.remedy
+
+
+def test_copies_fill_memory_only_if_there_is_so_much_to_copy() -> None:
+    workers = [history(2, 2), history(3, 2)]
+    for one in workers:
+        one.readings[:] = [reading._replace(anonymous=4000 * MIB, left=9000 * MIB) for reading in one.readings]
+    found = worker_growth(used(), workers)
+    assert found is not None and found.full is None and "At most 7.39 GiB more can follow." in found.text
+    for one in workers:
+        one.readings[:] = [reading._replace(left=1000 * MIB) for reading in one.readings]
+    found = worker_growth(used(), workers)
+    assert found is not None and found.full == pytest.approx(250, rel=0.01) and found.cause == "copied"
 
 
 def test_one_of_several_workers_that_grows_is_no_finding() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -52,7 +53,8 @@ class WorkerGrowth:
         seconds: of use in which it was seen.
         cause: "kept", if workers allocate memory; "copied", if pages that they share become their own.
         full: seconds of use after which memory is full at this rate, from the end of the run; None if that is more than
-            a week, or if the workers' epoch, which frees it, ends before.
+            a week, if the workers' epoch, which frees it, ends before, or if they have not so much to copy.
+        more: bytes that the workers can still copy; None if they allocate.
         is_freed: whether the workers end with each epoch.
         histories: of the workers.
     """
@@ -63,6 +65,7 @@ class WorkerGrowth:
     seconds: float
     cause: Cause
     full: float | None
+    more: int | None
     is_freed: bool
     histories: Sequence[ProcessHistory]
 
@@ -77,6 +80,8 @@ class WorkerGrowth:
         )
         if self.full is not None:
             said += f" At this rate memory is full in {_time(self.full)}."
+        elif self.more is not None:
+            said += f" At most {_mib(self.more)} more can follow{', in each epoch' if self.is_freed else ''}."
         elif self.is_freed:
             said += f" {'It ends' if is_one else 'They end'} with each epoch, which frees it."
         return said
@@ -90,7 +95,7 @@ class WorkerGrowth:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the finding as plain JSON values: bytes and seconds."""
-        names = ("workers", "rate", "seconds", "cause", "full")
+        names = ("workers", "rate", "seconds", "cause", "full", "more")
         return {**{name: getattr(self, name) for name in names}, "text": self.text, "remedy": self.remedy}
 
 
@@ -115,7 +120,11 @@ def worker_growth(loader: MeasuredLoader, histories: Iterable[ProcessHistory]) -
     rate = workers * median(growth.rate for _, _, growth in growing)
     new = sum(_by_batch(timeline.points(history.readings, "anonymous")) for history in grown)
     own = sum(_by_batch(points) for _, points, _ in growing)
-    full = max((history.readings[-1] for history in grown), key=lambda one: one.time).left / rate
+    lasts = sorted((history.readings[-1] for history in grown), key=lambda one: one.time)[-workers:]
+    cause: Cause = "copied" if new < COPIED * own else "kept"
+    more = sum(max(0, one.anonymous - one.own) for one in lasts) if cause == "copied" else None
+    left = lasts[-1].left
+    full = left / rate if more is None or more > left else math.inf
     is_freed = len(loader.epochs) > 1 and not loader.about.get("persistent_workers")
     ends_before = is_freed and full > max(epoch.until - epoch.begun for epoch in loader.epochs)
     return WorkerGrowth(
@@ -123,8 +132,9 @@ def worker_growth(loader: MeasuredLoader, histories: Iterable[ProcessHistory]) -
         workers,
         rate,
         median(growth.seconds for _, _, growth in growing),
-        "copied" if new < COPIED * own else "kept",
+        cause,
         None if full > LATE or ends_before else full,
+        more,
         is_freed,
         grown,
     )

@@ -11,7 +11,7 @@ function paragraph(parent, text, kind = "") {
 function showFindings() {
   data.loaders.forEach((one) => {
     if (one.faults.text) paragraph("findings", `${one.name}: ${one.faults.text} (see Faults).`);
-    if (one.worker_growth) paragraph("findings", `${one.worker_growth.text} (see Over time.)`);
+    if (one.worker_growth) paragraph("findings", `${one.worker_growth.text} See Over time.`);
   });
   grown().forEach(([one]) => paragraph("growth", `${one.worker_growth.text} ${one.worker_growth.remedy} The guide to memory (docs/guides/memory.md) says more.`, "change"));
   const named = [...data.loaders, { name: "the program", faults: data.faults }].flatMap((one) => (
@@ -26,9 +26,10 @@ function showFindings() {
     element("faults").parentElement.hidden = true;
     return;
   }
-  fill(element("faults"), ["at", "loader", "what", "worker", "batch", "sample", "message"], named.map((one) => [
-    time(one.at), shortened(one.loader, 40), one.what, ...[one.worker, one.batch, one.sample].map((word) => (
-      word === null ? "" : shortened(String(word), 60))), one.text]));
+  const several = named.some((one) => one.loader !== named[0].loader);
+  fill(element("faults"), ["at", ...(several ? ["loader"] : []), "what", "worker", "batch", "sample", "message"],
+    named.map((one) => [time(one.at), ...(several ? [shortened(one.loader, 40)] : []), one.what,
+      ...[one.worker, one.batch, one.sample].map((word) => (word === null ? "" : shortened(String(word), 60))), one.text]));
   if (all > named.length) element("faults-more").textContent = `And ${(all - named.length).toLocaleString()} more: the first 20 of each kind are listed.`;
 }
 
