@@ -172,6 +172,9 @@ def test_messages_are_short_sentences() -> None:
         "Caught OSError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\nOSError: cut\n"
     )
     assert in_words(OSError(of_torch)) == "OSError: cut" and in_words(OSError()) == "OSError"
+    error = RuntimeError("DataLoader worker (pid(s) 5) exited unexpectedly")
+    error.__cause__ = RuntimeError("DataLoader worker (pid 5) is killed by signal: Killed. ")
+    assert in_words(error).endswith("exited unexpectedly (DataLoader worker (pid 5) is killed by signal: Killed.)")
 
 
 def test_log_keeps_few_of_many_processes() -> None:

@@ -130,8 +130,9 @@ def sentence(text: str) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """Returns an error as "class: text". Of one from a worker, with the worker's traceback, the last line of that."""
+    """Returns an error as "class: text (cause)". Of one with a worker's traceback in it, the last line of that."""
     text = str(error).strip()
     if "Original Traceback" in text:
         return text.splitlines()[-1]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    cause = "" if error.__cause__ is None else f" ({str(error.__cause__).strip()})"
+    return f"{type(error).__name__}: {text}{cause}" if text else type(error).__name__
