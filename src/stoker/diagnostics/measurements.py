@@ -58,16 +58,16 @@ class MeasuredLoader:
         epochs: in order.
         made: how many loaders there were.
         works: batches made, of each epoch that started workers a list. Of many, a part.
-        sizes: bytes of some batches.
         faults: of its samples and workers.
+        sizes: bytes of some batches.
     """
 
     about: dict[str, Any]
     epochs: list[EpochSpans] = field(default_factory=list)
     made: int = 1
     works: list[list[MadeBatch]] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
     faults: FaultLog = field(default_factory=FaultLog)
+    sizes: list[int] = field(default_factory=list)
 
     @property
     def restarts(self) -> bool:

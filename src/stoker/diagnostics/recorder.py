@@ -69,12 +69,10 @@ class Recorder:
         folder: where the file is made, when there is something to write.
 
     Attributes:
+        flushes: how often records were written.
         mark: of the epoch whose next batch is asked for in this process; None between batches.
         open: the latest span, of an epoch under way, to which quick batches are added; None if it is closed.
-        flushes: how often records were written.
     """
-
-    flushes = 0
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -86,6 +84,7 @@ class Recorder:
         """Begins without a record: also in a forked process, which has a file of its own."""
         self._is_begun = False  # the file
         self._pid = os.getpid()
+        self.flushes = 0
         self._lines: list[Any] = []
         self.open: list[Any] | None = None
         self._flushed = 0.0
