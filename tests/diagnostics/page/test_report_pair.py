@@ -154,7 +154,7 @@ def test_curves_begin_together() -> None:
     assert common_curves([{"times": [0.5, 1.5], "rate": [None] * 2, "share": [None] * 2}])["times"] == []
 
 
-def test_rows_of_gpus_growth_and_faults_are_there_if_one_report_has_any(tmp_path: Path) -> None:
+def test_rows_that_one_report_has_are_there(tmp_path: Path) -> None:
     with_gpu = on_gpus(measured(loaders=1))
     death = {"fault": "death", "at": 101.0, "count": 3, "why": "SIGKILL", "text": "died"}
     with_gpu.loaders[0].faults.heed(death)
