@@ -29,7 +29,7 @@ NAMED = 20
 MOST = 1000
 """Events of the program that are recorded by themselves."""
 
-LONGEST = 300
+LONGEST = 400
 """Letters of a text."""
 
 NO_FAULTS = ("auto", "hint")
