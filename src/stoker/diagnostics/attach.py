@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker.diagnostics.composition.order_hooks import OrderHooks
+from stoker.diagnostics.findings.fault_hooks import HOME
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
 from stoker.diagnostics.recorder import Recorder
 from stoker.diagnostics.workers.worker_hooks import MADE, WorkerHooks
@@ -67,6 +68,8 @@ def attach() -> None:
     if detailed:
         in_workers = WorkerHooks(recorder)
         actions |= {name: functools.partial(_measure_workers, in_workers, name) for name in MADE}
+        actions[HOME] = functools.partial(_measure_faults, hooks)
+        atexit.register(hooks.faults.ended)  # before the last flush, which is registered earlier
     for name in list(actions):
         if name in sys.modules:
             actions.pop(name)(sys.modules[name])
@@ -123,6 +126,10 @@ def _measure_if_installed(hooks: LoaderHooks, module: ModuleType) -> None:
 
 def _measure_workers(hooks: WorkerHooks, name: str, module: ModuleType) -> None:
     hooks.measure(name)
+
+
+def _measure_faults(hooks: LoaderHooks, module: ModuleType) -> None:
+    hooks.faults.measure()
 
 
 def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:

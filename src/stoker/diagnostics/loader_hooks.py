@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from stoker.diagnostics.findings.fault_hooks import FaultHooks
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
 from stoker.diagnostics.workers.worker_hooks import starting
 
@@ -46,6 +47,9 @@ class LoaderHooks:
         prepare: called with a loader, and with the line that iterates, before an epoch begins.
         detailed: whether the workers of the loaders are measured too, and the bytes of batches.
         order: notes which samples the batches hold; None for no notes.
+
+    Attributes:
+        faults: records the errors that loaders raise.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class LoaderHooks:
         order: OrderHooks | None = None,
     ) -> None:
         self._recorder = recorder
+        self.faults = FaultHooks(recorder)
         self._detailed = detailed
         self._prepare = prepare
         self._order = order
@@ -137,6 +142,9 @@ class LoaderHooks:
             except StopIteration:
                 del vars(self_)[MARK]
                 recorder.end(record, asked, clock())
+                raise
+            except Exception as error:
+                self.faults.raised(error, clock())
                 raise
             finally:
                 recorder.mark = outside

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stoker._machine.gpu_activity import GpuSample, busy_between, used_gpus
+from stoker.diagnostics.findings.fault_log import FaultLog
+from stoker.diagnostics.findings.process_memory import ProcessMemory
 from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.workers.batch_making import BatchMaking, MadeBatch, batch_making
 
@@ -58,6 +60,7 @@ class MeasuredLoader:
         works: batches made, of each epoch that started workers a list. Of many, a part.
         sizes: bytes of some batches.
         noted: notes of the samples of some epochs, as they were written.
+        faults: of its samples and workers.
     """
 
     about: dict[str, Any]
@@ -66,6 +69,7 @@ class MeasuredLoader:
     works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     noted: list[dict[str, Any]] = field(default_factory=list)
+    faults: FaultLog = field(default_factory=FaultLog)
 
     @property
     def restarts(self) -> bool:
@@ -193,6 +197,8 @@ class Measurements:
         begun, until: when the program was started, and when it had ended or was looked at last.
         samples: of its processes.
         gpus: samples of the GPUs that it may use.
+        memory: of each of its processes.
+        faults: that belong to no loader.
         cpu: CPU-seconds of the whole program, known at its end.
         interrupted: whether Ctrl-C ended it.
         lost: whether the records were deleted meanwhile, as by a program that cleans `$TMPDIR`.
@@ -204,6 +210,8 @@ class Measurements:
         self.begun = self.until = 0.0
         self.samples: list[TreeSample] = []
         self.gpus: list[GpuSample] = []
+        self.memory = ProcessMemory()
+        self.faults = FaultLog()
         self.cpu = 0.0
         self.interrupted = False
         self.lost = False
@@ -213,6 +221,7 @@ class Measurements:
         self._kinds: dict[tuple[Any, ...], MeasuredLoader] = {}
         self._epochs: dict[tuple[str, int, int], EpochSpans] = {}
         self._works: dict[str, list[MadeBatch]] = {}
+        self._marked: dict[str, MeasuredLoader] = {}
 
     @property
     def loaders(self) -> list[MeasuredLoader]:
@@ -260,6 +269,9 @@ class Measurements:
         elif "made" in record:
             work = MadeBatch(record["begun"], record["seconds"], record["cpu"], self._processes[file]["pid"])
             self._works.setdefault(record["made"], []).append(work)
+        elif "fault" in record:
+            marked = self._marked.get(record["mark"])
+            (self if marked is None else marked).faults.heed(record)
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
         elif "noted" in record:
@@ -270,6 +282,7 @@ class Measurements:
             loader = self._loaders[file, record["loader"]]
             loader.epochs.append(spans)
             if "mark" in record:
+                self._marked[record["mark"]] = loader
                 loader.works.append(self._works.setdefault(record["mark"], []))
         else:
             self._loaders[file, record["loader"]] = self._of_kind(file, record)

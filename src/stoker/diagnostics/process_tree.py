@@ -6,9 +6,9 @@ import os
 import time
 from dataclasses import dataclass
 
-from stoker._machine import memory
 from stoker._machine.cgroups import read
 from stoker._machine.cpu_use import cpu_use
+from stoker.diagnostics.findings.process_memory import ProcessMemory
 
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -48,6 +48,10 @@ class ProcessTree:
     Args:
         root: pid of the first of them.
         share: of one CPU that reading the memory may take.
+
+    Attributes:
+        samples: in order.
+        memory: of each process.
     """
 
     def __init__(self, root: int, share: float = SHARE) -> None:
@@ -57,6 +61,7 @@ class ProcessTree:
         self._due = self._memory_due = 0.0
         self._memory, self._memory_read = 0, 0.0
         self.samples: list[TreeSample] = []
+        self.memory = ProcessMemory()
 
     def sample_if_due(self) -> None:
         """Takes a sample, unless the latest one is too recent."""
@@ -70,7 +75,7 @@ class ProcessTree:
         alive, now = self.alive(), time.perf_counter()
         if now >= self._memory_due:
             begun = time.thread_time()
-            self._memory, self._memory_read = sum(memory.proportional(pid) for pid in alive), now
+            self._memory, self._memory_read = self.memory.read(alive, now), now
             self._memory_due = now + (time.thread_time() - begun) / self._share
         used = sum(self._seconds.values())
         machine = cpu_use()

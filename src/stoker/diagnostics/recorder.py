@@ -74,6 +74,7 @@ class Recorder:
         folder: where the file is made, when there is something to write.
 
     Attributes:
+        flushes: how often records were written.
         mark: of the epoch whose next batch is asked for in this process; None between batches.
         open: the latest span, of an epoch under way, to which quick batches are added; None if it is closed.
         noted: notes of the samples of epochs, which are written with the records.
@@ -89,6 +90,7 @@ class Recorder:
         """Begins without a record: also in a forked process, which has a file of its own."""
         self._is_begun = False  # the file
         self._pid = os.getpid()
+        self.flushes = 0
         self._lines: list[Any] = []
         self.open: list[Any] | None = None
         self._flushed = 0.0
@@ -161,6 +163,10 @@ class Recorder:
         self.open = None
         self._lines.append({"loader": record.loader, "bytes": number})
 
+    def note(self, line: dict[str, Any]) -> None:
+        """Records plain values, which may change until they are written, at the next flush."""
+        self._lines.append(line)
+
     def flush(self, now: float | None = None) -> None:
         """Writes all records. An error of the file system ends the recording, with one line on standard error."""
         self._flushed = time.perf_counter() if now is None else now
@@ -168,6 +174,7 @@ class Recorder:
             self._lines += [line for notes in self.noted for line in notes.lines()]
             self.noted = [notes for notes in self.noted if not notes.is_done]
         lines, self._lines, self.open = self._lines, [], None
+        self.flushes += 1
         if self._is_off or not lines:
             return
         try:

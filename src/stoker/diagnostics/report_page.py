@@ -11,6 +11,7 @@ from typing import Any
 
 from stoker._machine.gpu_activity import used_gpus
 from stoker.diagnostics.composition.composition import pictures
+from stoker.diagnostics.findings.run_findings import growth_curves
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.page.report_file import VERSION
@@ -46,7 +47,8 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
         OSError: the file cannot be written.
     """
     data = {"report": VERSION, "program": title, **page_data(known, engine)}
-    write_page(path, "page", "stoker run", "Loaders", title, data, ("what_if_model", "page", "what_if", "composition"))
+    scripts = ("what_if_model", "findings", "page", "what_if", "composition")
+    write_page(path, "page", "stoker run", "Loaders", title, data, scripts)
 
 
 def page_data(known: Measurements, engine: str) -> dict[str, Any]:
@@ -65,7 +67,8 @@ def page_data(known: Measurements, engine: str) -> dict[str, Any]:
         "spans": [[_epoch(epoch, known.begun, step) for epoch in epochs] for _, epochs in passes],
         "joined": [number for number, _ in passes],
         "over_time": over_time(loaders, known.begun, known.until),
-        "processes": processes(known),
+        "processes": (seen := processes(known)),
+        "growth_curves": growth_curves(known, loaders, seen["times"]),
         "gpu_curves": gpu_curves(known),
         "stages": [row for loader in loaders for row in stages(loader)],
         "longest": longest(loaders, known.begun),

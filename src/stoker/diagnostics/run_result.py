@@ -8,6 +8,7 @@ from typing import Any
 from stoker._machine.cpus import Cpus, cpus
 from stoker._machine.gpu_activity import used_gpus
 from stoker.diagnostics.composition.composition import composition_of
+from stoker.diagnostics.findings.run_findings import findings_of_loaders
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.verdict import verdict
 
@@ -23,12 +24,14 @@ def as_dict(known: Measurements) -> dict[str, Any]:
         "records_lost": known.lost,
         "cpus": usable.number,
         "gpus": gpus_as_dicts(known),
+        "faults": known.faults.as_dict(known.begun),
         "loaders": [
             {
                 **loader_as_dict(one.summary(known.samples, known.gpus), usable),
                 "composition": composition_of(one.noted),
+                **found,
             }
-            for one in known.loaders
+            for one, found in zip(known.loaders, findings_of_loaders(known), strict=True)
         ],
     }
 

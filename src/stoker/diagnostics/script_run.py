@@ -91,7 +91,7 @@ class ScriptRun:
         process = subprocess.Popen(self._command, env=environment, stdout=self._stdout)
         with process, _passed_on(process.pid) as interrupts:
             tree, gpus = ProcessTree(process.pid), GpuActivity(environment)
-            known.samples, known.gpus = tree.samples, gpus.samples
+            known.samples, known.gpus, known.memory = tree.samples, gpus.samples, tree.memory
             while process.returncode is None:
                 tree.sample_if_due()
                 gpus.sample_if_due()

@@ -20,7 +20,7 @@ from stoker.diagnostics.page.report_pair import (
     remarks,
 )
 from stoker.diagnostics.report_page import write_report
-from tests.diagnostics.test_report_page import measured, restarted
+from tests.diagnostics.test_report_page import measured, on_gpus, restarted
 
 
 def written(folder: Path, name: str, known: Measurements) -> dict[str, Any]:
@@ -152,3 +152,25 @@ def test_curves_begin_together() -> None:
     assert (found["rate"][0][0], found["rate"][0][-1]) == (7, 8)
     assert found["rate"][1][0] == 1 and found["rate"][1][-1] == 3 and found["rate"][1][POINTS // 2] is None
     assert common_curves([{"times": [0.5, 1.5], "rate": [None] * 2, "share": [None] * 2}])["times"] == []
+
+
+def test_rows_that_one_report_has_are_there(tmp_path: Path) -> None:
+    with_gpu = on_gpus(measured(loaders=1))
+    death = {"fault": "death", "at": 101.0, "count": 3, "why": "SIGKILL", "text": "died"}
+    with_gpu.loaders[0].faults.heed(death)
+    before, after = written(tmp_path, "a.html", measured(loaders=1)), written(tmp_path, "b.html", with_gpu)
+    after["loaders"][0]["worker_growth"] = {"rate": 2.0 * 2**20}
+    found = {one.name: (one.before, one.after) for one in figures(*paired(before, after).loaders((0, 0)))}
+    assert found["GPU busy"] == (None, pytest.approx(0.5, abs=0.05))
+    assert found["workers' growth, MiB/min"] == (0.0, 120.0) and found["workers replaced"] == (0.0, 3.0)
+    assert "samples left out" not in found
+    assert [one.name for one in figures(before["loaders"][0], before["loaders"][0])][-1] == "memory"
+
+
+def test_report_of_an_earlier_version_has_no_findings(tmp_path: Path) -> None:
+    before, after = (written(tmp_path, name, measured(loaders=1)) for name in ("a.html", "b.html"))
+    for name in ("faults", "worker_growth"):
+        del before["loaders"][0][name]
+    after["loaders"][0]["faults"]["counts"] = {"sample left out": 2, "sample skipped": 1}
+    found = {one.name: (one.before, one.after) for one in figures(*paired(before, after).loaders((0, 0)))}
+    assert found["samples left out"] == (None, 3.0) and "workers replaced" not in found

@@ -18,6 +18,7 @@ from stoker.cli.output import console_of, print_json, print_table, seconds, size
 from stoker.cli.output_files import check_output, written
 from stoker.cli.shown_command import shown_command
 from stoker.cli.status_line import StatusLine
+from stoker.diagnostics.findings.run_findings import finding_lines
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
 from stoker.diagnostics.report_page import write_report
 from stoker.diagnostics.run_result import as_dict, gpus_as_dicts
@@ -244,6 +245,9 @@ def show(known: Measurements, code: int) -> None:
     for name, said in [one for one in verdicts if one[1].kind != "too short"] or verdicts[:1]:
         console.print()
         console.print(f"{name}: {said}")
+    for line in finding_lines(known, known.loaders):
+        console.print()
+        console.print(line)
 
 
 def row(loader: LoaderSummary, on_gpu: bool = False) -> dict[str, str]:

@@ -221,6 +221,7 @@ class Timeline {
 }
 
 showWords();
+showFindings();
 data.joined.forEach((number, loader) => {
   if (number < 2) return;
   const paragraph = document.createElement("p");
@@ -254,5 +255,5 @@ plot("gpu", "share of time that GPUs are busy", gpus.times, ofGpus("busy"), (one
 plot("gpu-memory", "GPU memory in use, by all programs", gpus.times, ofGpus("memory"), (one) => (one ? size(one) : "0"), BYTES);
 const processes = data.processes;
 const memory = processes.memory.map((bytes) => bytes || null);
-plot("memory", "memory of all processes", processes.times, [{ label: "memory", values: memory }], (one) => (one ? size(one) : "0"), BYTES);
+plot("memory", "memory of all processes", processes.times, [{ label: "memory", values: memory }, ...growthCurves()], (one) => (one ? size(one) : "0"), BYTES);
 plot("cpu", "CPUs in use", processes.times, [{ label: "CPUs", values: processes.cpus }], (one) => one.toFixed(1));

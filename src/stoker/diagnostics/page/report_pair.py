@@ -26,7 +26,7 @@ class PairedFigure:
     """A figure of a loader in both reports.
 
     Attributes:
-        name: "samples/s", "waited", "first batch", "CPU-s / 1,000 samples" or "memory".
+        name: "samples/s", "waited", "first batch", "CPU-s / 1,000 samples", "memory", or one of `OPTIONAL`.
         unit: "number", "share", "seconds" or "bytes".
         before, after: None if unknown.
         ratio: after by before; None if either is unknown, or before is zero.
@@ -97,12 +97,32 @@ FIGURES: tuple[tuple[str, Literal["number", "share", "seconds", "bytes"], Callab
         lambda one: 1000 * one["cpu_seconds"] / one["samples"] if one["samples"] else None,
     ),
     ("memory", "bytes", lambda one: one["peak_memory"] or None),
+    ("GPU busy", "share", lambda one: one.get("gpu_busy")),
+    ("workers' growth, MiB/min", "number", lambda one: _growth(one)),
+    ("workers replaced", "number", lambda one: _count(one, "worker replaced")),
+    ("samples left out", "number", lambda one: _count(one, "sample left out", "sample skipped")),
 )
+
+
+OPTIONAL = {"GPU busy", "workers' growth, MiB/min", "workers replaced", "samples left out"}
+"""Figures that are left out where both reports have none."""
 
 
 def figures(before: Loader, after: Loader) -> list[PairedFigure]:
     """Returns the figures of a loader in both reports."""
-    return [PairedFigure(name, unit, value(before), value(after)) for name, unit, value in FIGURES]
+    known = [PairedFigure(name, unit, value(before), value(after)) for name, unit, value in FIGURES]
+    return [one for one in known if one.name not in OPTIONAL or one.before or one.after]
+
+
+def _growth(loader: Loader) -> float | None:
+    if "worker_growth" not in loader:  # of an earlier version
+        return None
+    return loader["worker_growth"]["rate"] * 60 / 2**20 if loader["worker_growth"] else 0.0
+
+
+def _count(loader: Loader, *what: str) -> float | None:
+    counts = loader["faults"]["counts"] if "faults" in loader else None
+    return None if counts is None else float(sum(counts.get(one, 0) for one in what))
 
 
 def conclusion(known: ReportPair) -> str:

@@ -1,0 +1,1 @@
+"""Findings of a measured run beside its speed: faults of its loaders, and growth of its workers' memory."""
