@@ -117,7 +117,7 @@ LEAKS = """
 APPENDS = {"kept": "[]", "act": "self.kept.append(bytearray(100_000))"}
 READS = {
     "kept": "[(str(n), n) for n in range(1_500_000)]",
-    "act": "sum(n for _, n in self.kept[1000 * index : 1000 * index + 1000])",
+    "act": "sum(n for _, n in self.kept[500 * index : 500 * index + 500])",
     "options": "share_heap=False",
 }
 CACHES = {
@@ -135,7 +135,7 @@ CACHES = {
     [
         pytest.param("stoker", {**APPENDS, "options": ""}, 1500, 1, "kept", id="appends"),
         pytest.param("stoker", {**APPENDS, "options": "persistent_workers=True"}, 750, 2, "kept", id="persistent"),
-        pytest.param("stoker", READS, 1500, 1, "copied", id="reads"),
+        pytest.param("stoker", READS, 3000, 1, "copied", id="reads"),
         pytest.param("stoker", CACHES, 240, 8, None, id="cache"),
         pytest.param("torch.utils.data", {**APPENDS, "options": ""}, 3500, 1, "kept", id="torch's workers"),
     ],
