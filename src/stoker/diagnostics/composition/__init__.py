@@ -1,1 +1,1 @@
-"""What the batches of a measured program hold: the order of an epoch, its classes, and its lengths."""
+"""The samples in the batches of a measured program: the order of an epoch, its classes, and its lengths."""

@@ -1,4 +1,4 @@
-"""What the batches of a loader hold, as plain values, for JSON and for the report."""
+"""The samples in the batches of a loader, as plain values, for JSON and for the report."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ WITHOUT = 4
 """Batches without lengths, after which no more are looked at."""
 
 Columns = Callable[[], tuple[dict[str, Any], SampleColumn | None, SampleColumn | None]]
-"""Returns what is known of the dataset, and the label and the length of each of its samples."""
+"""Returns facts about the dataset, and the label and the length of each of its samples."""
 
 
 class EpochNotes:

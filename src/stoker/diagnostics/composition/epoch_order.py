@@ -102,7 +102,7 @@ _SENTENCES = {
 
 
 def sentence(order: dict[str, Any]) -> str:
-    """Returns what an order is, in words, with its figures."""
+    """Returns the kind of an order, in words, with its figures."""
     parts = [_SENTENCES[order["kind"]]]
     if order["neighbours"] is not None:
         parts.append(

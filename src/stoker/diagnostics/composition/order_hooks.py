@@ -119,13 +119,13 @@ class OrderHooks:
 
 
 def _kind(loader: Any, site: str) -> tuple[Any, ...]:
-    """Returns what tells loaders apart: the line that iterates, and settings."""
+    """Returns the key of a kind of loaders: the line that iterates, and settings."""
     settings = [own(loader, name) for name in ("batch_size", "num_workers")]
     return site, type(own(loader, "dataset")).__name__, *(value for value in settings if isinstance(value, int))
 
 
 def _columns(loader: Any) -> tuple[dict[str, Any], Any, Any]:
-    """Returns what is known of a loader's dataset, and the labels and the lengths of its samples."""
+    """Returns facts about a loader's dataset, and the labels and the lengths of its samples."""
     labels, lengths = labels_of(loader), lengths_of(loader)
     about: dict[str, Any] = {"length": length_of(loader)}
     if labels is not None and (counts := labels.counts()) is not None:

@@ -147,7 +147,7 @@ def _is_column(values: Any, kinds: str) -> bool:
 
 
 def _kind_of(value: Any) -> str:
-    """Returns NumPy's letter for a kind of number; "?" for what is none."""
+    """Returns NumPy's letter for a kind of number; "?" for anything else."""
     if type(value) in (int, float):
         return "i" if type(value) is int else "f"
     return str(value.dtype.kind) if _root(value) == "numpy" and hasattr(value, "dtype") else "?"

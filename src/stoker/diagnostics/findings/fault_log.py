@@ -26,7 +26,7 @@ WHAT = {
     "helper_death": "helper replaced",
     "quarantine_failed": "file not written",
 }
-"""By the kind of an event: what happened, in two or three words."""
+"""By the kind of an event: a name of two or three words."""
 
 _COUNTED = {
     "worker replaced": ("worker was replaced", "workers were replaced"),
@@ -36,10 +36,10 @@ _COUNTED = {
     "error raised": ("error was raised by the loader", "errors were raised by the loader"),
     "program failed": ("error ended the program", "errors ended the program"),
 }
-"""What happened, for one and for several; the rest is counted as warnings."""
+"""The names in sentences, for one and for several; the rest is counted as warnings."""
 
 NONE = "no worker was replaced, no sample was left out"
-"""What is said of a loader of Stoker's without a fault."""
+"""The text for a loader of Stoker's without a fault."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class FaultLog:
     """Faults of a loader.
 
     Attributes:
-        counts: by what happened, in the words of `WHAT`.
+        counts: by the names in `WHAT`.
         causes: of workers that were replaced: a signal, an exit code, "hung", "grown or old".
         named: the first of each kind, in order.
     """

@@ -39,7 +39,7 @@ REMEDIES: dict[Cause, str] = {
         "reference count. Keep what the dataset holds in arrays: stoker.columns(rows), or NumPy."
     ),
 }
-"""By the cause: what it means, and what to do."""
+"""By the cause: an explanation and a remedy."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class WorkerGrowth:
 
     @property
     def remedy(self) -> str:
-        """Returns what it means, and what to do."""
+        """Returns an explanation and a remedy."""
         if self.workers == 1:
             return REMEDIES[self.cause].replace("They keep", "It keeps").replace("They copy", "It copies")
         return REMEDIES[self.cause]

@@ -16,7 +16,7 @@ from stoker import errors
 
 
 def wait() -> None:
-    """Waits for the first loader, and installs what the environment says."""
+    """Waits for the first loader, and installs with the settings of the environment."""
     import torch.utils.data.dataloader as torchs
 
     def install() -> None:
@@ -50,7 +50,7 @@ def at_first_loader(torchs: Any, action: Callable[[], None]) -> None:
         nonlocal waits
         if waits:
             waits = False
-            changes.undo()  # but for what another has wrapped since, as Lightning does for the time of a call
+            changes.undo()  # except methods that another has wrapped since, as Lightning does for the time of a call
             action()
 
     @functools.wraps(init)
