@@ -1,6 +1,6 @@
 """What does a shuffled epoch over S3 take, beside s3torchconnector, MosaicML Streaming and LitData?
 
-The same 10,000 samples of 100 kB with a label, each rival in the format that it is made for: objects, tar shards with
+The same 5,000 samples of 100 kB with a label, each rival in the format that it is made for: objects, tar shards with
 an index, MDS shards, LitData's chunks; shards of about 64 MB. The store is nginx on this machine, else moto's server
 (whose own work is then part of the figure): there is no distance, so what is measured is the work of the clients. Two
 workers, batches of 64, given as lists of (bytes, number); Stoker's have eight threads each, where samples are read by
@@ -9,7 +9,7 @@ index. Each rival is used as its guide does it, with its defaults: `S3MapDataset
 without TLS; a constant of its module is changed to allow it.
 
 They do not shuffle alike. "Global": each order of all samples is possible. "Blocks": MosaicML's default spreads the
-samples of a shard over 4 million others, so of these 10,000 everywhere. "Chunks": LitData gives the chunks in random
+samples of a shard over 4 million others, so of these 5,000 everywhere. "Chunks": LitData gives the chunks in random
 order, one after the other in each worker, and shuffles within 256 samples of a chunk. "Buffer": Stoker's stream gives
 the shards in random order, and shuffles with a buffer of 1,000 samples.
 
@@ -70,7 +70,7 @@ OTHERS = {
 
 def cases(options: argparse.Namespace) -> list[Case]:
     os.environ |= KEYS  # moto's server is filled by boto3
-    count = options.samples or (640 if options.quick else 10_000)
+    count = options.samples or (640 if options.quick else 5000)
     folder = options.data / f"{count}" / "bucket"
     for name, write in WRITERS.items():
         if name != "litdata" or (not options.quick and importlib.util.find_spec("litdata")):
@@ -284,6 +284,6 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
 if __name__ == "__main__":
     arguments = method.parser(__doc__, rounds=5)
     arguments.add_argument("--data", type=Path, default=Path("build/shuffled-epochs"), help="folder of the data")
-    arguments.add_argument("--samples", type=int, help="of 100 kB; without it 10,000, quick 640")
+    arguments.add_argument("--samples", type=int, help="of 100 kB; without it 5,000, quick 640")
     arguments.add_argument("--nginx", default=shutil.which("nginx"), help="the program; moto's server without it")
     method.main(arguments, cases, measure)

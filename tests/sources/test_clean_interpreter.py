@@ -45,6 +45,15 @@ def test_it_ends_with_the_last_reference() -> None:
     assert not is_there(process)
 
 
+def test_close_does_nothing_when_module_globals_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a process, a finalizer may find None in their place. The other interpreter sees the end itself."""
+    interpreter = clean_interpreter._Interpreter()
+    with monkeypatch.context() as patched:
+        patched.setattr(clean_interpreter, "os", None)
+        assert interpreter.close() is None
+    assert interpreter.close() == -signal.SIGKILL
+
+
 def test_calls_of_threads_run_side_by_side() -> None:
     interpreters, count = CleanInterpreters(), 3
     together = threading.Barrier(count)

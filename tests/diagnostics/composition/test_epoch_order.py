@@ -50,6 +50,8 @@ def order(kind: str) -> list[int]:
             found.append(held[place])
             held[place] = index
         return found + draw.sample(held, 100)
+    if kind == "other":  # a buffer, of the opposite order
+        return [N - 1 - index for index in order("window")]
     if kind == "spread":  # from two files by turns
         first, second = draw.sample(range(N // 2), N // 2), draw.sample(range(N // 2, N), N // 2)
         return [index for pair in zip(first, second, strict=True) for index in pair]
@@ -57,7 +59,7 @@ def order(kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("every", [1, 4])
-@pytest.mark.parametrize("kind", ["sequential", "reversed", "random", "runs", "window", "spread"])
+@pytest.mark.parametrize("kind", ["sequential", "reversed", "random", "runs", "window", "other", "spread"])
 def test_orders_are_told_apart(kind: str, every: int) -> None:
     found = order_of(epoch_of(order(kind), every=every))
     assert found is not None
@@ -97,6 +99,8 @@ def test_small_and_constant_orders(indices: list[int]) -> None:
 def test_single_samples_far_apart_have_no_neighbours() -> None:
     found = order_of(epoch_of(order("sequential"), size=1, every=8))
     assert found is not None and (found["neighbours"], found["kind"]) == (None, "window")
+    found = order_of(epoch_of(order("reversed"), size=1, every=8))
+    assert found is not None and (found["neighbours"], found["kind"]) == (None, "other")
 
 
 def test_the_same_order_in_two_epochs() -> None:

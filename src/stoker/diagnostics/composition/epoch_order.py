@@ -81,12 +81,12 @@ def kind_of(epoch: NotedEpoch, ratio: float | None, correlation: float, deviatio
             return kind
     is_level = abs(correlation) <= max(LEAST, SURE / len(epoch.indices) ** 0.5)
     if ratio is None:
-        return "random" if is_level else "window"
+        return "random" if is_level else "window" if correlation > 0 else "other"
     off = max(LEAST, SURE * deviation)
     if abs(ratio - 1) <= off and is_level:
         return "random"
     if ratio < 1 - off:
-        return "runs" if abs(correlation) < 0.5 else "window"
+        return "runs" if abs(correlation) < 0.5 else "window" if correlation > 0 else "other"
     return "spread" if ratio > 1 + off and is_level else "other"
 
 

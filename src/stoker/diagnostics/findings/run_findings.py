@@ -10,13 +10,14 @@ from stoker.diagnostics.findings.worker_growth import WorkerGrowth, curve, worke
 from stoker.diagnostics.measurements import MeasuredLoader, Measurements
 
 JUDGED = 40
-"""Loaders whose workers' memory is judged; those with most batches."""
+"""Loaders whose workers' memory is judged; those whose workers made most batches."""
 
 
 def growth_of(known: Measurements, loaders: Sequence[MeasuredLoader]) -> dict[int, WorkerGrowth]:
     """Returns the growth of the workers of loaders, by the loader's number; those that do not grow are left out."""
     histories = known.memory.histories
-    numbers = sorted(range(len(loaders)), key=lambda number: -len(loaders[number].works))[:JUDGED]
+    made = [sum(map(len, loader.works)) for loader in loaders]
+    numbers = sorted(range(len(loaders)), key=lambda number: -made[number])[:JUDGED]
     found = {number: worker_growth(loaders[number], histories) for number in sorted(numbers)}
     return {number: growth for number, growth in found.items() if growth is not None}
 
