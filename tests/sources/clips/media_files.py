@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from stoker.sources.clips.clip_file import ClipFile
+from stoker.sources.storage import LocalStorage
+
 RATE = 8000
+
+
+def local(path: Path) -> ClipFile:
+    return ClipFile(str(path), str(path), LocalStorage())
 
 
 def tone(seconds: float, channels: int = 2) -> Any:

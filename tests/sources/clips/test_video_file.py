@@ -11,7 +11,7 @@ from stoker.errors import MediaFileError
 from stoker.sources.clips import frame_times as indexing
 from stoker.sources.clips.frame_times import frame_times
 from stoker.sources.clips.video_file import VideoFile
-from tests.sources.clips.media_files import decoded, write_video
+from tests.sources.clips.media_files import decoded, local, write_video
 
 av = pytest.importorskip("av")
 
@@ -35,11 +35,11 @@ def test_a_frame_is_the_same_by_seeking_and_in_sequence(name: str, tmp_path: Pat
         pytest.skip(f"this FFmpeg does not write {codec}")
     path = write_video(tmp_path / name, **FILMS[name])
     times, pictures = decoded(path)
-    video = VideoFile(str(path))
+    video = VideoFile(local(path))
     assert video.times.frames.tolist() == times
     for row in np.random.default_rng(0).integers(0, len(times), 25).tolist():
         assert (video.read([row], None)[0] == pictures[row]).all(), f"frame {row}"
-    assert (VideoFile(str(path)).read([len(times) - 1], None)[0] == pictures[-1]).all()
+    assert (VideoFile(local(path)).read([len(times) - 1], None)[0] == pictures[-1]).all()
     rows = sorted(np.random.default_rng(1).integers(0, len(times), 12).tolist())
     assert (video.read([*rows, rows[-1]], None)[:-1] == pictures[rows]).all()
     assert (video.read(range(len(times)), None) == pictures).all()
@@ -48,7 +48,7 @@ def test_a_frame_is_the_same_by_seeking_and_in_sequence(name: str, tmp_path: Pat
 
 def test_a_clip_is_decoded_from_its_key_frame_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_video(tmp_path / "a.mp4", frames=60, between_keys=20, options={"x264-params": "scenecut=0"})
-    video = VideoFile(str(path))
+    video = VideoFile(local(path))
     seeks: list[int] = []
     monkeypatch.setattr(
         VideoFile, "_seek", lambda self, key, seek=VideoFile._seek: (seeks.append(key), seek(self, key))
@@ -64,22 +64,22 @@ def test_a_clip_is_decoded_from_its_key_frame_on(tmp_path: Path, monkeypatch: py
 
 def test_index_is_kept_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_video(tmp_path / "a.mp4", frames=30)
-    made = frame_times(str(path))
+    made = frame_times(local(path))
     assert sorted(os.listdir(tmp_path)) == ["a.mp4", "a.mp4.frames.index"]
     assert (made.total / made.rate, len(made.frames)) == (1.2, 30)
     monkeypatch.setattr(indexing, "_scanned", None)
-    again = frame_times(str(path))
+    again = frame_times(local(path))
     for one, other in zip(made, again, strict=True):
         assert np.array_equal(one, other)
 
 
 def test_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", frames=30)
-    frame_times(str(path))
+    frame_times(local(path))
     write_video(path, frames=10)
-    assert len(frame_times(str(path)).frames) == 10
+    assert len(frame_times(local(path)).frames) == 10
     (tmp_path / "a.mp4.frames.index").write_bytes(b"damaged")
-    assert len(frame_times(str(path)).frames) == 10
+    assert len(frame_times(local(path)).frames) == 10
 
 
 def test_index_lives_in_memory_in_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_index_lives_in_memory_in_a_read_only_folder(tmp_path: Path, monkeypatch
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", refuse)
-    assert VideoFile(str(path)).read([3], None).shape == (1, 48, 64, 3)
+    assert VideoFile(local(path)).read([3], None).shape == (1, 48, 64, 3)
     assert os.listdir(tmp_path) == ["a.mp4"]
 
 
@@ -99,7 +99,7 @@ def test_index_of_an_unwritable_folder_lies_in_the_cache(tmp_path: Path, monkeyp
     path = write_video(tmp_path / name, frames=10)
     kept = tmp_path / "b.mp4.frames.index"
     kept.mkdir()  # nothing can be written there either
-    made = [frame_times(str(path)), frame_times(str(write_video(tmp_path / "b.mp4", frames=20)))]
+    made = [frame_times(local(path)), frame_times(local(write_video(tmp_path / "b.mp4", frames=20)))]
     assert [len(each.frames) for each in made] == [10, 20]
     assert len(list((tmp_path / "cache" / "stoker" / "indexes").iterdir())) == 1
 
@@ -123,7 +123,7 @@ def test_frames_of_an_edit_list_are_those_of_decoding_in_order(
                 packet.pts, packet.dts, packet.stream = packet.pts - moved, packet.dts - moved, stream
                 target.mux(packet)
     times, pictures = decoded(path)
-    video = VideoFile(str(path))
+    video = VideoFile(local(path))
     assert video.times.frames.tolist() == times and len(times) < 50
     for row in np.random.default_rng(0).permutation(len(times)).tolist():
         assert (video.read([row], None)[0] == pictures[row]).all(), f"frame {row}"
@@ -131,7 +131,7 @@ def test_frames_of_an_edit_list_are_those_of_decoding_in_order(
 
 def test_times_begin_with_the_first_frame(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.ts", frames=25)  # whose clock begins elsewhere
-    times = frame_times(str(path))
+    times = frame_times(local(path))
     assert times.frames[0] > 0 and times.total / times.rate == pytest.approx(1)
 
 
@@ -140,7 +140,7 @@ def test_frames_before_the_first_key_frame_are_left_out(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[len(data) * 2 // 5 // 188 * 188 :])
     times, pictures = decoded(path)
-    video = VideoFile(str(path))
+    video = VideoFile(local(path))
     assert video.times.frames.tolist() == times and 5 < len(times) < 40
     assert (video.read(range(len(times)), None) == pictures).all()
 
@@ -148,7 +148,7 @@ def test_frames_before_the_first_key_frame_are_left_out(tmp_path: Path) -> None:
 def test_frames_without_times_are_refused(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.h264", frames=10)
     with pytest.raises(MediaFileError, match=r"a\.h264 holds a video whose frames have no times \(raw H\.264 video\)"):
-        frame_times(str(path))
+        frame_times(local(path))
 
 
 def test_truncated_mp4_with_its_header_in_front(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_truncated_mp4_with_its_header_in_front(tmp_path: Path) -> None:
                 target.mux(packet)
     os.truncate(cut, cut.stat().st_size * 2 // 3)
     with pytest.raises(MediaFileError, match=r"b\.mp4 is truncated: it has \d+ of the 50 frames"):
-        frame_times(str(cut))
+        frame_times(local(cut))
     assert not (tmp_path / "b.mp4.frames.index").exists()
 
 
@@ -178,4 +178,4 @@ def test_title_that_is_no_utf_8(tmp_path: Path) -> None:
     content = titled.read_bytes()
     assert content.count(b"stray-bytes") == 1
     titled.write_bytes(content.replace(b"stray-bytes", b"stray\xff\xfe\xe9tes"))
-    assert VideoFile(str(titled)).times.frames.tolist() == VideoFile(str(path)).times.frames.tolist()
+    assert VideoFile(local(titled)).times.frames.tolist() == VideoFile(local(path)).times.frames.tolist()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 
 from stoker._random.sample_rng import sample_rng
 from stoker.errors import ClipLengthError, MediaFileError, MissingExtraError
+from stoker.sources.clips.clip_file import ClipFile, OpenClipFile
 from stoker.sources.clips.clips_of_files import ClipsOfFiles
 from stoker.sources.clips.cut import Cut
 from stoker.sources.clips.mp3_frames import length_without_header
 from stoker.sources.clips.promised_size import check_is_whole
+from stoker.sources.file_object import HELD
 from stoker.sources.places import Place
-from stoker.sources.storage import LocalFile
 
 _MOST_FRAMES = 8192
 """Frames for each byte of a file above which its header is wrong: silence takes more in each format."""
@@ -40,7 +42,7 @@ class AudioClips(ClipsOfFiles):
     Nothing is open between samples, so nothing is inherited or pickled. Thread safe, as long as `transform` is.
 
     Args:
-        files: places of the files: paths, a glob or brace pattern, or a list of them. Local only.
+        files: places of the files: paths, a glob or brace pattern, URLs of object stores or web servers, or a list.
         labels: one for each file, in their order: a list of numbers or texts, an array, or any object with `__len__`
             and `__getitem__`.
         seconds: the length of a clip, rounded to frames. None for whole files, however long.
@@ -53,12 +55,17 @@ class AudioClips(ClipsOfFiles):
             and the rest at the end of a file is left out. `"pad"`: both are clips that end in zeros, and each
             sample has `"length"`, the number of frames that are no padding.
         transform: a function of the dict, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a place leads to no file.
         MissingExtraError: soundfile is not installed.
         LabelCountError: the numbers of files and labels differ.
         TypeError: `seconds` or `hop` is no number, or `transform` cannot be called.
+        MissingExtraError: obstore is not installed, and a place is a URL.
         ValueError: there are no files, `seconds` or `hop` is not positive, or `hop` has no clips to apply to.
 
     Attributes:
@@ -70,6 +77,7 @@ class AudioClips(ClipsOfFiles):
         MediaFileError: the file is empty, truncated, damaged, or holds no audio that the library knows.
         ClipLengthError: the file is shorter than a clip.
         FileNotFoundError: the file was removed since.
+        ObjectStoreError: its store failed.
         FileChangedError: the file was changed since its clips were counted.
     """
 
@@ -84,35 +92,40 @@ class AudioClips(ClipsOfFiles):
         mono: bool = False,
         short: str = "raise",
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         _soundfile()
         self._mono = mono
-        super().__init__(files, labels, Cut.checked(seconds, hop, random, short), transform)
+        super().__init__(
+            files, labels, Cut.checked(seconds, hop, random, short), transform, storage_options, cache, cache_size
+        )
 
-    def _count(self, path: str) -> int:
-        with _opened(path) as (file, total):
-            return self._cut.count(total, file.samplerate)
+    def _count(self, file: ClipFile) -> int:
+        with _opened(file, whole=False) as (sound, total):
+            return self._cut.count(total, sound.samplerate)
 
-    def _read(self, path: str, number: int) -> dict[str, Any]:
-        with _opened(path) as (file, total):
-            rate = file.samplerate
+    def _read(self, file: ClipFile, number: int) -> dict[str, Any]:
+        with _opened(file, whole=self._cut.seconds is None) as (sound, total):
+            rate = sound.samplerate
             if not total:
-                raise MediaFileError(f"{path} holds no frame of audio: was it written completely?")
+                raise MediaFileError(f"{file.name} holds no frame of audio: was it written completely?")
             length = self._cut.length(total, rate)
             start = self._cut.start(number, rate)
             if self._cut.random and total > length:
                 start = sample_rng().random_generator.randint(0, total - length)
             if start + length > total and not self._cut.pads:
                 raise ClipLengthError(
-                    f"{path} is shorter than a clip: it has {total / rate:g} seconds, and seconds="
+                    f"{file.name} is shorter than a clip: it has {total / rate:g} seconds, and seconds="
                     f'{self._cut.seconds:g}. Leave it out, make clips shorter, or fill up with short="pad".'
                 )
             found = min(length, total - start)
-            file.seek(start)
-            data = file.read(found, dtype="float32", always_2d=True)
+            sound.seek(start)
+            data = sound.read(found, dtype="float32", always_2d=True)
             if len(data) != found:
                 raise MediaFileError(
-                    f"{path} ends after {start + len(data):,} frames, and its header promises {total:,}: it is "
+                    f"{file.name} ends after {start + len(data):,} frames, and its header promises {total:,}: it is "
                     "truncated or damaged"
                 )
         audio = np.zeros((1 if self._mono else data.shape[1], length), np.float32)
@@ -122,35 +135,48 @@ class AudioClips(ClipsOfFiles):
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[Any, int]]:
+def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[Any, int]]:
     """Opens an audio file, finds its number of frames, and names the file in the errors of the library.
+
+    Args:
+        file: which is opened.
+        whole: whether all of it will be read: a store is then asked once.
 
     Raises:
         MediaFileError: the file is empty, truncated, damaged, or holds no audio that the library knows.
         OSError: the file cannot be read.
     """
     soundfile = _soundfile()
-    size = LocalFile(path).version.size
+    contents = file.open()
+    name, size = file.name, contents.version.size
     if not size:
-        raise MediaFileError(f"{path} is empty: was it written or copied completely?")
-    check_is_whole(path, size)
+        raise MediaFileError(f"{name} is empty: was it written or copied completely?")
     try:
-        with soundfile.SoundFile(os.fsencode(path)) as file:
-            counted = length_without_header(path) if file.format == "MP3" else None
-            frames = file.frames if counted is None else counted
-            if not 0 <= frames <= _MOST_FRAMES * size or counted == 0:
-                copy = "-c copy " if file.format == "MP3" else ""
-                raise MediaFileError(
-                    f"{path} does not say how long it is ({frames:,} frames in {size:,} bytes), as files written "
-                    "into a pipe, or MP3 files of a variable bit rate without their header. Write it anew: "
-                    f"`ffmpeg -i in.{file.format.lower()} {copy}out.{file.format.lower()}`."
-                )
-            yield file, frames
+        with contents.errors_of_store():
+            check_is_whole(contents)
+            with soundfile.SoundFile(_for_library(contents, whole)) as sound:
+                counted = length_without_header(contents) if sound.format == "MP3" else None
+                frames = sound.frames if counted is None else counted
+                if not 0 <= frames <= _MOST_FRAMES * size or counted == 0:
+                    copy = "-c copy " if sound.format == "MP3" else ""
+                    raise MediaFileError(
+                        f"{name} does not say how long it is ({frames:,} frames in {size:,} bytes), as files written "
+                        "into a pipe, or MP3 files of a variable bit rate without their header. Write it anew: "
+                        f"`ffmpeg -i in.{sound.format.lower()} {copy}out.{sound.format.lower()}`."
+                    )
+                yield sound, frames
     except soundfile.SoundFileError as error:
         raise MediaFileError(
-            f"{path} ({size:,} bytes) cannot be read: {_said(error)}. Is it an audio file, and was it written and "
+            f"{name} ({size:,} bytes) cannot be read: {_said(error)}. Is it an audio file, and was it written and "
             f"copied completely? libsndfile reads {', '.join(soundfile.available_formats())}."
         ) from error
+
+
+def _for_library(file: OpenClipFile, whole: bool) -> Any:
+    if file.path is not None:
+        return os.fsencode(file.path)
+    size = file.version.size
+    return io.BytesIO(file.read(0, size)) if whole and size <= HELD else file.stream()
 
 
 def _said(error: Exception) -> str:

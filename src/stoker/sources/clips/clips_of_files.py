@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,14 @@ from stoker.datasets.base import Dataset
 from stoker.datasets.columnar import columns
 from stoker.datasets.combining import absolute
 from stoker.errors import FileChangedError, LabelCountError
+from stoker.sources.clips.clip_file import ClipFile
 from stoker.sources.clips.cut import Cut
-from stoker.sources.places import Place, places_of
-from stoker.sources.source_files import without_indexes
-from stoker.sources.storage import LocalFile
+from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.places import Place
+from stoker.sources.source_files import source_files
+from stoker.sources.storage import Version
 
-_UNKNOWN = (-1, -1)
+_UNKNOWN = Version(-1, -1)
 """The version of a file that could not be read when the dataset was made."""
 
 
@@ -30,34 +32,47 @@ class ClipsOfFiles(Dataset[Any]):
         labels: one for each file, or None.
         cut: how a file is cut into clips.
         transform: a function of the sample.
+        storage_options: of object stores.
+        cache: a folder that keeps the data that is read; None for none.
+        cache_size: bytes that the cache may take.
     """
 
     stoker_protocol = True
 
     def __init__(
-        self, files: Place | Iterable[Place], labels: Any, cut: Cut, transform: Callable[[dict[str, Any]], Any] | None
+        self,
+        files: Place | Iterable[Place],
+        labels: Any,
+        cut: Cut,
+        transform: Callable[[dict[str, Any]], Any] | None,
+        storage_options: Mapping[str, Any] | None,
+        cache: str | os.PathLike[str] | None,
+        cache_size: int | None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a sample")
-        paths = without_indexes(places_of(files, "files", only_local=True))
-        self.files = columns(paths)
+        found = source_files(files, storage_options, cache, cache_size)
+        self.files = columns(found.names)
+        self._places = self.files if found.names == found.places else columns(found.places)
+        self._storage = found.storage
         self.labels = labels if labels is None or hasattr(labels, "__getitem__") else columns(labels)
         if isinstance(self.labels, list | tuple):
             self.labels = columns(self.labels)
-        if self.labels is not None and len(self.labels) != len(paths):
+        if self.labels is not None and len(self.labels) != len(self.files):
             raise LabelCountError(
-                f"{len(paths):,} files and {len(self.labels):,} labels: each file needs one label, in the same order"
+                f"{len(self.files):,} files and {len(self.labels):,} labels: each file needs one label, in the same "
+                "order"
             )
         self._cut = cut
         self._transform = transform
         self._ends: np.ndarray[Any, np.dtype[np.int64]] | None = None
-        self._versions: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self._versions: Any = None
         if not cut.is_one_of_each_file:
-            versions, counts = zip(*map(self._counted, paths), strict=True)
-            self._versions = np.array(versions, np.int64)
+            versions, counts = zip(*map(self._counted, range(len(self.files))), strict=True)
+            self._versions = columns([tuple(version) for version in versions])
             self._ends = np.cumsum(counts, dtype=np.int64)
 
-    def _count(self, path: str) -> int:
+    def _count(self, file: ClipFile) -> int:
         """Returns the number of consecutive clips of a file.
 
         Raises:
@@ -65,18 +80,26 @@ class ClipsOfFiles(Dataset[Any]):
         """
         raise NotImplementedError
 
-    def _read(self, path: str, number: int) -> dict[str, Any]:
+    def _read(self, file: ClipFile, number: int) -> dict[str, Any]:
         """Returns a clip of a file, without its path and label."""
         raise NotImplementedError
 
-    def _counted(self, path: str) -> tuple[tuple[int, int], int]:
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(list(self.files))
+
+    def _file(self, number: int) -> ClipFile:
+        return ClipFile(self._places[number], self.files[number], self._storage)
+
+    def _counted(self, number: int) -> tuple[Version, int]:
         """Returns the version of a file, and its number of clips. A file that cannot be read is a sample, which raises
         the error: a loader's `on_error=` applies to it.
         """
-        version = _UNKNOWN
+        version, file = _UNKNOWN, self._file(number)
         try:
-            version = _version_of(path)
-            return version, max(1, self._count(path))
+            version = file.version()
+            return version, max(1, self._count(file._replace(known=version)))
         except OSError:
             return version, 1
 
@@ -94,14 +117,14 @@ class ClipsOfFiles(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         """Returns the clip at `index`; a negative index counts from the end."""
-        file, number = self._place(index)
-        path: str = self.files[file]
+        place, number = self._place(index)
+        file = self._file(place)
         if self._versions is not None:
-            self._check_version(path, file)
-        sample = self._read(path, number)
-        sample["path"] = path
+            file = self._of_known_version(file, place)
+        sample = self._read(file, number)
+        sample["path"] = file.name
         if self.labels is not None:
-            sample["label"] = self.labels[file]
+            sample["label"] = self.labels[place]
         return sample if self._transform is None else self._transform(sample)
 
     def describe(self, index: int) -> str:
@@ -124,16 +147,14 @@ class ClipsOfFiles(Dataset[Any]):
         file = bisect.bisect_right(self._ends.data, number)
         return file, number - (int(self._ends[file - 1]) if file else 0)
 
-    def _check_version(self, path: str, file: int) -> None:
-        assert self._versions is not None
-        made_of, found = tuple(self._versions[file].tolist()), _version_of(path)
-        if made_of not in (_UNKNOWN, found):
+    def _of_known_version(self, file: ClipFile, place: int) -> ClipFile:
+        """Returns a file that has to have the version of which clips were counted: reads from a store check it."""
+        made_of = Version(*self._versions[place])
+        if made_of == _UNKNOWN:
+            return file
+        if file.is_local and (found := file.version()) != made_of:
             raise FileChangedError(
-                f"{path} was changed since the dataset was made: it has {found[0]:,} bytes, and had {made_of[0]:,}. "
-                "Make the dataset anew, and give new data another name."
+                f"{file.name} was changed since the dataset was made: it has {found.size:,} bytes, and had "
+                f"{made_of.size:,}. Make the dataset anew, and give new data another name."
             )
-
-
-def _version_of(path: str) -> tuple[int, int]:
-    version = LocalFile(os.fspath(path)).version
-    return version.size, version.mtime_ns
+        return file._replace(known=made_of)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import FileChangedError, MediaFileError
+from stoker.sources.clips.clip_file import ClipFile, OpenClipFile
 from stoker.sources.clips.open_container import first_video, named_errors, opened_container
 from stoker.sources.clips.promised_size import check_is_whole
 from stoker.sources.index_file import Integers, index_cache, index_place, load_index, save_index
-from stoker.sources.storage import LocalFile, Version
+from stoker.sources.storage import Version
 
 _SUFFIX = ".frames.index"
 _FORMAT = "stoker frames 2"
@@ -51,38 +52,42 @@ class FrameTimes(NamedTuple):
         return self.total / len(self.frames) / 2
 
 
-def frame_times(path: str) -> FrameTimes:
+def frame_times(file: ClipFile) -> FrameTimes:
     """Returns the index of a video: the one that is kept, or a new one.
 
-    It is kept beside the file, or in the user's cache folder where the file's own cannot be written.
+    It is kept beside the file, or in the user's cache folder where the file's own cannot be written, and for files of
+    stores.
 
     Raises:
         MediaFileError: the file is truncated, damaged, or holds no video whose frames have times.
         FileChangedError: it was written to meanwhile.
         OSError: it cannot be read.
     """
-    version = LocalFile(path).version
+    opened = file.open()
+    version = opened.version
     identity = {"format": _FORMAT, **version._asdict()}
-    beside, cached = index_place(path, _SUFFIX), index_place(path, _SUFFIX, index_cache())
+    beside, cached = index_place(file.place, _SUFFIX), index_place(file.place, _SUFFIX, index_cache())
     found = load_index(beside, identity) or load_index(cached, identity)
     if found is None or len(found) != 4 or len(found[3]) != 3:
-        found = _scanned(path)
-        check_is_whole(path, version.size)
-        if LocalFile(path).version != version:
-            raise FileChangedError(f"{path} was written to while its frames were indexed: index it when it is complete")
-        if not save_index(beside, identity, found):
+        found = _scanned(opened)
+        check_is_whole(opened)
+        if file.version() != version:
+            raise FileChangedError(
+                f"{file.name} was written to while its frames were indexed: index it when it is complete"
+            )
+        if not save_index(beside, identity, found) and cached != beside:
             save_index(cached, identity, found)
     frames, keys, key_decoding, (end, numerator, denominator) = found
     return FrameTimes(frames, keys, key_decoding, int(end), int(denominator) / int(numerator), version)
 
 
-def _scanned(path: str) -> list[Integers]:
+def _scanned(file: OpenClipFile) -> list[Integers]:
     """Returns the columns of the index of a file."""
     frames: list[int] = []
     keys: list[tuple[int, int]] = []
     end, packets = 0, 0
-    with opened_container(path) as container, named_errors(path, "cannot be read to its end"):
-        stream = first_video(container, path)
+    with opened_container(file) as container, named_errors(file, "cannot be read to its end"):
+        stream = first_video(container, file.name)
         for packet in container.demux(stream):
             if not packet.size:
                 continue
@@ -93,15 +98,16 @@ def _scanned(path: str) -> list[Integers]:
                 continue
             if packet.pts is None:
                 raise MediaFileError(
-                    f"{path} holds a video whose frames have no times ({container.format.long_name}), so they cannot "
-                    "be found by time: put it into another container, for instance with `ffmpeg -i in -c copy out.mp4`."
+                    f"{file.name} holds a video whose frames have no times ({container.format.long_name}), so they "
+                    "cannot be found by time: put it into another container, for instance with "
+                    "`ffmpeg -i in -c copy out.mp4`."
                 )
             frames.append(packet.pts)
             end = max(end, packet.pts + (packet.duration or 0))
-        _check_frames(path, container, stream, packets)
+        _check_frames(file.name, container, stream, packets)
         base = stream.time_base
     if not frames or not keys:
-        raise MediaFileError(f"{path} holds no frame that can be decoded: was it written and copied completely?")
+        raise MediaFileError(f"{file.name} holds no frame that can be decoded: was it written and copied completely?")
     times = np.unique(np.array(frames, np.int64))
     times = times[times >= min(keys)[0]]  # frames before the first key frame, as in a recording, cannot be decoded
     if end <= times[-1]:  # no packet states its duration
@@ -111,7 +117,7 @@ def _scanned(path: str) -> list[Integers]:
     return [times, columns[:, 0].copy(), columns[:, 1].copy(), numbers]
 
 
-def _check_frames(path: str, container: Any, stream: Any, packets: int) -> None:
+def _check_frames(name: str, container: Any, stream: Any, packets: int) -> None:
     """Compares the packets with those that the tables of an MP4 file promise: the library ends where the file does.
 
     The tables leave out what an edit list cuts away, and hold those of all fragments.
@@ -119,5 +125,5 @@ def _check_frames(path: str, container: Any, stream: Any, packets: int) -> None:
     promised = len(stream.index_entries)
     if "mp4" in container.format.name and packets < promised:
         raise MediaFileError(
-            f"{path} is truncated: it has {packets:,} of the {promised:,} frames that its tables promise"
+            f"{name} is truncated: it has {packets:,} of the {promised:,} frames that its tables promise"
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
+
+from stoker.sources.clips.clip_file import OpenClipFile
 
 _FIRST = 1 << 16
 """Bytes in which the first frame is looked for."""
@@ -15,7 +17,7 @@ _TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"ID3")
 """What may follow the last frame: titles and names."""
 
 
-def length_without_header(path: str) -> int | None:
+def length_without_header(file: OpenClipFile) -> int | None:
     """Counts the values for each channel of a file that has no header with its length, by reading it once.
 
     Returns:
@@ -25,17 +27,10 @@ def length_without_header(path: str) -> int | None:
     Raises:
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        head = file.read(10)
-        if head[:3] == b"ID3" and len(head) == 10:  # its size has seven bits in each byte
-            file.seek(10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:]))))
-        else:
-            file.seek(0)
-        return _length(file)
-
-
-def _length(file: BinaryIO) -> int | None:
-    data = file.read(_FIRST)
+    begin, head = 0, file.read(0, 10)
+    if head[:3] == b"ID3" and len(head) == 10:  # its size has seven bits in each byte
+        begin = 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
+    data = file.read(begin, _FIRST)
     place = data.find(b"\xff")
     while 0 <= place < len(data) and not _frame(data, place):
         place = data.find(b"\xff", place + 1)
@@ -44,7 +39,7 @@ def _length(file: BinaryIO) -> int | None:
         return None
     if any(data.find(name, place, place + first.size) >= 0 for name in (b"Xing", b"Info", b"VBRI")):
         return None
-    data += file.read()
+    data += file.read(begin + len(data), file.version.size)
     count = 0
     while (frame := _frame(data, place)) is not None:
         if frame.kbits != first.kbits:

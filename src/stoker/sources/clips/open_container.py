@@ -1,4 +1,4 @@
-"""Video files opened by PyAV, without threads and without network."""
+"""Video files opened by PyAV, without threads and without its network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from stoker.errors import MediaFileError, MissingExtraError
-from stoker.sources.storage import LocalFile
+from stoker.sources.clips.clip_file import OpenClipFile
 
-_OPTIONS = {"protocol_whitelist": "file", "fflags": "+genpts"}
-"""A playlist that poses as a video may name files of this machine, but no URL."""
+_OPTIONS = {"fflags": "+genpts"}
+_LOCAL, _REMOTE = {"protocol_whitelist": "file"}, {"protocol_whitelist": "none"}
+"""A playlist that poses as a video may name files of this machine, if it is one itself, but no URL."""
 
 
-def opened_container(path: str) -> Any:
+def opened_container(file: OpenClipFile) -> Any:
     """Returns an open container.
 
     Raises:
@@ -22,16 +23,17 @@ def opened_container(path: str) -> Any:
         OSError: the file cannot be read.
     """
     av = pyav()
-    size = LocalFile(path).version.size  # the errors of Python for files that are missing, or may not be read
-    if not size:
-        raise MediaFileError(f"{path} is empty: was it written or copied completely?")
-    with named_errors(path):
+    if not file.version.size:
+        raise MediaFileError(f"{file.name} is empty: was it written or copied completely?")
+    with named_errors(file):
         # titles that are no UTF-8 are an error before version 19 by default
         lenient = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
-        return av.open(f"file:{path}", options=_OPTIONS, **lenient)
+        if file.path is not None:
+            return av.open(f"file:{file.path}", options=_OPTIONS | _LOCAL, **lenient)
+        return av.open(file.stream(), options=_OPTIONS | _REMOTE, **lenient)
 
 
-def first_video(container: Any, path: str) -> Any:
+def first_video(container: Any, name: str) -> Any:
     """Returns the first stream of pictures, to be decoded without threads: they would not survive a fork.
 
     Raises:
@@ -44,23 +46,25 @@ def first_video(container: Any, path: str) -> Any:
             return stream
     kinds = sorted({stream.type for stream in container.streams})
     raise MediaFileError(
-        f"{path} ({container.format.long_name}) holds no video that can be decoded: its streams are of "
+        f"{name} ({container.format.long_name}) holds no video that can be decoded: its streams are of "
         f"{', '.join(kinds) or 'no kind'}"
     )
 
 
 @contextmanager
-def named_errors(path: str, what: str = "cannot be opened") -> Iterator[None]:
+def named_errors(file: OpenClipFile, what: str = "cannot be opened") -> Iterator[None]:
     """Names the file in the errors of the library.
 
     Raises:
         MediaFileError: the library raised an error.
+        OSError: the store failed, or the file was changed.
     """
     try:
-        yield
+        with file.errors_of_store():
+            yield
     except pyav().FFmpegError as error:
         raise MediaFileError(
-            f"{path} {what}: {error.strerror}. Is it a video, and was it written and copied completely?"
+            f"{file.name} {what}: {error.strerror}. Is it a video, and was it written and copied completely?"
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.errors import MediaFileError
+from stoker.sources.clips.clip_file import OpenClipFile
 
 _UNKNOWN_RIFF = 0x7FFF_0000
 """The least length in a RIFF header of programs that do not know it yet, as those that write into a pipe."""
@@ -11,17 +12,16 @@ _HEAD = 4096
 """Bytes in which a Matroska file names the size of its segment: usually within the first 60."""
 
 
-def check_is_whole(path: str, size: int) -> None:
+def check_is_whole(file: OpenClipFile) -> None:
     """Compares the size of a file with what its header promises, in WAV, AIFF, AVI, Matroska and WebM files.
 
     Raises:
         MediaFileError: the file is smaller.
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        promised = promised_size(file.read(_HEAD))
+    size, promised = file.version.size, promised_size(file.read(0, _HEAD))
     if promised is not None and size < promised:
-        raise MediaFileError(f"{path} is truncated: it has {size:,} bytes, and its header promises {promised:,}")
+        raise MediaFileError(f"{file.name} is truncated: it has {size:,} bytes, and its header promises {promised:,}")
 
 
 def promised_size(head: bytes) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from stoker._random.sample_rng import sample_rng
 from stoker.datasets.combining import positive
 from stoker.errors import ClipLengthError
+from stoker.sources.clips.clip_file import ClipFile
 from stoker.sources.clips.clips_of_files import ClipsOfFiles
 from stoker.sources.clips.cut import Cut
 from stoker.sources.clips.frame_times import FrameTimes, frame_times
@@ -17,7 +19,6 @@ from stoker.sources.clips.open_container import pyav
 from stoker.sources.clips.video_file import VideoFile
 from stoker.sources.per_process import PerProcess
 from stoker.sources.places import Place
-from stoker.sources.storage import LocalFile
 
 _MOST_OPEN = 4
 """Videos that a process holds open. A decoder of a large video holds some 50 MB of frames."""
@@ -48,7 +49,7 @@ class VideoClips(ClipsOfFiles):
     file. Thread safe, as long as `transform` is.
 
     Args:
-        files: places of the files: paths, a glob or brace pattern, or a list of them. Local only.
+        files: places of the files: paths, a glob or brace pattern, URLs of object stores or web servers, or a list.
         labels: one for each file, in their order: a list of numbers or texts, an array, or any object with `__len__`
             and `__getitem__`.
         frames: the number of frames of a clip.
@@ -60,12 +61,17 @@ class VideoClips(ClipsOfFiles):
         short: for files that are shorter than a clip. `"raise"`: such a file is a sample that raises `ClipLengthError`,
             and the rest at the end of a file is left out. `"pad"`: both are clips, which repeat the last frame.
         transform: a function of the dict, whose result is the sample.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a place leads to no file.
         MissingExtraError: PyAV is not installed.
         LabelCountError: the numbers of files and labels differ.
         TypeError: a number is none, or `transform` cannot be called.
+        MissingExtraError: obstore is not installed, and a place is a URL.
         ValueError: there are no files, a number is not positive, or `hop` has no clips to apply to.
 
     Attributes:
@@ -78,6 +84,7 @@ class VideoClips(ClipsOfFiles):
             another size than the first.
         ClipLengthError: the file is shorter than a clip.
         FileNotFoundError: the file was removed since.
+        ObjectStoreError: its store failed.
         FileChangedError: the file was changed since its clips were counted.
     """
 
@@ -93,6 +100,9 @@ class VideoClips(ClipsOfFiles):
         size: tuple[int, int] | None = None,
         short: str = "raise",
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         pyav()
         self._frames = positive(frames, "frames")
@@ -100,35 +110,37 @@ class VideoClips(ClipsOfFiles):
             raise TypeError(f"size is {size!r}, expected (height, width)")
         self._size = None if size is None else (positive(size[0], "height"), positive(size[1], "width"))
         self._open: PerProcess[dict[str, VideoFile]] = PerProcess(dict, _close_all)
-        super().__init__(files, labels, Cut.checked(seconds, hop, random, short), transform)
+        super().__init__(
+            files, labels, Cut.checked(seconds, hop, random, short), transform, storage_options, cache, cache_size
+        )
 
-    def _count(self, path: str) -> int:
-        times = frame_times(path)
+    def _count(self, file: ClipFile) -> int:
+        times = frame_times(file)
         return self._cut.count(times.total, times.rate, times.slack)
 
-    def _read(self, path: str, number: int) -> dict[str, Any]:
+    def _read(self, file: ClipFile, number: int) -> dict[str, Any]:
         # A file is taken from the open ones while it is read, so two threads never share a decoder
         opened = self._open.get()
-        video = opened.pop(path, None)
-        if video is not None and video.times.version != LocalFile(path).version:
+        video = opened.pop(file.place, None)
+        if video is not None and file.is_local and video.times.version != file.version():
             video.close()
             video = None
         if video is None:
-            video = VideoFile(path)
+            video = VideoFile(file)
         try:
-            rows = self._rows(path, video.times, number)
+            rows = self._rows(file.name, video.times, number)
             pictures = video.read(rows.tolist(), self._size)
         except BaseException:
             video.close()  # its decoder may stand anywhere
             raise
-        opened[path] = video
+        opened[file.place] = video
         for oldest in list(opened)[: max(0, len(opened) - _MOST_OPEN)]:
             if (other := opened.pop(oldest, None)) is not None:
                 other.close()
         times = video.times.frames
         return {"video": pictures, "times": (times[rows] - times[0]) / video.times.rate}
 
-    def _rows(self, path: str, times: FrameTimes, number: int) -> Any:
+    def _rows(self, name: str, times: FrameTimes, number: int) -> Any:
         """Returns the numbers of the frames of a clip.
 
         Raises:
@@ -148,7 +160,7 @@ class VideoClips(ClipsOfFiles):
                 start = int(begins[rng.integers(fitting)]) if fitting else 0
         if start + length > total + times.slack and not self._cut.pads:
             raise ClipLengthError(
-                f"{path} is shorter than a clip: it has {total / rate:g} seconds, and seconds={self._cut.seconds:g}. "
+                f"{name} is shorter than a clip: it has {total / rate:g} seconds, and seconds={self._cut.seconds:g}. "
                 'Leave it out, make clips shorter, or repeat the last frame with short="pad".'
             )
         shown = times.frames[0] + start + (np.arange(self._frames) + places) * (length / self._frames)

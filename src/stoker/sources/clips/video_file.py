@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import MediaFileError
+from stoker.sources.clips.clip_file import ClipFile
 from stoker.sources.clips.frame_times import frame_times
 from stoker.sources.clips.open_container import first_video, named_errors, opened_container
 
@@ -19,7 +20,7 @@ class VideoFile:
     """An open video. Belongs to one process and, at a time, to one thread. Runs no thread.
 
     Args:
-        path: of the file.
+        file: which is opened.
 
     Attributes:
         times: of the frames.
@@ -29,9 +30,10 @@ class VideoFile:
         OSError: it cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.times = frame_times(path)
+    def __init__(self, file: ClipFile) -> None:
+        self.times = frame_times(file)
+        self._file = file._replace(known=self.times.version).open()
+        self._name = file.name
         self._last: Any = None  # the last frame that came out of the decoder
         self._decoded: Iterator[Any] = iter(())
         self._open()
@@ -50,14 +52,14 @@ class VideoFile:
         picture, held = None, -1
         for place, row in enumerate(rows):
             if row != held:
-                with named_errors(self._path, f"cannot be decoded at second {self._second(row):.3f}"):
+                with named_errors(self._file, f"cannot be decoded at second {self._second(row):.3f}"):
                     picture, held = _pixels(self._frame(row), size), row
             assert picture is not None
             if out is None:
                 out = np.empty((len(rows), *picture.shape), np.uint8)
             if picture.shape != out.shape[1:]:
                 raise MediaFileError(
-                    f"{self._path} changes its size from {out.shape[1:3]} to {picture.shape[:2]} at second "
+                    f"{self._name} changes its size from {out.shape[1:3]} to {picture.shape[:2]} at second "
                     f"{self._second(row):.3f}: pass size=(height, width)"
                 )
             out[place] = picture
@@ -70,8 +72,8 @@ class VideoFile:
         self._container.close()
 
     def _open(self) -> None:
-        self._container = opened_container(self._path)
-        self._stream = first_video(self._container, self._path)
+        self._container = opened_container(self._file)
+        self._stream = first_video(self._container, self._name)
         self._decoded = self._container.decode(self._stream)
         self._last = None
 
@@ -97,7 +99,7 @@ class VideoFile:
             frame = self._decoded_at(time)
         if frame is None or frame.is_corrupt:
             raise MediaFileError(
-                f"{self._path} has no whole frame at second {self._second(row):.3f}: it is truncated or damaged"
+                f"{self._name} has no whole frame at second {self._second(row):.3f}: it is truncated or damaged"
             )
         return frame
 
