@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,16 @@ from stoker.datasets.gather import LARGE_ROW, Array, Indices, inside, row_layout
 from stoker.errors import ArrayFileError, FileChangedError, MissingKeyError, SchemaMismatchError
 from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays
 from stoker.sources.arrays.raw_rows import raw_rows
-from stoker.sources.arrays.read_contents import contents_of
+from stoker.sources.arrays.read_contents import contents_in_store, contents_of
 from stoker.sources.arrays.safetensors_header import check_torch
 from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
+from stoker.sources.cached_storage import CachedStorage
+from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import PerProcess
 from stoker.sources.places import Place, places_of
+from stoker.sources.storage import opened_all
+from stoker.sources.storage_of import storage_of
+from stoker.sources.urls import is_remote, shown
 
 
 class ArrayDataset(Dataset[Any]):
@@ -45,25 +51,33 @@ class ArrayDataset(Dataset[Any]):
     that memory, others decompress again. Zarr is decompressed chunk by chunk, and each process keeps those used last,
     up to 64 MiB; `RowGroupSampler(dataset.chunk_sizes)` shuffles chunk by chunk.
 
+    Files of object stores are read by ranges: a row with a request, a batch with the requests of its rows together,
+    those near each other in one. Zarr folders are read from local disks only.
+
     Nothing may write to the files meanwhile. Thread safe.
 
     Args:
-        places: a path, a list of paths, a glob or a brace pattern.
+        places: a path, a URL of an object store or a web server, a list of these, a glob or a brace pattern.
         keys: the arrays to read, in the order of the sample. None for all.
         dtype: of the numbers in raw files.
         shape: of a row in raw files, an integer or a tuple; None for single numbers.
         offset: the number of bytes before the first row of each raw file.
         transform: a function of the sample, whose result takes its place. Batches are then not gathered.
+        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
+        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+            `cache_size`. See the guide on unreliable storage.
+        cache_size: bytes that the cache may take.
 
     Raises:
         FileNotFoundError: a place leads to no file.
-        ArrayFileError: a file is empty, truncated, damaged or of an unknown format, or holds pickled objects.
+        ArrayFileError: a file is empty, truncated, damaged or of an unknown format, or holds pickled objects; or one of
+            a store holds an array column by column.
         MissingKeyError: a file has no array of this name.
         SchemaMismatchError: the rows of two files differ in dtype, shape or keys.
         MissingExtraError: a tensor needs torch, which is not installed.
         TypeError: `keys` is a single text, or `transform` cannot be called.
         ValueError: there are no keys or no rows; the arrays of a file have different lengths; `dtype` is given for a
-            file with a header.
+            file with a header; a Zarr folder lies in a store.
 
     Attributes:
         paths: of the files.
@@ -73,6 +87,7 @@ class ArrayDataset(Dataset[Any]):
         IndexError: the index is out of range.
         FileChangedError: the file was changed since the dataset was made.
         ArrayFileError: a chunk is damaged.
+        ObjectStoreError: the store of the file failed.
     """
 
     stoker_protocol = True
@@ -86,6 +101,9 @@ class ArrayDataset(Dataset[Any]):
         shape: int | Sequence[int] | None = None,
         offset: int = 0,
         transform: Callable[[Any], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | None = None,
     ) -> None:
         if isinstance(keys, str):
             raise TypeError(f"keys is a text, {keys!r}, expected a list of names: [{keys!r}]")
@@ -94,8 +112,21 @@ class ArrayDataset(Dataset[Any]):
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a sample")
         raw = raw_rows(dtype, shape, offset)
-        self.paths = places_of(places, "array files", may_be_folders=True, only_local=True)
-        files = [_chosen(contents_of(path, raw), keys) for path in self.paths]
+        places = [places] if isinstance(places, str | os.PathLike) else list(places)
+        _check_no_zarr_in_a_store(places)
+        found = places_of(places, "array files", storage_options, may_be_folders=True)
+        self.paths = [shown(place) for place in found]
+        storage = storage_of(found, storage_options, cache, cache_size)
+        in_store = [
+            is_remote(place) or (isinstance(storage, CachedStorage) and os.path.isfile(place)) for place in found
+        ]
+        opened = opened_all(storage, [place for place, is_stored in zip(found, in_store, strict=True) if is_stored])
+        files = [
+            _chosen(
+                contents_in_store(next(opened), place, storage, raw) if is_stored else contents_of(place, raw), keys
+            )
+            for place, is_stored in zip(found, in_store, strict=True)
+        ]
         for file in files[1:]:
             _check_alike(files[0], file)
         rows = [_rows(file) for file in files]
@@ -120,6 +151,11 @@ class ArrayDataset(Dataset[Any]):
             of_chunk = max(stored.chunk_rows for stored in file.arrays.values()) or max(1, rows)
             sizes += [of_chunk] * (rows // of_chunk) + [rows % of_chunk] * bool(rows % of_chunk)
         return sizes
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The commits of files on the Hugging Face Hub, with which a state is compared; None for other places."""
+        return hub_fingerprint(self.paths)
 
     def __len__(self) -> int:
         """Returns the number of rows of all files."""
@@ -188,6 +224,16 @@ class ArrayDataset(Dataset[Any]):
             return 0, number
         file = bisect_right(self._begins, number) - 1
         return file, number - self._begins[file]
+
+
+def _check_no_zarr_in_a_store(places: list[Place]) -> None:
+    for given in places:
+        place = os.fspath(given)
+        if is_remote(place) and place.rstrip("/").endswith(".zarr") and not os.path.exists(place):
+            raise ValueError(
+                f"{shown(place)} is a URL, and Zarr folders are read from local disks only: copy it to a local folder, "
+                "or write its rows as .npy files"
+            )
 
 
 def _chosen(file: FileContents, keys: Sequence[str] | None) -> FileContents:

@@ -17,24 +17,23 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, ValueError)
 
 
-def npy_arrays(path: str, size: int) -> dict[str, StoredArray]:
+def npy_arrays(file: IO[bytes], path: str, size: int) -> dict[str, StoredArray]:
     """Returns the array of a `.npy` file.
 
     Raises:
         ArrayFileError: the file is none, is truncated, or holds Python objects.
     """
-    with open(path, "rb") as file:
-        try:
-            stored = _header(file)
-        except (ValueError, SyntaxError) as error:
-            raise ArrayFileError(
-                f"{path} ({size:,} bytes) has no header of a .npy file: {error}. Was it written by numpy.save, and "
-                "copied completely?"
-            ) from error
+    try:
+        stored = _header(file)
+    except (ValueError, SyntaxError) as error:
+        raise ArrayFileError(
+            f"{path} ({size:,} bytes) has no header of a .npy file: {error}. Was it written by numpy.save, and "
+            "copied completely?"
+        ) from error
     return {PLAIN: checked(path, size, "", stored)}
 
 
-def npz_arrays(path: str, size: int) -> dict[str, StoredArray]:
+def npz_arrays(file: IO[bytes], path: str, size: int) -> dict[str, StoredArray]:
     """Returns the arrays of a `.npz` archive by name, in its order. Only members without compression can be mapped.
 
     Raises:
@@ -42,7 +41,7 @@ def npz_arrays(path: str, size: int) -> dict[str, StoredArray]:
     """
     arrays = {}
     try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if not member.filename.endswith(".npy"):
                     continue
@@ -62,14 +61,14 @@ def npz_arrays(path: str, size: int) -> dict[str, StoredArray]:
     return arrays
 
 
-def decompressed(path: str, stored: StoredArray) -> np.ndarray[Any, np.dtype[Any]]:
+def decompressed(file: IO[bytes], path: str, stored: StoredArray) -> np.ndarray[Any, np.dtype[Any]]:
     """Returns a compressed array of a `.npz` archive, in memory.
 
     Raises:
         ArrayFileError: the member is damaged or truncated.
     """
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(stored.member) as content:
+        with zipfile.ZipFile(file) as archive, archive.open(stored.member) as content:
             array: np.ndarray[Any, np.dtype[Any]] = np.lib.format.read_array(content, allow_pickle=False)
     except (*_DAMAGED, KeyError) as error:
         raise ArrayFileError(

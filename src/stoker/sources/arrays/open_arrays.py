@@ -10,14 +10,15 @@ from stoker.datasets.gather import Array
 from stoker.errors import FileChangedError
 from stoker.sources.arrays.mapped_rows import MappedFile, MappedRows
 from stoker.sources.arrays.npy_format import decompressed
-from stoker.sources.arrays.stored import FileContents
+from stoker.sources.arrays.stored import FileContents, StoredArray
+from stoker.sources.arrays.stored_rows import StoredRows
 from stoker.sources.arrays.zarr_rows import ChunkCache, ZarrRows
 from stoker.sources.storage import LocalFile
 
 MOST_MAPPED = 256
 """Files that a process maps for one dataset. A map holds a descriptor, and processes may have 1,024."""
 
-Rows = MappedRows | ZarrRows
+Rows = MappedRows | StoredRows | ZarrRows
 
 
 class ArrayOpener:
@@ -46,7 +47,7 @@ class ArrayOpener:
         for number, file in enumerate(self._files):
             for key, stored in file.arrays.items():
                 if stored.member:
-                    self._in_memory[number, key] = decompressed(file.path, stored)
+                    self._in_memory[number, key] = _in_memory(file, stored)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_in_memory": {}}
@@ -87,16 +88,25 @@ class OpenArrays:
         if file.is_zarr:
             _check_version(file)
             return [ZarrRows(_folder(file, key), stored, self._cache) for key, stored in file.arrays.items()]
-        mapped = MappedFile(file)
+        in_store = None if file.storage is None else file.opened()
+        mapped = MappedFile(file) if in_store is None else None
         rows: list[Rows] = []
         for key, stored in file.arrays.items():
             if stored.member:
                 if (number, key) not in self._in_memory:
-                    self._in_memory[number, key] = decompressed(file.path, stored)
+                    self._in_memory[number, key] = _in_memory(file, stored)
                 rows.append(MappedRows(self._in_memory[number, key], stored, None))
-            else:
+            elif mapped is not None:
                 rows.append(MappedRows(mapped.array(stored), stored, mapped))
+            elif in_store is not None:
+                rows.append(StoredRows(file, stored, in_store))
         return rows
+
+
+def _in_memory(file: FileContents, stored: StoredArray) -> Array:
+    """Returns a compressed array."""
+    with file.binary() as opened:
+        return decompressed(opened, file.path, stored)
 
 
 def _folder(file: FileContents, key: str) -> str:

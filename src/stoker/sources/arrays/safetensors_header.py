@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,17 +26,16 @@ _OF_TORCH = {
 """Dtypes that NumPy lacks: the integers of their size, and torch's name."""
 
 
-def safetensors_arrays(path: str, size: int) -> dict[str, StoredArray]:
+def safetensors_arrays(file: IO[bytes], path: str, size: int) -> dict[str, StoredArray]:
     """Returns the tensors of a safetensors file that have a dimension, by name, in the order of its header.
 
     Raises:
         ArrayFileError: the file is none, or is truncated.
     """
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
-            raise _none(path, size, f"its first eight bytes say that the header has {length:,} bytes")
-        text = file.read(length)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
+        raise _none(path, size, f"its first eight bytes say that the header has {length:,} bytes")
+    text = file.read(length)
     arrays, end = {}, 8 + length
     try:
         for name, entry in json.loads(text).items():

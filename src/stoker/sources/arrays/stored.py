@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from stoker.errors import ArrayFileError
-from stoker.sources.storage import Version
+from stoker.sources.file_object import FileObject
+from stoker.sources.storage import File, Storage, Version, opened
 
 PLAIN = ""
 """The key of an array that is alone in its file."""
@@ -55,11 +57,13 @@ class FileContents(NamedTuple):
     """The arrays of a file.
 
     Attributes:
-        path: of the file; of a Zarr array or group its folder.
+        path: of the file; of a Zarr array or group its folder. Of a file in a store its URL, without secrets.
         versioned: the path of the file whose version is compared: the file itself, or the metadata of a Zarr folder.
         version: of that file when the dataset was made.
         arrays: by key, in the order of the file; `PLAIN` is the key of an array that is alone.
         is_zarr: whether the path is a Zarr folder.
+        place: the URL of a file in a store.
+        storage: from which it is read; None for a file of this machine, which is mapped.
     """
 
     path: str
@@ -67,6 +71,29 @@ class FileContents(NamedTuple):
     version: Version
     arrays: dict[str, StoredArray]
     is_zarr: bool = False
+    place: str = ""
+    storage: Storage | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"  # a URL may hold a secret
+
+    def opened(self) -> File:
+        """Returns the file, which is in a store, in the version that it had when the dataset was made."""
+        assert self.storage is not None
+        return opened(self.storage, self.place, self.version)
+
+    def binary(self) -> IO[bytes]:
+        """Returns the file as Python's file object.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return open(self.path, "rb") if self.storage is None else file_object(self.opened())
+
+
+def file_object(file: File) -> IO[bytes]:
+    """Returns a file of a store as Python's file object."""
+    return io.BufferedReader(FileObject(file))
 
 
 def checked(path: str, size: int, name: str, stored: StoredArray) -> StoredArray:

@@ -27,6 +27,9 @@ class ClipFile(NamedTuple):
     storage: Storage
     known: Version | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"  # a URL may hold a secret
+
     @property
     def is_local(self) -> bool:
         """Whether libraries read the file of this machine itself."""
