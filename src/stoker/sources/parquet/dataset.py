@@ -25,7 +25,7 @@ class ParquetDataset(Dataset[Any]):
     Only the footers are read when the dataset is made. A row is read with its whole row group, of which only the given
     columns are read and decoded. Each process keeps the groups it used last, up to 256 MiB, and at least one. Reading
     group by group is fast therefore; a complete shuffle of more than that decodes a group for almost every row: see
-    `RowGroupSampler`.
+    `RowGroupSampler`, or `decoded_cache=`.
 
     Each process opens files when it first needs them, at most 64 at once; none is open when the dataset is made.
     Reading starts no threads, so workers may be forked at any time. Thread safe.
@@ -39,6 +39,10 @@ class ParquetDataset(Dataset[Any]):
         cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
+        decoded_cache: a folder of the local disk in which decoded row groups are kept, without compression, as files
+            that all processes of the machine map: each group is decoded once on a machine, and a complete shuffle reads
+            rows from the page cache. It grows to the size of the decoded columns; nothing in it is removed, and it may
+            be deleted when no dataset uses it.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -48,6 +52,7 @@ class ParquetDataset(Dataset[Any]):
         ParquetFileError: a file is truncated, damaged, or no Parquet file.
         MissingColumnError: there is no such column.
         SchemaMismatchError: two files have different columns, or types of them.
+        OSError: the folder of `decoded_cache` cannot be written.
 
     Attributes:
         files: the paths of the files, in order.
@@ -70,10 +75,11 @@ class ParquetDataset(Dataset[Any]):
         storage_options: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
+        decoded_cache: str | os.PathLike[str] | None = None,
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        self._groups = RowGroups(files, columns, storage_options, cache, cache_size)
+        self._groups = RowGroups(files, columns, storage_options, cache, cache_size, decoded_cache)
         self._transform = transform
         self.files = self._groups.files
         self.columns = self._groups.columns

@@ -17,6 +17,7 @@ from stoker.errors import (
     ParquetFileError,
     SchemaMismatchError,
 )
+from stoker.sources.parquet.decoded_files import DecodedFiles
 from stoker.sources.parquet.values import DecodedGroup
 from stoker.sources.per_process import MOST_OPEN, PerProcess
 from stoker.sources.places import Place, places_of
@@ -30,6 +31,8 @@ CACHED_BYTES = 256 << 20
 """Decoded row groups that a process keeps, in bytes: four groups of 64 MiB, so that a shuffle within some groups
 decodes each once; eight workers then hold 2 GiB. The latest group is kept whatever its size."""
 
+MOST_MAPPED = 256
+"""Files of decoded row groups that a process maps. A map holds a descriptor, and processes may have 1,024."""
 
 _FOOTER = 64 << 10
 """Bytes at the end of a file that pyarrow reads first."""
@@ -48,6 +51,8 @@ class RowGroups:
         cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
+        decoded_cache: a folder of the local disk for decoded row groups, which all processes of the machine map; None
+            to keep them in the memory of each process.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
@@ -73,12 +78,14 @@ class RowGroups:
         storage_options: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
+        decoded_cache: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(columns, str):
             raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
         if columns is not None and not columns:
             raise ValueError("columns is an empty list: name at least one column, or leave it out to read all")
         self._process: PerProcess[_OpenFiles] = PerProcess(_OpenFiles)
+        self._decoded_files = None if decoded_cache is None else DecodedFiles(decoded_cache)
         self._places = places_of(files, "Parquet files", storage_options)
         self._storage = storage_of(self._places, storage_options, cache, cache_size)
         self.files = [shown(path) for path in self._places]
@@ -114,7 +121,7 @@ class RowGroups:
         process = self._process.get()
         found = process.groups.get(number)
         if found is None:
-            found = self.read(number)
+            found = self.read(number) if self._decoded_files is None else self._shared(number, self._decoded_files)
             process.keep(number, found)
         elif number != process.latest:
             process.groups.pop(number, None)  # to the end: the first are dropped first
@@ -130,6 +137,23 @@ class RowGroups:
             ParquetFileError: the file is damaged.
             OSError: the file cannot be read.
         """
+        return DecodedGroup(_pyarrow()[0], self._table(number), self.columns)
+
+    def _shared(self, number: int, files: DecodedFiles) -> DecodedGroup:
+        """Returns a row group from its file of decoded columns, which is written first if there is none."""
+        arrow, _ = _pyarrow()
+        place, group = self.place(number)
+        path = files.path(self.files[place], self._versions[place], self.columns, group)
+        table = files.find(arrow, path)
+        if table is None:
+            decoded = self._table(number)
+            table = files.find(arrow, path) if files.add(arrow, path, decoded) else None
+            if table is None:
+                return DecodedGroup(arrow, decoded, self.columns)
+        return DecodedGroup(arrow, table, self.columns, is_mapped=True)
+
+    def _table(self, number: int) -> Any:
+        """Returns a row group as an Arrow table, decoded anew."""
         place, group = self.place(number)
         path = self.files[place]
         process = self._process.get()
@@ -157,8 +181,12 @@ class _OpenFiles:
         self.latest = -1
 
     def keep(self, number: int, group: DecodedGroup) -> None:
-        """Adds a group, and drops the first ones while all together are too large."""
+        """Adds a group, and drops the first ones while all together are too large, or too many are mapped."""
         kept = list(self.groups.items())
+        if group.is_mapped:
+            mapped = [oldest for oldest, other in kept if other.is_mapped]
+            for oldest in mapped[: max(0, len(mapped) - MOST_MAPPED + 1)]:
+                self.groups.pop(oldest, None)
         room = CACHED_BYTES - group.nbytes - sum(other.nbytes for _, other in kept)
         for oldest, other in kept:
             if room >= 0:
@@ -181,14 +209,13 @@ class _OpenFile:
         """Returns the Arrow schema."""
         return self._opened("its footer cannot be read").schema_arrow
 
-    def read(self, group: int, columns: list[str]) -> DecodedGroup:
-        """Returns a row group of the file."""
+    def read(self, group: int, columns: list[str]) -> Any:
+        """Returns a row group of the file, as an Arrow table."""
         arrow, _ = _pyarrow()
         problem = f"row group {group} cannot be read"
         opened = self._opened(problem, self._held(group, columns))
         try:
-            table = opened.read_row_group(group, columns=columns, use_threads=False)  # a fork loses threads
-            return DecodedGroup(arrow, table, columns)
+            return opened.read_row_group(group, columns=columns, use_threads=False)  # a fork loses threads
         except arrow.ArrowMemoryError:
             raise
         except (OSError, arrow.ArrowException) as error:

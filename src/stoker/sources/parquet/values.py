@@ -22,13 +22,16 @@ class DecodedGroup:
         arrow: the module `pyarrow`.
         table: the row group, an Arrow table.
         columns: the names of the columns, in the order of a sample.
+        is_mapped: whether the table lies in a mapped file.
 
     Attributes:
-        nbytes: of the buffers of all columns.
+        nbytes: of the buffers of all columns; 0 of those of a mapped file.
+        is_mapped: whether the table lies in a mapped file.
     """
 
-    def __init__(self, arrow: Any, table: Any, columns: list[str]) -> None:
-        self.nbytes: int = table.get_total_buffer_size()
+    def __init__(self, arrow: Any, table: Any, columns: list[str], is_mapped: bool = False) -> None:
+        self.nbytes: int = 0 if is_mapped else table.get_total_buffer_size()
+        self.is_mapped = is_mapped
         self._reads = [(name, _of_chunks(arrow, table.column(name).chunks)) for name in columns]
 
     def row(self, row: int) -> dict[str, Any]:

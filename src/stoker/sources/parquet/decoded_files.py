@@ -1,0 +1,99 @@
+"""Decoded row groups in files of the local disk, which all processes of the machine map."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import warnings
+from typing import Any
+
+from stoker.errors import StokerWarning
+from stoker.sources.storage import Version
+
+_SUFFIX = ".arrow"
+
+
+class DecodedFiles:
+    """A folder of row groups in Arrow's file format. Picklable; thread and process safe.
+
+    A file is written as a whole or not at all, and never changed: a row group of another version of its Parquet file,
+    or of other columns, has another name. Nothing is removed.
+
+    Args:
+        folder: on a local disk; created if it does not exist.
+
+    Raises:
+        OSError: it cannot be created, or no file can be written in it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = os.path.abspath(os.fspath(folder))
+        os.makedirs(self.folder, exist_ok=True)
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"the folder of decoded_cache, {self.folder}, cannot be written")
+        self._is_full = False
+
+    def path(self, place: str, version: Version, columns: list[str], group: int) -> str:
+        """Returns the path of the file for a row group.
+
+        Args:
+            place: of the Parquet file, without secrets.
+            version: of it.
+            columns: that are decoded.
+            group: the number of the row group in the file.
+        """
+        name = repr((os.path.abspath(place) if "://" not in place else place, tuple(version), columns, group))
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        return os.path.join(self.folder, digest + _SUFFIX)
+
+    def find(self, arrow: Any, path: str) -> Any:
+        """Returns the table in a file, over its mapped pages; None if there is no such file, or it is damaged.
+
+        Args:
+            arrow: the module `pyarrow`.
+            path: of the file.
+        """
+        try:
+            return arrow.ipc.open_file(arrow.memory_map(path)).read_all()
+        except FileNotFoundError:
+            return None
+        except (OSError, arrow.ArrowException):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            return None
+
+    def add(self, arrow: Any, path: str, table: Any) -> bool:
+        """Writes a table to a file. If the disk is full, it warns once, and this process writes no more.
+
+        Returns:
+            Whether the file is there.
+        """
+        if self._is_full:
+            return False
+        partial = f"{path}.{secrets.token_hex(4)}.partial"
+        table = table.unify_dictionaries()  # the format has one dictionary for each column
+        try:
+            with open(partial, "xb") as file:
+                with arrow.ipc.new_file(file, table.schema) as writer:
+                    writer.write_table(table)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+            self._is_full = True
+            warnings.warn(
+                f"decoded row groups cannot be written to {self.folder} ({error.strerror or error}): they are kept in "
+                "the memory of each worker, as without decoded_cache=. Make room on the disk, or name another folder.",
+                StokerWarning,
+                stacklevel=2,
+            )
+            return False
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+            raise
+        return True
