@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 WRITE_ZARR = """
-import sys, numpy as np, zarr
+import shutil, sys, numpy as np, zarr
 folder, rows = sys.argv[1], np.load(sys.argv[2])
 zarr.create_array(folder + "/a.zarr", data=rows, chunks=(4, 2, 4))
 zarr.create_array(folder + "/v2.zarr", data=rows.astype(">f4"), chunks=(5, 3, 4), zarr_format=2)
@@ -21,6 +21,8 @@ for version in (2, 3):
     group.create_array("x", data=rows, chunks=(4, 3, 4))
     group.create_array("deep/y", data=np.arange(14) * 10, chunks=(6,))
     group.create_array("one", data=np.array(3.0))
+    shutil.copytree(f"{folder}/group{version}.zarr", f"{folder}/consolidated{version}.zarr")
+    zarr.consolidate_metadata(f"{folder}/consolidated{version}.zarr", zarr_format=version)
 """
 
 

@@ -17,16 +17,14 @@ from stoker.datasets.gather import LARGE_ROW, Array, Indices, inside, row_layout
 from stoker.errors import ArrayFileError, FileChangedError, MissingKeyError, SchemaMismatchError
 from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays
 from stoker.sources.arrays.raw_rows import raw_rows
-from stoker.sources.arrays.read_contents import contents_in_store, contents_of
+from stoker.sources.arrays.read_contents import contents_of_all
 from stoker.sources.arrays.safetensors_header import check_torch
 from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
-from stoker.sources.cached_storage import CachedStorage
 from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import PerProcess
 from stoker.sources.places import Place, places_of
-from stoker.sources.storage import opened_all
 from stoker.sources.storage_of import storage_of
-from stoker.sources.urls import is_remote, shown
+from stoker.sources.urls import shown
 
 
 class ArrayDataset(Dataset[Any]):
@@ -52,7 +50,7 @@ class ArrayDataset(Dataset[Any]):
     up to 64 MiB; `RowGroupSampler(dataset.chunk_sizes)` shuffles chunk by chunk.
 
     Files of object stores are read by ranges: a row with a request, a batch with the requests of its rows together,
-    those near each other in one. Zarr folders are read from local disks only.
+    those near each other in one. Of Zarr they are read chunk by chunk; a group needs consolidated metadata there.
 
     Nothing may write to the files meanwhile. Thread safe.
 
@@ -77,7 +75,7 @@ class ArrayDataset(Dataset[Any]):
         MissingExtraError: a tensor needs torch, which is not installed.
         TypeError: `keys` is a single text, or `transform` cannot be called.
         ValueError: there are no keys or no rows; the arrays of a file have different lengths; `dtype` is given for a
-            file with a header; a Zarr folder lies in a store.
+            file with a header.
 
     Attributes:
         paths: of the files.
@@ -112,21 +110,10 @@ class ArrayDataset(Dataset[Any]):
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a sample")
         raw = raw_rows(dtype, shape, offset)
-        places = [places] if isinstance(places, str | os.PathLike) else list(places)
-        _check_no_zarr_in_a_store(places)
-        found = places_of(places, "array files", storage_options, may_be_folders=True)
+        found = places_of(_without_slash(places), "array files", storage_options, may_be_folders=True)
         self.paths = [shown(place) for place in found]
         storage = storage_of(found, storage_options, cache, cache_size)
-        in_store = [
-            is_remote(place) or (isinstance(storage, CachedStorage) and os.path.isfile(place)) for place in found
-        ]
-        opened = opened_all(storage, [place for place, is_stored in zip(found, in_store, strict=True) if is_stored])
-        files = [
-            _chosen(
-                contents_in_store(next(opened), place, storage, raw) if is_stored else contents_of(place, raw), keys
-            )
-            for place, is_stored in zip(found, in_store, strict=True)
-        ]
+        files = [_chosen(contents, keys) for contents in contents_of_all(found, storage, raw)]
         for file in files[1:]:
             _check_alike(files[0], file)
         rows = [_rows(file) for file in files]
@@ -226,14 +213,10 @@ class ArrayDataset(Dataset[Any]):
         return file, number - self._begins[file]
 
 
-def _check_no_zarr_in_a_store(places: list[Place]) -> None:
-    for given in places:
-        place = os.fspath(given)
-        if is_remote(place) and place.rstrip("/").endswith(".zarr") and not os.path.exists(place):
-            raise ValueError(
-                f"{shown(place)} is a URL, and Zarr folders are read from local disks only: copy it to a local folder, "
-                "or write its rows as .npy files"
-            )
+def _without_slash(places: Place | Iterable[Place]) -> list[Place]:
+    """Returns places; URLs of Zarr folders without the slash at their end, which else names no file."""
+    texts = [places] if isinstance(places, str | os.PathLike) else list(places)
+    return [text.rstrip("/") if isinstance(text, str) and text.endswith(".zarr/") else text for text in texts]
 
 
 def _chosen(file: FileContents, keys: Sequence[str] | None) -> FileContents:

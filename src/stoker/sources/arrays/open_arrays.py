@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.datasets.gather import Array
-from stoker.errors import FileChangedError
 from stoker.sources.arrays.mapped_rows import MappedFile, MappedRows
 from stoker.sources.arrays.npy_format import decompressed
 from stoker.sources.arrays.stored import FileContents, StoredArray
 from stoker.sources.arrays.stored_rows import StoredRows
-from stoker.sources.arrays.zarr_rows import ChunkCache, ZarrRows
+from stoker.sources.arrays.zarr_rows import ChunkCache, ZarrFolder, ZarrRows, changed, zarr_module
 from stoker.sources.storage import LocalFile
 
 MOST_MAPPED = 256
@@ -86,8 +85,7 @@ class OpenArrays:
     def _opened(self, number: int) -> list[Rows]:
         file = self._files[number]
         if file.is_zarr:
-            _check_version(file)
-            return [ZarrRows(_folder(file, key), stored, self._cache) for key, stored in file.arrays.items()]
+            return [ZarrRows(_zarr(file, key), stored, self._cache) for key, stored in file.arrays.items()]
         in_store = None if file.storage is None else file.opened()
         mapped = MappedFile(file) if in_store is None else None
         rows: list[Rows] = []
@@ -109,14 +107,18 @@ def _in_memory(file: FileContents, stored: StoredArray) -> Array:
         return decompressed(opened, file.path, stored)
 
 
-def _folder(file: FileContents, key: str) -> str:
-    """Returns the folder of an array of a Zarr group, or of the array itself."""
-    return os.path.join(file.path, key) if key else file.path
+def _zarr(file: FileContents, key: str) -> Any:
+    """Returns the folder of an array of a Zarr group, or of the array itself.
 
+    Raises:
+        FileChangedError: it was changed since the dataset was made.
+        OSError: it cannot be opened.
+    """
+    if file.storage is not None:
+        zarr_module()
+        from stoker.sources.arrays.zarr_in_store import StoredZarr
 
-def _check_version(file: FileContents) -> None:
+        return StoredZarr(file, key)
     if LocalFile(file.versioned).version != file.version:
-        raise FileChangedError(
-            f"{file.versioned} was changed since the dataset was made. Make the dataset anew, and give new data "
-            "another name."
-        )
+        raise changed(file.versioned)
+    return ZarrFolder(os.path.join(file.path, key) if key else file.path)

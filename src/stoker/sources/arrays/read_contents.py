@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from stoker.errors import ArrayFileError
@@ -12,27 +12,57 @@ from stoker.sources.arrays.raw_rows import RawRows, raw_arrays
 from stoker.sources.arrays.safetensors_header import safetensors_arrays
 from stoker.sources.arrays.stored import FileContents, StoredArray, file_object
 from stoker.sources.arrays.stored_rows import check_rows_are_together
-from stoker.sources.arrays.zarr_metadata import metadata_file, zarr_arrays
-from stoker.sources.storage import File, LocalFile, Storage
-from stoker.sources.urls import shown
+from stoker.sources.arrays.zarr_metadata import metadata_file, zarr_arrays, zarr_in_store
+from stoker.sources.cached_storage import CachedStorage
+from stoker.sources.storage import File, LocalFile, Storage, opened_all
+from stoker.sources.urls import is_remote, shown
 
 Reader = Callable[[IO[bytes], str, int], dict[str, StoredArray]]
 
 _READERS: dict[str, Reader] = {".npy": npy_arrays, ".npz": npz_arrays, ".safetensors": safetensors_arrays}
 
 
-def contents_of(path: str, raw: RawRows | None) -> FileContents:
-    """Returns the contents of a file; its format follows from its name, and a folder is Zarr.
+def contents_of_all(places: list[str], storage: Storage, raw: RawRows | None) -> Iterator[FileContents]:
+    """Yields the contents of files; the format follows from the name, and a folder is Zarr.
 
     Args:
-        path: of the file or folder.
-        raw: the rows of a file without a header; None if there is no such file.
+        places: paths of files and folders, and URLs.
+        storage: the store of the URLs. If it is a cache, local files are read through it too.
+        raw: the rows of files without a header; None if there is no such file.
 
     Raises:
-        ArrayFileError: the file is empty, truncated, damaged, or of no known format.
-        OSError: it cannot be read.
-        ValueError: the file has a header, and `raw` was given.
+        ArrayFileError: a file is empty, truncated, damaged, or of no known format; or, in a store, its rows lie apart.
+        OSError: one cannot be read.
+        ValueError: a file has a header, and `raw` was given.
     """
+    through_store = [place for place in places if _is_read_through_store(place, storage)]
+    opened = opened_all(storage, through_store)
+    for place in places:
+        if is_zarr_url(place):
+            _reader(shown(place), raw, is_zarr=True)
+            yield zarr_in_store(place, storage)
+        elif _is_read_through_store(place, storage):
+            yield _in_store(next(opened), place, storage, raw)
+        else:
+            yield contents_of(place, raw)
+
+
+def is_zarr_url(place: str) -> bool:
+    """Returns whether a place is the URL of a Zarr folder: one ending in `.zarr`, or an array within."""
+    if not is_remote(place) or os.path.exists(place):
+        return False
+    name = shown(place).rstrip("/")
+    return ".zarr/" in f"{name}/" and os.path.splitext(name)[1].lower() not in _READERS
+
+
+def _is_read_through_store(place: str, storage: Storage) -> bool:
+    if is_remote(place) and not os.path.exists(place):
+        return not is_zarr_url(place)
+    return isinstance(storage, CachedStorage) and os.path.isfile(place)
+
+
+def contents_of(path: str, raw: RawRows | None) -> FileContents:
+    """Returns the contents of a file or folder of this machine."""
     is_zarr = os.path.isdir(path)
     reader = _reader(path, raw, is_zarr)
     if is_zarr:
@@ -43,20 +73,7 @@ def contents_of(path: str, raw: RawRows | None) -> FileContents:
         return _contents(FileContents(path, path, file.version, {}), binary, reader, raw)
 
 
-def contents_in_store(file: File, place: str, storage: Storage, raw: RawRows | None) -> FileContents:
-    """Returns the contents of a file in a store.
-
-    Args:
-        file: the open file.
-        place: its URL, or its path if a cache keeps it.
-        storage: the store.
-        raw: the rows of a file without a header; None if there is no such file.
-
-    Raises:
-        ArrayFileError: the file is empty, truncated, damaged, or of no known format; or its rows lie apart.
-        OSError: it cannot be read.
-        ValueError: the file has a header, and `raw` was given.
-    """
+def _in_store(file: File, place: str, storage: Storage, raw: RawRows | None) -> FileContents:
     name = shown(place)
     reader = _reader(name, raw)
     contents = FileContents(name, name, file.version, {}, place=place, storage=storage)

@@ -62,7 +62,7 @@ class FileContents(NamedTuple):
         version: of that file when the dataset was made.
         arrays: by key, in the order of the file; `PLAIN` is the key of an array that is alone.
         is_zarr: whether the path is a Zarr folder.
-        place: the URL of a file in a store.
+        place: the URL of a file in a store; of a Zarr array or group there that of its folder.
         storage: from which it is read; None for a file of this machine, which is mapped.
     """
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
 from stoker.errors import ArrayFileError
-from stoker.sources.arrays.stored import PLAIN, StoredArray
+from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
+from stoker.sources.storage import Storage
+from stoker.sources.urls import shown
 
-_FILES = ("zarr.json", ".zarray", ".zgroup")
+FILES = ("zarr.json", ".zarray", ".zgroup")
 _OF_V3 = frozenset({
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
     "complex64", "complex128",
@@ -25,10 +29,10 @@ def metadata_file(path: str) -> str:
     Raises:
         ArrayFileError: there is none.
     """
-    for name in _FILES:
+    for name in FILES:
         if os.path.exists(found := os.path.join(path, name)):
             return found
-    raise ArrayFileError(f"the folder {path} is no Zarr array or group: it has none of {', '.join(_FILES)}")
+    raise ArrayFileError(f"the folder {path} is no Zarr array or group: it has none of {', '.join(FILES)}")
 
 
 def version_of(metadata: str) -> int:
@@ -47,9 +51,58 @@ def zarr_arrays(path: str) -> dict[str, StoredArray]:
     return {os.path.relpath(folder, path): stored for folder, stored in _below(path)}
 
 
+def zarr_in_store(place: str, storage: Storage) -> FileContents:
+    """Returns the array of a folder in a store, or all arrays of a group whose metadata is consolidated.
+
+    Args:
+        place: the URL of the folder.
+        storage: the store.
+
+    Raises:
+        ArrayFileError: it is neither, or its metadata cannot be read.
+        OSError: the store failed.
+    """
+    name = shown(place)
+    for file in FILES:
+        with contextlib.suppress(FileNotFoundError):
+            opened = storage.open(url_below(place, file))
+            break
+    else:
+        raise ArrayFileError(f"{name} is no Zarr array or group: it has none of {', '.join(FILES)}")
+    metadata = f"{name}/{file}"
+    held = parsed(metadata, opened.read(0, opened.version.size))
+    stored = described(metadata, held)
+    arrays = {PLAIN: stored} if stored is not None else _of_group(place, name, metadata, held, storage)
+    return FileContents(name, metadata, opened.version, arrays, True, place, storage)
+
+
+def _of_group(place: str, name: str, metadata: str, held: dict[str, Any], storage: Storage) -> dict[str, StoredArray]:
+    """Returns the arrays of a group: its folder cannot be listed."""
+    try:
+        if metadata.endswith(".zgroup"):
+            file = storage.open(url_below(place, ".zmetadata"))
+            entries = parsed(f"{name}/.zmetadata", file.read(0, file.version.size))["metadata"]
+        else:
+            entries = {f"{key}/zarr.json": entry for key, entry in held["consolidated_metadata"]["metadata"].items()}
+        found = [(entry, described(f"{name}/{entry}", entries[entry])) for entry in sorted(entries)
+                 if entry.endswith(FILES)]  # fmt: skip
+    except (FileNotFoundError, KeyError, TypeError, AttributeError) as error:
+        raise ArrayFileError(
+            f"{name} is a Zarr group without consolidated metadata, so that its arrays are not known: name one, for "
+            f"instance {name}/x, or write the metadata with zarr.consolidate_metadata."
+        ) from error
+    return {entry.rpartition("/")[0]: stored for entry, stored in found if stored is not None and stored.shape}
+
+
+def url_below(place: str, key: str) -> str:
+    """Returns the URL of a file in a folder."""
+    url = urlsplit(place)
+    return urlunsplit(url._replace(path=f"{url.path.rstrip('/')}/{key}"))
+
+
 def _below(path: str) -> Iterator[tuple[str, StoredArray]]:
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        if entry.is_dir() and any(os.path.exists(os.path.join(entry.path, name)) for name in _FILES):
+        if entry.is_dir() and any(os.path.exists(os.path.join(entry.path, name)) for name in FILES):
             stored = _array(entry.path)
             if stored is None:
                 yield from _below(entry.path)
@@ -60,9 +113,36 @@ def _below(path: str) -> Iterator[tuple[str, StoredArray]]:
 def _array(path: str) -> StoredArray | None:
     """Returns the array of a folder; None for a group."""
     file = metadata_file(path)
+    with open(file, "rb") as opened:
+        return described(file, parsed(file, opened.read()))
+
+
+def parsed(file: str, data: bytes) -> dict[str, Any]:
+    """Returns the contents of a metadata file.
+
+    Raises:
+        ArrayFileError: it holds something else.
+    """
     try:
-        with open(file, "rb") as opened:
-            held: dict[str, Any] = json.load(opened)
+        held = json.loads(data)
+        if not isinstance(held, dict):
+            raise TypeError(f"it holds {type(held).__name__}")
+        return held
+    except (ValueError, TypeError) as error:
+        raise _unreadable(file, error) from error
+
+
+def described(file: str, held: dict[str, Any]) -> StoredArray | None:
+    """Returns the array that a metadata file describes; None for a group.
+
+    Args:
+        file: its name.
+        held: its contents.
+
+    Raises:
+        ArrayFileError: it does not describe an array of numbers.
+    """
+    try:
         if file.endswith(".zgroup") or held.get("node_type") == "group":
             return None
         shape = tuple(map(int, held["shape"]))
@@ -74,9 +154,13 @@ def _array(path: str) -> StoredArray | None:
             raise TypeError(f"its dtype is {dtype}, and only numbers are read")
         return StoredArray(dtype, shape, chunk_rows=int(chunks[0]) if shape else 0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ArrayFileError(
-            f"{file} does not describe a Zarr array that can be read: {error}. Was it written and copied completely?"
-        ) from error
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: str, error: Exception) -> ArrayFileError:
+    return ArrayFileError(
+        f"{file} does not describe a Zarr array that can be read: {error}. Was it written and copied completely?"
+    )
 
 
 def _dtype_of_v3(name: Any) -> np.dtype[Any]:

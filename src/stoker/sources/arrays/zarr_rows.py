@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stoker.datasets.gather import Array, Indices
-from stoker.errors import ArrayFileError, FileChangedError, MissingExtraError
+from stoker.errors import ArrayFileError, FileChangedError, MissingExtraError, StokerError
 from stoker.sources.arrays.inline_loop import result_of
 from stoker.sources.arrays.stored import StoredArray
 from stoker.sources.arrays.zarr_metadata import metadata_file, version_of
 from stoker.sources.storage import Version
+
+if TYPE_CHECKING:  # it imports the package zarr
+    from stoker.sources.arrays.zarr_in_store import StoredZarr
 
 CACHE = 64 << 20
 """Bytes of decompressed chunks that a process keeps for a dataset."""
@@ -45,11 +48,36 @@ class ChunkCache:
                 self._size -= self._held.pop(next(iter(self._held))).nbytes
 
 
+class ZarrFolder:
+    """The folder of an array on this machine.
+
+    Args:
+        path: of the folder.
+
+    Attributes:
+        name: for messages.
+        store: from which the package zarr reads.
+        zarr_format: 2 or 3.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self.store: Any = path
+        self._metadata = metadata_file(path)
+        self._version = _version(self._metadata)
+        self.zarr_format = version_of(self._metadata)
+
+    def check(self) -> None:
+        """Raises FileChangedError if the array is another one now: lost chunks would read as fill values."""
+        if _version(self._metadata) != self._version:
+            raise changed(self._metadata)
+
+
 class ZarrRows:
     """Rows of one array. Thread safe.
 
     Args:
-        path: of the array's folder.
+        folder: of the array.
         stored: its description.
         cache: shared by the arrays of a dataset.
 
@@ -59,23 +87,24 @@ class ZarrRows:
         FileChangedError: the array is another one than when the dataset was made.
     """
 
-    def __init__(self, path: str, stored: StoredArray, cache: ChunkCache) -> None:
-        zarr = _zarr()
-        self._path = path
+    def __init__(self, folder: ZarrFolder | StoredZarr, stored: StoredArray, cache: ChunkCache) -> None:
+        zarr = zarr_module()
+        self._folder = folder
         self._dtype = stored.row_dtype
         self._cache = cache
         self._length = stored.shape[0]
         self._chunk_rows = max(1, stored.chunk_rows)
         row_bytes = int(np.prod(stored.shape[1:])) * stored.dtype.itemsize
         self._keeps = self._chunk_rows * row_bytes <= CACHE // 2
-        self._metadata = metadata_file(path)
-        self._version = _version(self._metadata)
         try:
-            self._array = result_of(zarr.open_array(store=path, mode="r", zarr_format=version_of(self._metadata)))
+            opened = zarr.open_array(store=folder.store, mode="r", zarr_format=folder.zarr_format)
+            self._array = result_of(opened)
+        except (StokerError, PermissionError):  # of a store
+            raise
         except Exception as error:
-            raise ArrayFileError(f"{path} cannot be opened as a Zarr array: {error}") from error
+            raise ArrayFileError(f"{folder.name} cannot be opened as a Zarr array: {error}") from error
         if (self._array.shape, np.dtype(self._array.dtype).newbyteorder("=")) != (stored.shape, self._dtype):
-            raise _changed(self._metadata)
+            raise changed(folder.name)
 
     def row(self, row: int) -> Any:
         """Returns a row in memory of its own, in the byte order of this machine."""
@@ -103,7 +132,7 @@ class ZarrRows:
             return self._read(row, row + 1), row
         number = row // self._chunk_rows
         first = number * self._chunk_rows
-        key = (self._path, number)
+        key = (self._folder.name, number)
         chunk = self._cache.get(key)
         if chunk is None:
             chunk = self._read(first, min(first + self._chunk_rows, self._length))
@@ -113,13 +142,14 @@ class ZarrRows:
     def _read(self, begin: int, end: int) -> Array:
         try:
             rows: Array = np.asarray(result_of(self._array.getitem((slice(begin, end),))))
+        except (StokerError, PermissionError):  # of a store
+            raise
         except Exception as error:  # codecs raise errors of any class
             raise ArrayFileError(
-                f"rows {begin} to {end - 1} of {self._path} cannot be read: {type(error).__name__}: {error}. A chunk "
-                "is damaged or truncated, or its codec is not installed."
+                f"rows {begin} to {end - 1} of {self._folder.name} cannot be read: {type(error).__name__}: {error}. A "
+                "chunk is damaged or truncated, or its codec is not installed."
             ) from error
-        if _version(self._metadata) != self._version:  # chunks of a folder that was removed would read as fill values
-            raise _changed(self._metadata)
+        self._folder.check()
         return rows
 
 
@@ -133,13 +163,14 @@ def _version(path: str) -> Version:
     return Version(status.st_size, status.st_mtime_ns)
 
 
-def _changed(path: str) -> FileChangedError:
+def changed(path: str) -> FileChangedError:
+    """Returns the error of an array that is not the one that the dataset was made of."""
     return FileChangedError(
         f"{path} was changed since the dataset was made. Make the dataset anew, and give new data another name."
     )
 
 
-def _zarr() -> Any:
+def zarr_module() -> Any:
     """Returns the asynchronous functions of zarr: the others start threads."""
     try:
         import zarr.api.asynchronous

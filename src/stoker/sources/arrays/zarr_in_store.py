@@ -1,0 +1,122 @@
+"""A Zarr array in an object store, as the package zarr reads it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+
+from stoker.sources.arrays.stored import FileContents
+from stoker.sources.arrays.zarr_metadata import url_below, version_of
+from stoker.sources.arrays.zarr_rows import changed
+from stoker.sources.storage import Storage, opened
+
+
+class StoredZarr:
+    """The folder of an array in a store.
+
+    Args:
+        file: the array, or the group that holds it.
+        key: of the array in the group; "" for the array itself.
+
+    Raises:
+        FileChangedError: it was changed since the dataset was made.
+        OSError: the store failed.
+
+    Attributes:
+        name: for messages.
+        store: from which the package zarr reads.
+        zarr_format: 2 or 3.
+    """
+
+    def __init__(self, file: FileContents, key: str) -> None:
+        assert file.storage is not None
+        self._file = file
+        self._storage = file.storage
+        self._metadata = url_below(file.place, file.versioned.rpartition("/")[2])
+        self.name = f"{file.path}/{key}" if key else file.path
+        self.zarr_format = version_of(file.versioned)
+        self._check_version()
+        self.store = _ObjectsBelow(url_below(file.place, key), file.storage)
+
+    def check(self) -> None:
+        """Raises FileChangedError if a chunk was missing and the array is another one now.
+
+        A chunk that was never written is missing too. So the array is asked for once for each read with such a chunk.
+        """
+        if self.store.has_missed:
+            self.store.has_missed = False
+            self._check_version()
+
+    def _check_version(self) -> None:
+        if self._storage.open(self._metadata).version != self._file.version:
+            raise changed(self._file.versioned)
+
+
+class _ObjectsBelow(Store):  # type: ignore[misc, unused-ignore]
+    """The objects of a folder, to read. Requests are made in the calling thread, one after the other."""
+
+    def __init__(self, place: str, storage: Storage) -> None:
+        super().__init__(read_only=True)
+        self._place = place
+        self._storage = storage
+        self.has_missed = False
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        try:
+            return prototype.buffer.from_bytes(self._bytes(url_below(self._place, key), byte_range))
+        except FileNotFoundError:
+            self.has_missed = True
+            return None
+
+    def _bytes(self, url: str, wanted: ByteRequest | None) -> bytes:
+        if isinstance(wanted, RangeByteRequest):
+            return self._storage.read(url, wanted.start, wanted.end - wanted.start)
+        if wanted is None and (whole := getattr(self._storage, "read_whole", None)) is not None:
+            data: bytes = whole(url)
+            return data
+        file = opened(self._storage, url, None)
+        size = file.version.size
+        begin = 0
+        if isinstance(wanted, OffsetByteRequest):
+            begin = wanted.offset
+        elif isinstance(wanted, SuffixByteRequest):
+            begin = max(0, size - wanted.suffix)
+        return file.read(begin, size - begin)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return [await self.get(key, prototype, wanted) for key, wanted in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        try:
+            self._storage.open(url_below(self._place, key))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    supports_writes = False
+    supports_deletes = False
+    supports_listing = False
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise NotImplementedError
+
+    async def delete(self, key: str) -> None:
+        raise NotImplementedError
+
+    def list(self) -> AsyncIterator[str]:
+        raise NotImplementedError
+
+    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        raise NotImplementedError
+
+    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        raise NotImplementedError
