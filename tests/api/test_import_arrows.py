@@ -85,7 +85,7 @@ LAZY = {
 }
 """Packages that a program may lack: they are imported in functions alone."""
 THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}
-OF_ONE_FILE = {"PIL": Path("images/pillow.py")}
+OF_ONE_FILE = {"PIL": Path("images/pillow.py"), "zarr": Path("sources/arrays/zarr_in_store.py")}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
 OF_AN_EXTRA = {"cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib", "torchvision"}}
 """Packages that a part of Stoker imports where they are installed, and nothing else does."""

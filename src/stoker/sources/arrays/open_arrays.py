@@ -11,7 +11,8 @@ from stoker.sources.arrays.mapped_rows import MappedFile, MappedRows
 from stoker.sources.arrays.npy_format import decompressed
 from stoker.sources.arrays.stored import FileContents, StoredArray
 from stoker.sources.arrays.stored_rows import StoredRows
-from stoker.sources.arrays.zarr_rows import ChunkCache, ZarrFolder, ZarrRows, changed, zarr_module
+from stoker.sources.arrays.zarr_metadata import changed
+from stoker.sources.arrays.zarr_rows import ChunkCache, ZarrFolder, ZarrRows
 from stoker.sources.storage import LocalFile
 
 MOST_MAPPED = 256
@@ -115,7 +116,6 @@ def _zarr(file: FileContents, key: str) -> Any:
         OSError: it cannot be opened.
     """
     if file.storage is not None:
-        zarr_module()
         from stoker.sources.arrays.zarr_in_store import StoredZarr
 
         return StoredZarr(file, key)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
-from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
-
+from stoker.errors import MissingExtraError
 from stoker.sources.arrays.stored import FileContents
-from stoker.sources.arrays.zarr_metadata import url_below, version_of
-from stoker.sources.arrays.zarr_rows import changed
+from stoker.sources.arrays.zarr_metadata import changed, url_below, version_of
 from stoker.sources.storage import Storage, opened
+
+try:
+    from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+    from zarr.core.buffer import Buffer, BufferPrototype
+except ImportError as error:
+    raise MissingExtraError(
+        f"a Zarr folder needs the package zarr, which cannot be imported ({error}): install the extra stoker[zarr]."
+    ) from error
 
 
 class StoredZarr:

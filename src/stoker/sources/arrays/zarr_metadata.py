@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
-from stoker.errors import ArrayFileError
+from stoker.errors import ArrayFileError, FileChangedError
 from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
 from stoker.sources.storage import Storage
 from stoker.sources.urls import shown
@@ -38,6 +38,13 @@ def metadata_file(path: str) -> str:
 def version_of(metadata: str) -> int:
     """Returns the version of the format, 2 or 3, from the path of a metadata file."""
     return 3 if metadata.endswith("zarr.json") else 2
+
+
+def changed(path: str) -> FileChangedError:
+    """Returns the error of an array that is not the one that the dataset was made of."""
+    return FileChangedError(
+        f"{path} was changed since the dataset was made. Make the dataset anew, and give new data another name."
+    )
 
 
 def zarr_arrays(path: str) -> dict[str, StoredArray]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from stoker.datasets.gather import Array, Indices
-from stoker.errors import ArrayFileError, FileChangedError, MissingExtraError, StokerError
+from stoker.errors import ArrayFileError, MissingExtraError, StokerError
 from stoker.sources.arrays.inline_loop import result_of
 from stoker.sources.arrays.stored import StoredArray
-from stoker.sources.arrays.zarr_metadata import metadata_file, version_of
+from stoker.sources.arrays.zarr_metadata import changed, metadata_file, version_of
 from stoker.sources.storage import Version
-
-if TYPE_CHECKING:  # it imports the package zarr
-    from stoker.sources.arrays.zarr_in_store import StoredZarr
 
 CACHE = 64 << 20
 """Bytes of decompressed chunks that a process keeps for a dataset."""
@@ -46,6 +43,23 @@ class ChunkCache:
                 self._size += chunk.nbytes
             while self._size > CACHE:
                 self._size -= self._held.pop(next(iter(self._held))).nbytes
+
+
+class FolderOfArray(Protocol):
+    """The folder of an array, on this machine or in a store.
+
+    Attributes:
+        name: for messages.
+        store: from which the package zarr reads.
+        zarr_format: 2 or 3.
+    """
+
+    name: str
+    store: Any
+    zarr_format: int
+
+    def check(self) -> None:
+        """Raises FileChangedError if the array is seen to be another one than when the folder was opened."""
 
 
 class ZarrFolder:
@@ -87,7 +101,7 @@ class ZarrRows:
         FileChangedError: the array is another one than when the dataset was made.
     """
 
-    def __init__(self, folder: ZarrFolder | StoredZarr, stored: StoredArray, cache: ChunkCache) -> None:
+    def __init__(self, folder: FolderOfArray, stored: StoredArray, cache: ChunkCache) -> None:
         zarr = zarr_module()
         self._folder = folder
         self._dtype = stored.row_dtype
@@ -161,13 +175,6 @@ def _version(path: str) -> Version:
     """
     status = os.stat(path)
     return Version(status.st_size, status.st_mtime_ns)
-
-
-def changed(path: str) -> FileChangedError:
-    """Returns the error of an array that is not the one that the dataset was made of."""
-    return FileChangedError(
-        f"{path} was changed since the dataset was made. Make the dataset anew, and give new data another name."
-    )
 
 
 def zarr_module() -> Any:
