@@ -158,6 +158,19 @@ def test_cache_keeps_rows(url: str, bucket: Bucket, tmp_path: Path) -> None:
     assert np.array_equal(remote[3], ROWS[3])
 
 
+def test_names_with_characters_of_urls(bucket: Bucket) -> None:
+    bucket.put("q/x#1.npy", npy_of(ROWS))
+    bucket.put("q/y?2.npy", npy_of(ROWS + 1))
+    dataset = ArrayDataset(bucket.url("q/*.npy"))
+    assert np.array_equal(dataset[3], ROWS[3]) and np.array_equal(dataset[303], ROWS[3] + 1)
+
+
+def test_local_files_are_mapped_beside_a_cache(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.asfortranarray(ROWS))
+    dataset = ArrayDataset(tmp_path / "a.npy", cache=tmp_path / "cache", cache_size=1 << 30)
+    assert np.array_equal(dataset[3], ROWS[3])
+
+
 def test_bad_files_are_named(bucket: Bucket, url: str) -> None:
     for name, data, message in [
         ("empty.npy", b"", r"empty\.npy is empty"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,7 @@ def test_array_that_is_removed_or_changed_is_an_error(zarrs: Path, bucket: Bucke
     with pytest.raises(FileChangedError, match=r"zarr\.json was changed since"):
         changed[9]
     bucket.delete("a.zarr/zarr.json")
-    with pytest.raises(FileNotFoundError, match=url):
+    with pytest.raises(FileChangedError, match=url):
         removed[9]
 
 
@@ -111,6 +113,51 @@ def test_store_that_fails_is_an_error_of_the_sample(zarrs: Path, bucket: Bucket,
         dataset[3]
     faults.plan("", "500", "cut")
     assert np.array_equal(dataset[3], rows[3])
+
+
+def test_missing_chunk_is_checked_in_the_read_itself(zarrs: Path, bucket: Bucket) -> None:
+    dataset = ArrayDataset(uploaded(zarrs / "a.zarr", bucket))
+    assert dataset[0].shape == (3, 4)
+    table = dataset._process.get().get(0)[0]
+    for path in (zarrs / "a.zarr").rglob("*"):
+        if path.is_file():
+            bucket.delete(f"a.zarr/{path.relative_to(zarrs / 'a.zarr')}")
+    with pytest.raises(FileChangedError, match=r"a\.zarr/zarr\.json was changed since"):
+        table._read(8, 12)  # type: ignore[union-attr]
+
+
+def test_arrays_of_one_name_are_told_apart(zarrs: Path, bucket: Bucket) -> None:
+    """Two versions of a web server's file differ in the query, which messages do not show."""
+    url = uploaded(zarrs / "a.zarr", bucket)
+    rows = np.load(zarrs / "rows.npy")
+    dataset = ArrayDataset([url, url])
+    doubled = ArrayDataset(uploaded(_doubled(zarrs), bucket))._files[0]
+    dataset._files[1] = doubled._replace(path=url)
+    assert np.array_equal(dataset[3], rows[3]) and np.array_equal(dataset[17], 2 * rows[3])
+
+
+def _doubled(zarrs: Path) -> Path:
+    script = "import sys, numpy as np, zarr\n"
+    script += "zarr.create_array(sys.argv[1], data=2 * np.load(sys.argv[2]), chunks=(4, 2, 4))"
+    folder = zarrs / "doubled.zarr"
+    subprocess.run([sys.executable, "-c", script, folder, zarrs / "rows.npy"], check=True)
+    return folder
+
+
+def test_names_with_characters_of_urls(zarrs: Path, bucket: Bucket) -> None:
+    rows = np.load(zarrs / "rows.npy")
+    folder = (zarrs / "a.zarr").rename(zarrs / "a#1.zarr")
+    assert np.array_equal(ArrayDataset(uploaded(folder, bucket))[3], rows[3])
+    group = zarrs / "consolidated3.zarr"
+    (group / "x").rename(group / "deep%20#c")
+    metadata = group / "zarr.json"
+    metadata.write_text(metadata.read_text().replace('"x": {', '"deep%20#c": {'))
+    url = uploaded(group, bucket)
+    for place in (url, bucket.http("consolidated3.zarr")):
+        dataset = ArrayDataset(place)
+        assert dataset.keys == ["deep/y", "deep%20#c"] == ArrayDataset(group).keys
+        assert np.array_equal(dataset[3]["deep%20#c"], rows[3])
+    assert ArrayDataset(url + "/deep/y/")[3] == 30
 
 
 def test_cache_keeps_chunks(zarrs: Path, bucket: Bucket, tmp_path: Path) -> None:

@@ -145,6 +145,14 @@ def test_store_that_fails_is_an_error_of_the_sample(
     assert capfd.readouterr() == ("", "")
 
 
+def test_store_that_fails_while_clips_are_counted_is_an_error(bucket: Bucket, faults: Faults, tmp_path: Path) -> None:
+    url = bucket.upload(write_audio(tmp_path / "a.wav", seconds=3))
+    for where in (0, 1):
+        faults.plan(*[""] * where, *["500"] * 20)
+        with pytest.raises(ObjectStoreError, match=url):
+            AudioClips(url, seconds=1, storage_options=faults.options)
+
+
 def test_file_that_changes_is_an_error(bucket: Bucket, tmp_path: Path) -> None:
     sounds = AudioClips(bucket.upload(write_audio(tmp_path / "a.wav")), seconds=1)
     films = VideoClips(bucket.upload(write_video(tmp_path / "a.mp4")), frames=1, seconds=0.4)

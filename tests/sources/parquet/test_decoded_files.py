@@ -130,6 +130,21 @@ def test_full_disk_warns_once_and_memory_is_used(tmp_path: Path, monkeypatch: py
     assert len(caught) == 1 and not os.listdir(tmp_path / "d")
 
 
+def test_process_without_descriptors_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_numbered(tmp_path, [3])
+    assert ParquetDataset(paths, decoded_cache=tmp_path / "d")[1]["number"] == 1
+    (file,) = (tmp_path / "d").iterdir()
+    made = file.stat().st_ino
+
+    def exhausted(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(arrow, "memory_map", exhausted)
+    monkeypatch.setattr(os, "fsync", exhausted)
+    assert ParquetDataset(paths, decoded_cache=tmp_path / "d")[1]["number"] == 1
+    assert [entry.stat().st_ino for entry in (tmp_path / "d").iterdir()] == [made]
+
+
 def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     paths = write_numbered(tmp_path, [3])
     (tmp_path / "file").touch()

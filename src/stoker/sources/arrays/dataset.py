@@ -14,10 +14,10 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.datasets.gather import LARGE_ROW, Array, Indices, inside, row_layout
-from stoker.errors import ArrayFileError, FileChangedError, MissingKeyError, SchemaMismatchError
+from stoker.errors import ArrayFileError, MissingKeyError, SchemaMismatchError
 from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays
 from stoker.sources.arrays.raw_rows import raw_rows
-from stoker.sources.arrays.read_contents import contents_of_all
+from stoker.sources.arrays.read_contents import contents_of_all, is_zarr_url
 from stoker.sources.arrays.safetensors_header import check_torch
 from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
 from stoker.sources.hub_place import hub_fingerprint
@@ -62,7 +62,7 @@ class ArrayDataset(Dataset[Any]):
         offset: the number of bytes before the first row of each raw file.
         transform: a function of the sample, whose result takes its place. Batches are then not gathered.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
+        cache: a folder of the local disk for what is read from stores, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
 
@@ -167,7 +167,7 @@ class ArrayDataset(Dataset[Any]):
         """Writes the rows at `indices`, unless one cannot be read: the samples, fetched one by one, show which."""
         try:
             self._gather(indices, out)
-        except (ArrayFileError, FileChangedError):
+        except OSError:  # of a file, or of a store
             return NotImplemented
         return None
 
@@ -216,7 +216,7 @@ class ArrayDataset(Dataset[Any]):
 def _without_slash(places: Place | Iterable[Place]) -> list[Place]:
     """Returns places; URLs of Zarr folders without the slash at their end, which else names no file."""
     texts = [places] if isinstance(places, str | os.PathLike) else list(places)
-    return [text.rstrip("/") if isinstance(text, str) and text.endswith(".zarr/") else text for text in texts]
+    return [text.rstrip("/") if isinstance(text, str) and is_zarr_url(text) else text for text in texts]
 
 
 def _chosen(file: FileContents, keys: Sequence[str] | None) -> FileContents:

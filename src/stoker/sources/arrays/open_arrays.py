@@ -86,7 +86,9 @@ class OpenArrays:
     def _opened(self, number: int) -> list[Rows]:
         file = self._files[number]
         if file.is_zarr:
-            return [ZarrRows(_zarr(file, key), stored, self._cache) for key, stored in file.arrays.items()]
+            return [
+                ZarrRows(_zarr(file, key), stored, self._cache, (number, key)) for key, stored in file.arrays.items()
+            ]
         in_store = None if file.storage is None else file.opened()
         mapped = MappedFile(file) if in_store is None else None
         rows: list[Rows] = []

@@ -13,9 +13,8 @@ from stoker.sources.arrays.safetensors_header import safetensors_arrays
 from stoker.sources.arrays.stored import FileContents, StoredArray, file_object
 from stoker.sources.arrays.stored_rows import check_rows_are_together
 from stoker.sources.arrays.zarr_metadata import metadata_file, zarr_arrays, zarr_in_store
-from stoker.sources.cached_storage import CachedStorage
 from stoker.sources.storage import File, LocalFile, Storage, opened_all
-from stoker.sources.urls import is_remote, shown
+from stoker.sources.urls import is_remote, scheme_of, shown
 
 Reader = Callable[[IO[bytes], str, int], dict[str, StoredArray]]
 
@@ -27,7 +26,7 @@ def contents_of_all(places: list[str], storage: Storage, raw: RawRows | None) ->
 
     Args:
         places: paths of files and folders, and URLs.
-        storage: the store of the URLs. If it is a cache, local files are read through it too.
+        storage: the store of the URLs.
         raw: the rows of files without a header; None if there is no such file.
 
     Raises:
@@ -35,13 +34,13 @@ def contents_of_all(places: list[str], storage: Storage, raw: RawRows | None) ->
         OSError: one cannot be read.
         ValueError: a file has a header, and `raw` was given.
     """
-    through_store = [place for place in places if _is_read_through_store(place, storage)]
+    through_store = [place for place in places if _is_object(place)]
     opened = opened_all(storage, through_store)
     for place in places:
         if is_zarr_url(place):
             _reader(shown(place), raw, is_zarr=True)
             yield zarr_in_store(place, storage)
-        elif _is_read_through_store(place, storage):
+        elif _is_object(place):
             yield _in_store(next(opened), place, storage, raw)
         else:
             yield contents_of(place, raw)
@@ -51,14 +50,12 @@ def is_zarr_url(place: str) -> bool:
     """Returns whether a place is the URL of a Zarr folder: one ending in `.zarr`, or an array within."""
     if not is_remote(place) or os.path.exists(place):
         return False
-    name = shown(place).rstrip("/")
+    name = _without_query(place).rstrip("/")
     return ".zarr/" in f"{name}/" and os.path.splitext(name)[1].lower() not in _READERS
 
 
-def _is_read_through_store(place: str, storage: Storage) -> bool:
-    if is_remote(place) and not os.path.exists(place):
-        return not is_zarr_url(place)
-    return isinstance(storage, CachedStorage) and os.path.isfile(place)
+def _is_object(place: str) -> bool:
+    return is_remote(place) and not os.path.exists(place) and not is_zarr_url(place)
 
 
 def contents_of(path: str, raw: RawRows | None) -> FileContents:
@@ -75,18 +72,23 @@ def contents_of(path: str, raw: RawRows | None) -> FileContents:
 
 def _in_store(file: File, place: str, storage: Storage, raw: RawRows | None) -> FileContents:
     name = shown(place)
-    reader = _reader(name, raw)
+    reader = _reader(_without_query(place), raw)
     contents = FileContents(name, name, file.version, {}, place=place, storage=storage)
     contents = _contents(contents, file_object(file), reader, raw)
     check_rows_are_together(contents)
     return contents
 
 
+def _without_query(place: str) -> str:
+    """Returns a URL whose end is that of the file's name: keys of stores may hold any character."""
+    return shown(place) if scheme_of(place) in ("http", "https") else place
+
+
 def _reader(path: str, raw: RawRows | None, is_zarr: bool = False) -> Reader | None:
     reader = _READERS.get(os.path.splitext(path)[1].lower())
     if raw is not None and (is_zarr or reader is not None):
         raise ValueError(
-            f"{path} says itself what it holds: dtype=, shape= and offset= are for raw files. Leave them out"
+            f"{shown(path)} says itself what it holds: dtype=, shape= and offset= are for raw files. Leave them out"
         )
     return reader
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from stoker.errors import MissingExtraError
 from stoker.sources.arrays.stored import FileContents
@@ -43,36 +43,40 @@ class StoredZarr:
         self.name = f"{file.path}/{key}" if key else file.path
         self.zarr_format = version_of(file.versioned)
         self._check_version()
-        self.store = _ObjectsBelow(url_below(file.place, key), file.storage)
+        self.store = _ObjectsBelow(url_below(file.place, key), file.storage, self._check_version)
 
     def check(self) -> None:
-        """Raises FileChangedError if a chunk was missing and the array is another one now.
-
-        A chunk that was never written is missing too. So the array is asked for once for each read with such a chunk.
-        """
-        if self.store.has_missed:
-            self.store.has_missed = False
-            self._check_version()
+        """Does nothing: where a chunk is missing, the read itself asks whether the array is another one now."""
 
     def _check_version(self) -> None:
-        if self._storage.open(self._metadata).version != self._file.version:
+        try:
+            found = self._storage.open(self._metadata).version
+        except FileNotFoundError as error:
+            raise changed(self._file.versioned) from error
+        if found != self._file.version:
             raise changed(self._file.versioned)
 
 
 class _ObjectsBelow(Store):  # type: ignore[misc, unused-ignore]
-    """The objects of a folder, to read. Requests are made in the calling thread, one after the other."""
+    """The objects of a folder, to read. Requests are made in the calling thread, one after the other.
 
-    def __init__(self, place: str, storage: Storage) -> None:
+    Args:
+        place: the URL of the folder.
+        storage: the store.
+        is_missing: called when there is no such object: chunks of an array that was removed would be fill values.
+    """
+
+    def __init__(self, place: str, storage: Storage, is_missing: Callable[[], None]) -> None:
         super().__init__(read_only=True)
         self._place = place
         self._storage = storage
-        self.has_missed = False
+        self._is_missing = is_missing
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         try:
             return prototype.buffer.from_bytes(self._bytes(url_below(self._place, key), byte_range))
         except FileNotFoundError:
-            self.has_missed = True
+            self._is_missing()
             return None
 
     def _bytes(self, url: str, wanted: ByteRequest | None) -> bytes:
@@ -108,11 +112,15 @@ class _ObjectsBelow(Store):  # type: ignore[misc, unused-ignore]
     __hash__ = object.__hash__
 
     supports_writes = False
+    supports_partial_writes = False
     supports_deletes = False
     supports_listing = False
 
     async def set(self, key: str, value: Buffer) -> None:
         raise NotImplementedError
+
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, bytes]]) -> None:
+        raise NotImplementedError  # abstract in the first versions 3 of the package
 
     async def delete(self, key: str) -> None:
         raise NotImplementedError

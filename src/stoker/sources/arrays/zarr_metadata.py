@@ -7,14 +7,14 @@ import json
 import os
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import numpy as np
 
 from stoker.errors import ArrayFileError, FileChangedError
 from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
 from stoker.sources.storage import Storage
-from stoker.sources.urls import shown
+from stoker.sources.urls import scheme_of, shown
 
 FILES = ("zarr.json", ".zarray", ".zgroup")
 _OF_V3 = frozenset({
@@ -91,8 +91,8 @@ def _of_group(place: str, name: str, metadata: str, held: dict[str, Any], storag
             entries = parsed(f"{name}/.zmetadata", file.read(0, file.version.size))["metadata"]
         else:
             entries = {f"{key}/zarr.json": entry for key, entry in held["consolidated_metadata"]["metadata"].items()}
-        found = [(entry, described(f"{name}/{entry}", entries[entry])) for entry in sorted(entries)
-                 if entry.endswith(FILES)]  # fmt: skip
+        names = sorted((entry for entry in entries if entry.endswith(FILES)), key=lambda entry: entry.split("/"))
+        found = [(entry, described(f"{name}/{entry}", entries[entry])) for entry in names]
     except (FileNotFoundError, KeyError, TypeError, AttributeError) as error:
         raise ArrayFileError(
             f"{name} is a Zarr group without consolidated metadata, so that its arrays are not known: name one, for "
@@ -102,9 +102,11 @@ def _of_group(place: str, name: str, metadata: str, held: dict[str, Any], storag
 
 
 def url_below(place: str, key: str) -> str:
-    """Returns the URL of a file in a folder."""
+    """Returns the URL of a file in a folder: below the path, in front of a signature."""
+    if scheme_of(place) not in ("http", "https"):
+        return f"{place.rstrip('/')}/{key}"
     url = urlsplit(place)
-    return urlunsplit(url._replace(path=f"{url.path.rstrip('/')}/{key}"))
+    return urlunsplit(url._replace(path=f"{url.path.rstrip('/')}/{quote(key)}"))
 
 
 def _below(path: str) -> Iterator[tuple[str, StoredArray]]:

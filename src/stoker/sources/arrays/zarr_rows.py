@@ -59,7 +59,7 @@ class FolderOfArray(Protocol):
     zarr_format: int
 
     def check(self) -> None:
-        """Raises FileChangedError if the array is seen to be another one than when the folder was opened."""
+        """Raises FileChangedError if the array is another one than when it was opened, unless reads check that."""
 
 
 class ZarrFolder:
@@ -94,6 +94,7 @@ class ZarrRows:
         folder: of the array.
         stored: its description.
         cache: shared by the arrays of a dataset.
+        identity: of the array in the cache.
 
     Raises:
         MissingExtraError: the package zarr is not installed.
@@ -101,11 +102,12 @@ class ZarrRows:
         FileChangedError: the array is another one than when the dataset was made.
     """
 
-    def __init__(self, folder: FolderOfArray, stored: StoredArray, cache: ChunkCache) -> None:
+    def __init__(self, folder: FolderOfArray, stored: StoredArray, cache: ChunkCache, identity: Any) -> None:
         zarr = zarr_module()
         self._folder = folder
         self._dtype = stored.row_dtype
         self._cache = cache
+        self._identity = identity
         self._length = stored.shape[0]
         self._chunk_rows = max(1, stored.chunk_rows)
         row_bytes = int(np.prod(stored.shape[1:])) * stored.dtype.itemsize
@@ -113,12 +115,18 @@ class ZarrRows:
         try:
             opened = zarr.open_array(store=folder.store, mode="r", zarr_format=folder.zarr_format)
             self._array = result_of(opened)
-        except (StokerError, PermissionError):  # of a store
+        except StokerError:
             raise
         except Exception as error:
+            self._raise_of_store(error)
             raise ArrayFileError(f"{folder.name} cannot be opened as a Zarr array: {error}") from error
         if (self._array.shape, np.dtype(self._array.dtype).newbyteorder("=")) != (stored.shape, self._dtype):
             raise changed(folder.name)
+
+    def _raise_of_store(self, error: Exception) -> None:
+        """Raises an error that says which credentials a store does not take."""
+        if isinstance(error, PermissionError) and not isinstance(self._folder, ZarrFolder):
+            raise error
 
     def row(self, row: int) -> Any:
         """Returns a row in memory of its own, in the byte order of this machine."""
@@ -146,7 +154,7 @@ class ZarrRows:
             return self._read(row, row + 1), row
         number = row // self._chunk_rows
         first = number * self._chunk_rows
-        key = (self._folder.name, number)
+        key = (self._identity, number)
         chunk = self._cache.get(key)
         if chunk is None:
             chunk = self._read(first, min(first + self._chunk_rows, self._length))
@@ -156,9 +164,10 @@ class ZarrRows:
     def _read(self, begin: int, end: int) -> Array:
         try:
             rows: Array = np.asarray(result_of(self._array.getitem((slice(begin, end),))))
-        except (StokerError, PermissionError):  # of a store
+        except StokerError:
             raise
         except Exception as error:  # codecs raise errors of any class
+            self._raise_of_store(error)
             raise ArrayFileError(
                 f"rows {begin} to {end - 1} of {self._folder.name} cannot be read: {type(error).__name__}: {error}. A "
                 "chunk is damaged or truncated, or its codec is not installed."

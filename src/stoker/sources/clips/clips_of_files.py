@@ -12,7 +12,7 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.columnar import columns
 from stoker.datasets.combining import absolute
-from stoker.errors import FileChangedError, LabelCountError
+from stoker.errors import FileChangedError, LabelCountError, MediaFileError
 from stoker.sources.clips.clip_file import ClipFile
 from stoker.sources.clips.cut import Cut
 from stoker.sources.hub_place import hub_fingerprint
@@ -95,12 +95,17 @@ class ClipsOfFiles(Dataset[Any]):
     def _counted(self, number: int) -> tuple[Version, int]:
         """Returns the version of a file, and its number of clips. A file that cannot be read is a sample, which raises
         the error: a loader's `on_error=` applies to it.
+
+        Raises:
+            OSError: a store failed: another time the file may have more clips.
         """
         version, file = _UNKNOWN, self._file(number)
         try:
             version = file.version()
             return version, max(1, self._count(file._replace(known=version)))
-        except OSError:
+        except OSError as error:
+            if not file.is_local and not isinstance(error, FileNotFoundError | MediaFileError):
+                raise
             return version, 1
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import logging
 import os
 import secrets
 import warnings
@@ -13,6 +15,8 @@ from stoker.errors import StokerWarning
 from stoker.sources.storage import Version
 
 _SUFFIX = ".arrow"
+_OF_THIS_PROCESS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
+_log = logging.getLogger("stoker")
 
 
 class DecodedFiles:
@@ -59,13 +63,15 @@ class DecodedFiles:
             return arrow.ipc.open_file(arrow.memory_map(path)).read_all()
         except FileNotFoundError:
             return None
-        except (OSError, arrow.ArrowException):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        except (OSError, arrow.ArrowException) as error:
+            # else the fault is this process's, which may be short of descriptors
+            if getattr(error, "errno", None) in (None, errno.EINVAL):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
             return None
 
     def add(self, arrow: Any, path: str, table: Any) -> bool:
-        """Writes a table to a file. If the disk is full, it warns once, and this process writes no more.
+        """Writes a table to a file. If the folder does not take it, it warns once, and this process writes no more.
 
         Returns:
             Whether the file is there.
@@ -73,20 +79,24 @@ class DecodedFiles:
         if self._is_full:
             return False
         partial = f"{path}.{secrets.token_hex(4)}.partial"
-        table = table.unify_dictionaries()  # the format has one dictionary for each column
         try:
+            table = table.unify_dictionaries()  # the format has one dictionary for each column
             with open(partial, "xb") as file:
                 with arrow.ipc.new_file(file, table.schema) as writer:
                     writer.write_table(table)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
-        except OSError as error:
+        except (OSError, arrow.ArrowException) as error:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
+            if getattr(error, "errno", None) in _OF_THIS_PROCESS:
+                _log.info("the decoded row group %s is not kept: %s", path, error)
+                return False
             self._is_full = True
+            said = getattr(error, "strerror", None) or error
             warnings.warn(
-                f"decoded row groups cannot be written to {self.folder} ({error.strerror or error}): they are kept in "
+                f"decoded row groups cannot be written to {self.folder} ({said}): they are kept in "
                 "the memory of each worker, as without decoded_cache=. Make room on the disk, or name another folder.",
                 StokerWarning,
                 stacklevel=2,

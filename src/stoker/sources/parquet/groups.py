@@ -32,7 +32,7 @@ CACHED_BYTES = 256 << 20
 decodes each once; eight workers then hold 2 GiB. The latest group is kept whatever its size."""
 
 MOST_MAPPED = 256
-"""Files of decoded row groups that a process maps. A map holds a descriptor, and processes may have 1,024."""
+"""Files of decoded row groups that a process keeps mapped, with what reads their rows."""
 
 _FOOTER = 64 << 10
 """Bytes at the end of a file that pyarrow reads first."""
