@@ -5,8 +5,9 @@ the work of the clients; a server far away rewards requests that are under way t
 each once in an epoch: ours are `ImageFiles` without decoding, with two workers of 8 threads. boto3 has a pool of 16
 threads in one process; under torch's loader, two workers have a pool of 8 threads each and fetch a batch at once, as
 s3fs does with its own concurrency. Samples of tar shards by ranges, shuffled: `TarDataset`, the others with the same
-places. Shards in sequence: `TarStream` with two workers; boto3's body, or s3fs's file with its read-ahead, read by the
-standard library's tarfile in two workers of torch's loader.
+places. Rows of 100 kB of a .npy file, shuffled: `ArrayDataset`, the others with the places of the rows. Shards in
+sequence: `TarStream` with two workers; boto3's body, or s3fs's file with its read-ahead, read by the standard library's
+tarfile in two workers of torch's loader.
 """
 
 from __future__ import annotations
@@ -47,12 +48,16 @@ def cases(options: argparse.Namespace) -> list[Case]:
             path.write_bytes(os.urandom(SIZE))
     paths = tar.shards(folder, SIZE, count * SIZE // 2)
     shards = [os.path.relpath(path, folder) for path in paths]
+    rows = folder / f"rows-{count // 2}.npy"
+    if not rows.exists():
+        np.save(rows, np.random.default_rng(0).integers(0, 256, (count // 2, SIZE), np.uint8))
     how = {"port": served(options, folder), "seconds": 1.0 if options.quick else 5.0}
     goals = [Goal(RATE, against=rival, at_least=2) for rival in NAMES[1:]]
     found = []
     for name, kind, keys, some in (
         (f"{count:,} objects of 100 kB, shuffled", "objects", count, NAMES),
         ("samples of tar shards by ranges, shuffled", "ranges", shards, NAMES),
+        ("rows of a .npy file, shuffled", "rows", [rows.name], NAMES),
         ("tar shards in sequence", "sequence", shards, ("stoker", "torch, boto3", "torch, s3fs")),
     ):
         runs = {rival: {"rival": rival, "kind": kind, "keys": keys, **how} for rival in some}
@@ -153,7 +158,10 @@ def epochs_of(rival: str, kind: str, keys: list[str], port: int) -> Callable[[],
     if kind == "sequence":
         files: Any = Members(keys, rival.removeprefix("torch, "), port)
         return functools.partial(of_torch, files)
-    ranges = [(key, 0, SIZE) for key in keys] if kind == "objects" else places(urls, keys)
+    if kind == "objects":
+        ranges = [(key, 0, SIZE) for key in keys]
+    else:
+        ranges = places(urls, keys) if kind == "ranges" else places_of_rows(keys[0])
     if rival == "boto3, pool":
         client, pool = boto3_client(port), ThreadPoolExecutor(WORKERS * THREADS)
         draw = np.random.default_rng(0)
@@ -176,6 +184,10 @@ def ours(kind: str, urls: list[str]) -> Callable[[], Iterable[int]]:
     if kind == "objects":
         loader = stoker.DataLoader(stoker.ImageFiles(urls, loader=bytes), BATCH, **how)
         return lambda: (len(sample) for batch in loader for sample in batch)
+    if kind == "rows":
+        del how["collate_fn"]
+        loader = stoker.DataLoader(stoker.ArrayDataset(urls), BATCH, **how)
+        return lambda: (len(row) for batch in loader for row in batch)
     loader = stoker.DataLoader(stoker.TarDataset(urls, decode=False), BATCH, **how)
     return lambda: (tar.bytes_in(sample) - 3 for batch in loader for sample in batch)
 
@@ -186,6 +198,12 @@ def places(urls: list[str], keys: list[str]) -> list[tuple[str, int, int]]:
 
     dataset = stoker.TarDataset(urls, decode=False)
     return [(keys[shard], begin + 512, SIZE) for shard, begin, _ in map(dataset._place, range(len(dataset)))]
+
+
+def places_of_rows(key: str) -> list[tuple[str, int, int]]:
+    """Returns the key, first byte and length of each row of the file."""
+    rows = int(key.removesuffix(".npy").rpartition("-")[2])
+    return [(key, 128 + row * SIZE, SIZE) for row in range(rows)]
 
 
 def of_torch(dataset: Any, shuffle: bool | None = None) -> Iterator[int]:
