@@ -23,28 +23,18 @@ pytest.importorskip("soundfile")
 
 
 @pytest.mark.long
-class TestRemoteAudio(DatasetSuite):
+@pytest.mark.parametrize("kind", ["audio", "video"], scope="class")
+class TestRemoteClips(DatasetSuite):
     bucket: Bucket
 
     @pytest.fixture
-    def make(self, bucket: Bucket, tmp_path: Path) -> Any:
+    def make(self, bucket: Bucket, kind: str, tmp_path: Path) -> Any:
         self.bucket = bucket
-        urls = [bucket.upload(write_audio(tmp_path / name)) for name in ("a.flac", "b.flac")]
-        return lambda: AudioClips(urls, [3, 1], seconds=0.5)
-
-    def delete(self, dataset: Any) -> str:
-        return _delete(self.bucket, dataset)
-
-
-@pytest.mark.long
-class TestRemoteVideo(DatasetSuite):
-    bucket: Bucket
-
-    @pytest.fixture
-    def make(self, bucket: Bucket, tmp_path: Path) -> Any:
-        self.bucket = bucket
-        urls = [bucket.upload(write_video(tmp_path / name)) for name in ("a.mp4", "b.mp4")]
-        return lambda: VideoClips(urls, [3, 1], frames=4, seconds=0.5)
+        if kind == "audio":
+            sounds = [bucket.upload(write_audio(tmp_path / f"{name}.flac")) for name in "ab"]
+            return lambda: AudioClips(sounds, [3, 1], seconds=0.5)
+        films = [bucket.upload(write_video(tmp_path / f"{name}.mp4")) for name in "ab"]
+        return lambda: VideoClips(films, [3, 1], frames=4, seconds=0.5)
 
     def delete(self, dataset: Any) -> str:
         return _delete(self.bucket, dataset)

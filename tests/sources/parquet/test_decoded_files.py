@@ -3,6 +3,9 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +131,24 @@ def test_full_disk_warns_once_and_memory_is_used(tmp_path: Path, monkeypatch: py
     with pytest.warns(StokerWarning, match=rf"to {tmp_path}/d \(No space left on device\)") as caught:
         assert numbers_of(dataset[index] for index in range(9)) == list(range(9))
     assert len(caught) == 1 and not os.listdir(tmp_path / "d")
+
+
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+    paths = write_numbered(tmp_path, [3])
+    script = """
+import os, signal, sys
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+from stoker import ParquetDataset
+ParquetDataset(sys.argv[1], decoded_cache=sys.argv[2])[0]
+"""
+    ended = subprocess.run([sys.executable, "-c", script, paths[0], str(tmp_path / "d")], timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    (left,) = (tmp_path / "d").iterdir()
+    assert ParquetDataset(paths, decoded_cache=tmp_path / "d")[2]["number"] == 2
+    assert left.exists(), "its writer may be at work"
+    os.utime(left, (1, 1))
+    assert ParquetDataset(paths, decoded_cache=tmp_path / "d")[1]["number"] == 1
+    assert [path.suffix for path in (tmp_path / "d").iterdir()] == [".arrow"]
 
 
 def test_process_without_descriptors_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

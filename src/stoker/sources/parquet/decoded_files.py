@@ -8,13 +8,16 @@ import hashlib
 import logging
 import os
 import secrets
+import time
 import warnings
 from typing import Any
 
 from stoker.errors import StokerWarning
 from stoker.sources.storage import Version
 
-_SUFFIX = ".arrow"
+_SUFFIX, _PARTIAL = ".arrow", ".arrow.partial"
+_ABANDONED = 3600
+"""Seconds; writing a row group takes some."""
 _OF_THIS_PROCESS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
 _log = logging.getLogger("stoker")
 
@@ -23,7 +26,7 @@ class DecodedFiles:
     """A folder of row groups in Arrow's file format. Picklable; thread and process safe.
 
     A file is written as a whole or not at all, and never changed: a row group of another version of its Parquet file,
-    or of other columns, has another name. Nothing is removed.
+    or of other columns, has another name. Nothing is removed, but what processes that were killed had begun to write.
 
     Args:
         folder: on a local disk; created if it does not exist.
@@ -38,6 +41,14 @@ class DecodedFiles:
         if not os.access(self.folder, os.W_OK | os.X_OK):
             raise PermissionError(f"the folder of decoded_cache, {self.folder}, cannot be written")
         self._is_full = False
+        self._remove_abandoned()
+
+    def _remove_abandoned(self) -> None:
+        """Removes files that nobody has written to for an hour: their writers were killed."""
+        for entry in os.scandir(self.folder):
+            with contextlib.suppress(FileNotFoundError):  # another process removes it too
+                if entry.name.endswith(_PARTIAL) and time.time() - entry.stat().st_mtime > _ABANDONED:
+                    os.unlink(entry.path)
 
     def path(self, place: str, version: Version, columns: list[str], group: int) -> str:
         """Returns the path of the file for a row group.
@@ -78,7 +89,7 @@ class DecodedFiles:
         """
         if self._is_full:
             return False
-        partial = f"{path}.{secrets.token_hex(4)}.partial"
+        partial = f"{path.removesuffix(_SUFFIX)}.{secrets.token_hex(4)}{_PARTIAL}"
         try:
             table = table.unify_dictionaries()  # the format has one dictionary for each column
             with open(partial, "xb") as file:
