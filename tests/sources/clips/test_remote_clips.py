@@ -155,9 +155,8 @@ def test_file_that_changes_is_an_error(bucket: Bucket, tmp_path: Path) -> None:
 
 def test_what_is_no_media_file_is_an_error_of_the_sample(bucket: Bucket, tmp_path: Path) -> None:
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{write_video(tmp_path / 'a.ts')}\n#EXT-X-ENDLIST\n"
-    urls = [
-        bucket.put(f"{number}.mp4", data) for number, data in enumerate((b"", b"no video" * 100, playlist.encode()))
-    ]
+    contents = {"empty.mp4": b"", "text.mp4": b"no video" * 100, "playlist.m3u8": playlist.encode()}
+    urls = [bucket.put(name, data) for name, data in contents.items()]
     films = VideoClips([*urls, bucket.url("missing.mp4")], frames=1, seconds=1)
     sounds = AudioClips(urls[:2])
     assert films.clip_counts == [1, 1, 1, 1]

@@ -100,13 +100,20 @@ def test_dictionaries_that_differ_within_a_group(tmp_path: Path, monkeypatch: py
 
 
 def test_changed_file_has_groups_of_its_own(tmp_path: Path, decodings: list[int]) -> None:
-    (path,) = write_numbered(tmp_path, [3])
-    assert ParquetDataset(path, decoded_cache=tmp_path / "d")[2]["number"] == 2
-    parquet.write_table(arrow.table({"number": [7, 8, 9, 10]}), path)
-    os.utime(path, ns=(1, 1))
-    assert ParquetDataset(path, decoded_cache=tmp_path / "d")[2]["number"] == 9
-    assert ParquetDataset(path, columns=["number"], decoded_cache=tmp_path / "d")[3]["number"] == 10
+    path = tmp_path / "a.parquet"
+    for begin in (0, 7):
+        parquet.write_table(arrow.table({"number": range(begin, begin + 3)}), path)
+        os.utime(path, ns=(1, begin + 1))
+        assert ParquetDataset(path, decoded_cache=tmp_path / "d")[2]["number"] == begin + 2
     assert len(decodings) == 2 and len(os.listdir(tmp_path / "d")) == 2
+
+
+def test_other_columns_have_groups_of_their_own(tmp_path: Path) -> None:
+    paths = write_numbered(tmp_path, [3])
+    for columns in (["number"], ["text", "number"], ["number", "text"]):
+        dataset = ParquetDataset(paths, columns=columns, decoded_cache=tmp_path / "d")
+        assert list(dataset[1]) == columns
+    assert len(os.listdir(tmp_path / "d")) == 3
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-9], lambda data: b"x" * len(data)])
