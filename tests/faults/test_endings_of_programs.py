@@ -125,7 +125,13 @@ def begin(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 # Signals
 
-IDLE = "it = iter(loader(Data())); right(it, 0, 3); say('here'); signal.pause()"
+IDLE = """
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the caller of this test has set, as by nohup
+        it = iter(loader(Data()))
+        right(it, 0, 3)
+        say("here")
+        signal.pause()
+        """
 BUSY = "it = iter(loader(Stuck())); right(it, 0, 2); say('here'); next(it)"
 
 

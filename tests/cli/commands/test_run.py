@@ -19,7 +19,9 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from stoker.cli import main
-from stoker.cli.commands.run import WITH_VALUES, ended_after_module, options_before_target
+from stoker.cli.commands.run import WITH_VALUES, ended_after_module, options_before_target, show
+from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.process_tree import TreeSample
 
 TRAINS = """
     import sys, time
@@ -61,10 +63,18 @@ def test_option_behind_the_script_is_named(tmp_path: Path, capfd: pytest.Capture
     assert main(["run", path, "--report=r.html"]) == 0
     out, err = capfd.readouterr()
     assert out == "['--report=r.html']\n"
-    assert f"--report stands behind {path}, so the script gets it" in err and "memory" not in err
+    assert f"--report stands behind {path}, so the script gets it" in err
     path = script(tmp_path, "import argparse\nargparse.ArgumentParser().add_argument('--report')", "own.py")
     assert main(["run", path, "--report=r.html"]) == 0
     assert "stands behind" not in capfd.readouterr().err
+
+
+def test_memory_is_said_after_three_looks(capfd: pytest.CaptureFixture[str]) -> None:
+    known = Measurements()
+    for looks in range(1, 4):
+        known.samples.append(TreeSample(time=0.1 * looks, cpu=0.1, memory=2**24, processes=1))
+        show(known, 0)
+        assert ("of memory in all its processes" in capfd.readouterr().err) == (looks == 3)
 
 
 def test_run_as_json_and_trace(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -220,11 +230,17 @@ SIGNALLED = """
         signal.pause()
     """
 
+HEEDS = """if True:
+    import os, signal, sys
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the caller of this test has set, as by nohup
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    """
+
 
 @pytest.mark.parametrize("kind", ["SIGHUP", "SIGUSR1", "SIGUSR2"])
 def test_signals_reach_the_program(kind: str, tmp_path: Path) -> None:
     """As Slurm sends them to the process that it has started."""
-    command = [sys.executable, "-m", "stoker", "run", script(tmp_path, SIGNALLED), kind]
+    command = [sys.executable, "-c", HEEDS, "-m", "stoker", "run", script(tmp_path, SIGNALLED), kind]
     run = subprocess.run(command, capture_output=True, text=True, timeout=100, start_new_session=True)
     assert (run.returncode, run.stdout) == (5, f"{kind}\n")
     assert ("was interrupted" if kind == "SIGHUP" else "failed with exit code 5") in run.stderr
