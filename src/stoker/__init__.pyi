@@ -156,6 +156,8 @@ from stoker.sources.mds.dataset import MDSDataset as MDSDataset
 from stoker.sources.megatron import MegatronTokens as MegatronTokens
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
+from stoker.sources.sample_origin import SampleOrigin as SampleOrigin
+from stoker.sources.sample_origin import sample_origin as sample_origin
 from stoker.sources.sql.dataset import SQLDataset as SQLDataset
 from stoker.sources.sql.stream import SQLStream as SQLStream
 from stoker.sources.tar.dataset import TarDataset as TarDataset

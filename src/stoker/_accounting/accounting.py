@@ -203,7 +203,7 @@ class Accounting:
             done = "the next takes its place" if fault.index is None else f"was replaced by {fault.replacement}"
         described = f" ({fault.description})" if fault.description else ""
         where = (
-            f"sample {fault.position} of the stream (worker {fault.worker})"  # as that worker reads it
+            f"sample {fault.position} of the stream (worker {fault.worker}){described}"  # as that worker reads it
             if fault.index is None
             else f"sample {fault.index}{described} of batch {fault.batch}"
         )

@@ -35,8 +35,9 @@ class ErrorRecord:
         epoch: number of the epoch.
         batch: number of the batch in the epoch; in a stream, always 0.
         worker: number of the worker.
-        description: result of `dataset.describe(index)`, if there is such a method; never of a stream, which has no
-            index. `Subset` and `ConcatDataset`, torch's as well, ask the dataset that has the sample.
+        description: result of `dataset.describe(index)`, if there is such a method; of a stream, which has no index,
+            the notes of the exception. `Subset` and `ConcatDataset`, torch's as well, ask the dataset that has the
+            sample.
         exception: raised by the sample, or made to represent the death.
         traceback: as text; of a death, the last stack of the worker, if available.
     """
@@ -136,7 +137,7 @@ class ErrorPolicy:
         text = known[-1].message if known else safe_str(error)
         kind: Kind = "skip" if wish else known[0].kind if known else "exception"
         story = (known[-1].stack if known else "") or format_exception(error)
-        unit, description = self.unit, self._description(index, position)
+        unit, description = self.unit, _notes(error) if index is None else self._description(index, position)
         record = ErrorRecord(kind, index, position, unit.epoch, unit.batch, self._worker, description, error, story)
         self.has_met_any = self.is_touched = True
         fault = self._met[place] = FaultRecord(
@@ -204,8 +205,6 @@ class ErrorPolicy:
         return decision
 
     def _description(self, index: Any, position: int) -> str | None:
-        if index is None:  # in a stream
-            return None
         try:
             with self._marked(Activity.DESCRIBE, position):
                 said = describe(self._dataset, index)
@@ -250,6 +249,11 @@ def _as_exception(fault: KnownFault) -> Exception:
 
 def _reason(error: Exception) -> str:
     return " ".join(map(safe_str, error.args))
+
+
+def _notes(error: Exception) -> str | None:
+    notes = vars(error).get("__notes__", ())
+    return shortened("; ".join(note for note in notes if isinstance(note, str))) or None
 
 
 def _plain(index: Any) -> Any:

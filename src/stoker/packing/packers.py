@@ -160,7 +160,8 @@ class ParquetPacker:
         self._rows = []
 
     def read(self, count: int) -> Sequence[Any]:
-        return ParquetDataset([os.path.join(self._manifest.folder, name) for name in self._manifest.files])
+        files = [os.path.join(self._manifest.folder, name) for name in self._manifest.files]
+        return ParquetDataset(files, partitioning=None)
 
     def expected(self, index: int, row: Row) -> Any:
         return {name: _of_parquet(value) for name, value in row.items()}

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from stoker.sources.hub_place import hub_place, is_on_hub
 from stoker.sources.hub_store import PinnedRepositories
 from stoker.sources.object_store import ObjectStorage
-from stoker.sources.urls import GLOB, STORES, is_remote, scheme_of, shown
+from stoker.sources.urls import GLOB, STORES, is_remote, parsed, scheme_of, shown
 
 Place = str | os.PathLike[str]
 
@@ -47,14 +47,62 @@ def places_of(
         ValueError: there are none, a place is a folder that may not be one, or a URL of a scheme that cannot be read.
         OSError: a store cannot be listed.
     """
-    given = [given] if isinstance(given, (str, os.PathLike)) else given
-    texts = [os.fspath(place) for place in given]
+    found = _found(given, what, storage_options, may_be_folders=may_be_folders, only_local=only_local)
+    return [place for place, _ in found]
+
+
+def places_and_folders(
+    given: Place | Iterable[Place], what: str, storage_options: Mapping[str, Any] | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Returns the files that `given` names and, for each, the names of the folders below the fixed part of its pattern.
+
+    The fixed part ends before the first folder with a special character. A path or URL without a pattern is fixed as a
+    whole if it is given alone; of one in a list, all folders count.
+
+    Args:
+        given, what, storage_options: as `places_of` takes them.
+
+    Raises: as `places_of`.
+    """
+    found = _found(given, what, storage_options)
+    return [place for place, _ in found], [_names(place)[_depth(fixed) : -1] for place, fixed in found]
+
+
+def _names(place: str) -> list[str]:
+    """Returns the names of the folders above a file, and its own."""
+    if not is_remote(place):
+        return place.split("/")
+    return (hub_place(place).path if is_on_hub(place) else parsed(place).key).split("/")
+
+
+def _depth(fixed: str) -> int:
+    """Returns the number of folders in the beginning of a place."""
+    try:
+        return len(_names(fixed if is_remote(fixed) else _local(fixed))) - 1
+    except ValueError:  # it ends before the bucket's name does
+        return 0
+
+
+def _found(
+    given: Place | Iterable[Place],
+    what: str,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    may_be_folders: bool = False,
+    only_local: bool = False,
+) -> list[tuple[str, str]]:
+    """Returns the files that `given` names, and the fixed beginning of the text that names each."""
+    is_one = isinstance(given, (str, os.PathLike))
+    texts = [os.fspath(place) for place in ([given] if isinstance(given, (str, os.PathLike)) else given)]
     storage: ObjectStorage | None = None
     hub: PinnedRepositories | None = None
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     missing: list[str] = []
     for text in texts:
-        for place in [text] if os.path.exists(text) else expand_braces(text):
+        expanded = [text] if os.path.exists(text) else expand_braces(text)
+        fixed = _fixed(text, expanded)
+        fixed = "" if fixed == text and not is_one else fixed
+        for place in expanded:
             if is_remote(place):
                 if only_local:
                     raise ValueError(
@@ -75,13 +123,13 @@ def places_of(
             else:
                 path = _local(place)
                 matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
-            found += matches
+            found += [(match, fixed) for match in matches]
             missing += [] if matches else [path]
     if missing:
         raise FileNotFoundError(f"{len(missing)} of the given {what} lead to no file: {missing[:3]}")
     if not found:
         raise ValueError(f"no {what} were given: an empty list")
-    for path in found:
+    for path, _ in found:
         if os.path.isdir(path) and not may_be_folders:
             raise ValueError(f"{path} is a folder, not one of the {what}: name its files, for instance {path}/*")
         if is_remote(path) and path.endswith("/"):
@@ -89,6 +137,15 @@ def places_of(
                 f"{shown(path)} is a folder, not one of the {what}: name its files, for instance {shown(path)}*"
             )
     return found
+
+
+def _fixed(text: str, expanded: list[str]) -> str:
+    """Returns a text up to its first brace or glob pattern."""
+    same = zip(text, expanded[0], strict=False)
+    fixed = text[: next((at for at, (one, other) in enumerate(same) if one != other), len(text))]
+    if os.path.exists(text) or STORES.get(scheme_of(text)) == "http":
+        return fixed
+    return fixed[: next((at for at, character in enumerate(fixed) if character in GLOB), len(fixed))]
 
 
 def _pattern(place: str) -> tuple[str, str] | None:

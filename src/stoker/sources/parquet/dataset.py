@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.parquet.groups import RowGroups
 from stoker.sources.places import Place
+from stoker.sources.sample_origin import transformed
 
 
 class ParquetDataset(Dataset[Any]):
@@ -21,6 +22,10 @@ class ParquetDataset(Dataset[Any]):
     of the column (of fixed-size lists in lists, of several dimensions), or a list if an element is null. Other lists
     are lists, structs dicts; dictionary columns give their values; a null is None. Times in nanoseconds are NumPy
     scalars. Rows come in the order of the files and, in a file, as they were written.
+
+    Folders of the form `label=3` below the fixed part of a pattern (`data/**/*.parquet`), or above a file in a list,
+    are Hive partitions: columns behind those of the files, with the value that `pyarrow.dataset(partitioning="hive")`
+    gives them, an `int`, a `str`, or None. A column that the files have too is the files', and must be equal.
 
     Only the footers are read when the dataset is made. A row is read with its whole row group, of which only the given
     columns are read and decoded. Each process keeps the groups it used last, up to 256 MiB, and at least one. Reading
@@ -34,7 +39,8 @@ class ParquetDataset(Dataset[Any]):
         files: a path, a glob pattern (`*.parquet`), a brace pattern (`part-{000..127}.parquet`), a URL of an object
             store or a web server, or a list of these.
         columns: names of the columns to read, in the order of the sample; None for all, in the order of the first file.
-        transform: a function of the dict, whose result is the sample.
+        transform: a function of the dict, whose result is the sample. In it, `stoker.sample_origin()` is the file and
+            the row.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
         cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
@@ -43,11 +49,12 @@ class ParquetDataset(Dataset[Any]):
             that all processes of the machine map: each group is decoded once on a machine, and a complete shuffle reads
             rows from the page cache. It grows to the size of the decoded columns; nothing in it is removed, and it may
             be deleted when no dataset uses it.
+        partitioning: "hive" to read Hive partitions; None to leave them out.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
         TypeError: `columns` is a single text, or `transform` cannot be called.
-        ValueError: there are no files, no columns, or no rows.
+        ValueError: there are no files, no columns, or no rows; or `partitioning` is another value.
         MissingExtraError: pyarrow is not installed.
         ParquetFileError: a file is truncated, damaged, or no Parquet file.
         MissingColumnError: there is no such column.
@@ -62,6 +69,7 @@ class ParquetDataset(Dataset[Any]):
         IndexError: the index is out of range.
         FileChangedError: the file was changed since the dataset was made.
         ParquetFileError: the row group is damaged.
+        SchemaMismatchError: the files have a column that is a partition too, with another value.
     """
 
     stoker_protocol = True
@@ -76,10 +84,11 @@ class ParquetDataset(Dataset[Any]):
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
         decoded_cache: str | os.PathLike[str] | None = None,
+        partitioning: Literal["hive"] | None = "hive",
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        self._groups = RowGroups(files, columns, storage_options, cache, cache_size, decoded_cache)
+        self._groups = RowGroups(files, columns, storage_options, cache, cache_size, decoded_cache, partitioning)
         self._transform = transform
         self.files = self._groups.files
         self.columns = self._groups.columns
@@ -102,7 +111,9 @@ class ParquetDataset(Dataset[Any]):
         """Returns the row at `index`; a negative index counts from the end."""
         group, row = self._place(absolute(index, len(self)))
         sample = self._groups.decoded(group).row(row)
-        return sample if self._transform is None else self._transform(sample)
+        if self._transform is None:
+            return sample
+        return transformed(self._transform, sample, lambda: self._groups.origin(group, row))
 
     def describe(self, index: int) -> str:
         """Returns the file, row group and row, counted from 0, of the sample at `index`."""

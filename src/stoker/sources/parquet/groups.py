@@ -18,11 +18,13 @@ from stoker.errors import (
     SchemaMismatchError,
 )
 from stoker.sources.parquet.decoded_files import DecodedFiles
+from stoker.sources.parquet.partitions import Partitions, check_equal
 from stoker.sources.parquet.values import DecodedGroup
 from stoker.sources.per_process import MOST_OPEN, PerProcess
-from stoker.sources.places import Place, places_of
+from stoker.sources.places import Place, places_and_folders
 from stoker.sources.read_ahead import RangedFile, held
-from stoker.sources.storage import File, opened_all
+from stoker.sources.sample_origin import SampleOrigin
+from stoker.sources.storage import File, Version, opened_all
 from stoker.sources.storage import opened as opened_file
 from stoker.sources.storage_of import storage_of
 from stoker.sources.urls import shown
@@ -53,11 +55,12 @@ class RowGroups:
         cache_size: bytes that the cache may take.
         decoded_cache: a folder of the local disk for decoded row groups, which all processes of the machine map; None
             to keep them in the memory of each process.
+        partitioning: "hive" for columns from the names of folders, behind the files' own; None for none.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
         TypeError: `columns` is a single text.
-        ValueError: there are no files, no columns, or no rows.
+        ValueError: there are no files, no columns, or no rows; or `partitioning` is another value.
         MissingExtraError: pyarrow is not installed.
         ParquetFileError: a file is truncated, damaged, or no Parquet file.
         MissingColumnError: a file has no such column.
@@ -79,26 +82,35 @@ class RowGroups:
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
         decoded_cache: str | os.PathLike[str] | None = None,
+        partitioning: str | None = None,
     ) -> None:
+        if partitioning not in ("hive", None):
+            raise ValueError(f'partitioning is {partitioning!r}, expected "hive" or None')
         if isinstance(columns, str):
             raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
         if columns is not None and not columns:
             raise ValueError("columns is an empty list: name at least one column, or leave it out to read all")
         self._process: PerProcess[_OpenFiles] = PerProcess(_OpenFiles)
         self._decoded_files = None if decoded_cache is None else DecodedFiles(decoded_cache)
-        self._places = places_of(files, "Parquet files", storage_options)
+        self._places, folders = places_and_folders(files, "Parquet files", storage_options)
         self._storage = storage_of(self._places, storage_options, cache, cache_size)
         self.files = [shown(path) for path in self._places]
         self.sizes: list[int] = []
         self.first_groups: list[int] = []
-        self._versions = []
+        self._versions: list[Version] = []
+        no_folders: list[list[str]] = [[] for _ in folders]
+        self._partitions = Partitions(_pyarrow()[0], self.files, folders if partitioning else no_folders)
+        self._in_folders: list[str] = []  # the columns that only folders have
         first: dict[str, Any] = {}
         for path, file in zip(self.files, opened_all(self._storage, self._places, _FOOTER), strict=True):
             opened = _OpenFile(path, file)
             schema = opened.schema()
-            if not first:
-                self.columns: list[str] = _chosen(columns, schema.names, path)
-                first = {name: schema.field(name).type for name in self.columns}
+            if not self._versions:
+                self._in_folders = [name for name in self._partitions.names if name not in schema.names]
+                self.columns: list[str] = _chosen(columns, schema.names + self._in_folders, path)
+                self._in_folders = [name for name in self._in_folders if name in self.columns]
+                self._in_files: list[str] = [name for name in self.columns if name not in self._in_folders]
+                first = {name: schema.field(name).type for name in self._in_files}
             _check_schema(first, self.files[0], schema, path, is_whole=columns is None)
             self._versions.append(opened.file.version)
             self.first_groups.append(len(self.sizes))
@@ -112,6 +124,11 @@ class RowGroups:
         """Returns the file of a row group, and the number of the group in it."""
         file = bisect_right(self.first_groups, number) - 1  # the last one: files before it may have no row groups
         return file, number - self.first_groups[file]
+
+    def origin(self, number: int, row: int) -> SampleOrigin:
+        """Returns the file of a row of a row group, and the number of the row in the file."""
+        first = self.first_groups[self.place(number)[0]]
+        return SampleOrigin(self.files[self.place(number)[0]], row + sum(self.sizes[first:number]))
 
     def decoded(self, number: int) -> DecodedGroup:
         """Returns a row group from the cache of this process, or decodes it.
@@ -135,22 +152,29 @@ class RowGroups:
         Raises:
             FileChangedError: the file was changed since its footer was read.
             ParquetFileError: the file is damaged.
+            SchemaMismatchError: a column is a partition too, with another value.
             OSError: the file cannot be read.
         """
-        return DecodedGroup(_pyarrow()[0], self._table(number), self.columns)
+        return self._decoded(number, self._table(number))
 
     def _shared(self, number: int, files: DecodedFiles) -> DecodedGroup:
         """Returns a row group from its file of decoded columns, which is written first if there is none."""
         arrow, _ = _pyarrow()
         place, group = self.place(number)
-        path = files.path(self.files[place], self._versions[place], self.columns, group)
+        path = files.path(self.files[place], self._versions[place], self._in_files, group)
         table = files.find(arrow, path)
         if table is None:
             decoded = self._table(number)
             table = files.find(arrow, path) if files.add(arrow, path, decoded) else None
             if table is None:
-                return DecodedGroup(arrow, decoded, self.columns)
-        return DecodedGroup(arrow, table, self.columns, is_mapped=True)
+                return self._decoded(number, decoded)
+        return self._decoded(number, table, is_mapped=True)
+
+    def _decoded(self, number: int, table: Any, is_mapped: bool = False) -> DecodedGroup:
+        file = self.place(number)[0]
+        arrow, _ = _pyarrow()
+        check_equal(arrow, table, self._partitions.texts[file], self.files[file])
+        return DecodedGroup(arrow, table, self.columns, is_mapped, self._partitions.values(file, self._in_folders))
 
     def _table(self, number: int) -> Any:
         """Returns a row group as an Arrow table, decoded anew."""
@@ -169,7 +193,7 @@ class RowGroups:
             for oldest in list(process.files)[: max(0, len(process.files) - MOST_OPEN + 1)]:
                 process.files.pop(oldest, None)  # closed when the last reader drops it
             process.files[self._places[place]] = opened
-        return opened.read(group, self.columns)
+        return opened.read(group, self._in_files)
 
 
 class _OpenFiles:

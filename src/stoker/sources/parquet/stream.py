@@ -6,15 +6,16 @@ import operator
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from stoker.datasets._stream.shards import ShardProgress, torchs_part
-from stoker.datasets.stream import State, StreamIterator
-from stoker.errors import ParquetFileError, StateFormatError, StateMismatchError
+from stoker.datasets.stream import State, StreamIterator, not_the_end
+from stoker.errors import ParquetFileError, SchemaMismatchError, StateFormatError, StateMismatchError
 from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.parquet.groups import RowGroups
 from stoker.sources.parquet.values import DecodedGroup
 from stoker.sources.places import Place
+from stoker.sources.sample_origin import transformed
 
 PIECES = 32
 """Pieces into which a stream can be shared out at least. Fewer row groups than this are cut into equal parts, so that a
@@ -37,17 +38,17 @@ class ParquetStream(FileStream):
     Args:
         files: as in `ParquetDataset`.
         columns: as in `ParquetDataset`.
-        transform: a function of the dict, whose result is the sample. Random numbers that it draws are the sample's
-            own.
+        transform: as in `ParquetDataset`. Random numbers that it draws are the sample's own.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
         cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
+        partitioning: as in `ParquetDataset`.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
         TypeError: `columns` is a single text, or `transform` cannot be called.
-        ValueError: there are no files, no columns, or no rows.
+        ValueError: there are no files, no columns, or no rows; or `partitioning` is another value.
         MissingExtraError: pyarrow is not installed.
         ParquetFileError: a file is truncated, damaged, or no Parquet file.
         MissingColumnError: there is no such column.
@@ -60,6 +61,7 @@ class ParquetStream(FileStream):
     While iterating:
         FileChangedError: a file was changed since the stream was made.
         ParquetFileError: a row group is damaged.
+        SchemaMismatchError: the files have a column that is a partition too, with another value.
     """
 
     def __init__(
@@ -71,29 +73,32 @@ class ParquetStream(FileStream):
         storage_options: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
+        partitioning: Literal["hive"] | None = "hive",
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
-        groups = RowGroups(files, columns, storage_options, cache, cache_size)
-        super().__init__(groups.files, RowStream(groups), transform)
+        groups = RowGroups(files, columns, storage_options, cache, cache_size, partitioning=partitioning)
+        super().__init__(groups.files, RowStream(groups, transform), None)
         self.columns = groups.columns
 
 
-class RowStream(PartStream[dict[str, Any]]):
-    """The rows of row groups, as dicts.
+class RowStream(PartStream[Any]):
+    """The rows of row groups, as dicts, or what a transform makes of them.
 
     Args:
         groups: the row groups of all files.
+        transform: a function of the dict, or None.
     """
 
-    def __init__(self, groups: RowGroups) -> None:
+    def __init__(self, groups: RowGroups, transform: Callable[[dict[str, Any]], Any] | None) -> None:
         self.groups = groups
+        self.transform = transform
         self.pieces = -(-PIECES // len(groups.sizes))  # of each row group
         super().__init__(self.pieces * len(groups.sizes))
 
-    def _begin(self, state: State | None) -> StreamIterator[dict[str, Any]]:
+    def _begin(self, state: State | None) -> StreamIterator[Any]:
         progress = ShardProgress(torchs_part(self._numbers), self.pieces * len(self.groups.sizes), state)
-        return _Rows(self.groups, self.pieces, progress)
+        return _Rows(self, progress)
 
 
 class _Piece(NamedTuple):
@@ -113,12 +118,13 @@ class _Piece(NamedTuple):
     end: int
 
 
-class _Rows(StreamIterator[dict[str, Any]]):
+class _Rows(StreamIterator[Any]):
     """Iterator of rows, at row `_row` of the row group of `_piece`; pieces of a row group come one after another."""
 
-    def __init__(self, groups: RowGroups, pieces: int, progress: ShardProgress) -> None:
-        self._groups = groups
-        self._pieces = pieces
+    def __init__(self, stream: RowStream, progress: ShardProgress) -> None:
+        self._groups = stream.groups
+        self._transform = stream.transform
+        self._pieces = stream.pieces
         self._progress = progress
         self._begun = {number: self._row_of(number, state) for number, state in progress.begun.items()}
         self._waiting = deque(
@@ -130,7 +136,7 @@ class _Rows(StreamIterator[dict[str, Any]]):
         self._decoded: DecodedGroup | None = None
         self._decoded_number = -1
 
-    def __next__(self) -> dict[str, Any]:
+    def __next__(self) -> Any:
         while self._piece is not None or self._next_piece():
             assert self._piece is not None
             if self._row < self._piece.end:
@@ -165,22 +171,28 @@ class _Rows(StreamIterator[dict[str, Any]]):
             self._progress.finish(piece.number)
         return False
 
-    def _sample(self, piece: _Piece) -> dict[str, Any]:
+    def _sample(self, piece: _Piece) -> Any:
         if self._decoded is None or self._decoded_number != piece.group:
             self._decoded = None  # before the next is read: one is in memory at a time
             try:
                 self._decoded = self._groups.read(piece.group)
-            except OSError as error:
+            except (OSError, SchemaMismatchError) as error:
                 self._lost |= self._lost_by(error, piece.group)
                 self._finish(piece)
                 raise
             self._decoded_number = piece.group
         row, self._row = self._row, self._row + 1
-        return self._decoded.row(row)
+        sample = self._decoded.row(row)
+        if self._transform is None:
+            return sample
+        try:
+            return transformed(self._transform, sample, lambda: self._groups.origin(piece.group, row))
+        except StopIteration as error:
+            raise not_the_end("the transform of a ParquetStream") from error
 
-    def _lost_by(self, error: OSError, group: int) -> set[int]:
+    def _lost_by(self, error: Exception, group: int) -> set[int]:
         """Returns the row groups that cannot be read: one if it is damaged, else all of the file."""
-        if isinstance(error, ParquetFileError):
+        if isinstance(error, (ParquetFileError, SchemaMismatchError)):
             return {group}
         file = self._groups.place(group)[0]
         return {other for other in range(len(self._groups.sizes)) if self._groups.place(other)[0] == file}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,35 @@ class DecodedGroup:
         table: the row group, an Arrow table.
         columns: the names of the columns, in the order of a sample.
         is_mapped: whether the table lies in a mapped file.
+        constants: the columns that have one value, and are not in the table.
 
     Attributes:
         nbytes: of the buffers of all columns; 0 of those of a mapped file.
         is_mapped: whether the table lies in a mapped file.
     """
 
-    def __init__(self, arrow: Any, table: Any, columns: list[str], is_mapped: bool = False) -> None:
+    def __init__(
+        self,
+        arrow: Any,
+        table: Any,
+        columns: list[str],
+        is_mapped: bool = False,
+        constants: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.nbytes: int = 0 if is_mapped else table.get_total_buffer_size()
         self.is_mapped = is_mapped
-        self._reads = [(name, _of_chunks(arrow, table.column(name).chunks)) for name in columns]
+        self._reads = [
+            (name, _constant(constants[name]) if name in constants else _of_chunks(arrow, table.column(name).chunks))
+            for name in columns
+        ]
 
     def row(self, row: int) -> dict[str, Any]:
         """Returns the row as a dict by column; its arrays are copies."""
         return {name: read(row) for name, read in self._reads}
+
+
+def _constant(value: Any) -> Read:
+    return lambda row: value
 
 
 def _of_chunks(arrow: Any, chunks: list[Any]) -> Read:
