@@ -23,6 +23,7 @@ DEATHS: dict[str, tuple[Callable[[], object], str]] = {
     "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), "is killed by signal: Killed"),
     "SIGTERM": (lambda: os.kill(os.getpid(), signal.SIGTERM), "is killed by signal: Terminated"),
     "SIGSEGV": (lambda: os.kill(os.getpid(), signal.SIGSEGV), "is killed by signal: Segmentation fault"),
+    "SIGBUS": (lambda: os.kill(os.getpid(), signal.SIGBUS), "is killed by signal: Bus error"),
     "abort": (os.abort, "is killed by signal: Aborted"),
     "os._exit": (lambda: os._exit(3), "exited unexpectedly with exit code 3"),
     "sys.exit": (lambda: sys.exit(4), "exited unexpectedly with exit code 4"),
@@ -75,7 +76,8 @@ def test_dead_worker_is_an_error_without_restarts(death: str) -> None:
     [
         ("SIGKILL", "out of memory"),
         ("SIGSEGV", "from a library in C"),
-        ("os._exit", r"os\._exit\(\)"),
+        ("SIGBUS", "/dev/shm"),
+        ("os._exit", r"os\._exit"),
         ("SIGTERM", ""),
     ],
 )
@@ -83,7 +85,7 @@ def test_the_advice_is_for_what_happened(death: str, advice: str) -> None:
     with pytest.raises(errors.WorkerDiedError) as caught:
         list(loader(Dies(DEATHS[death][0])))
     told = str(caught.value)
-    others = [other for other in ("out of memory", "from a library in C", r"os\._exit\(\)") if other != advice]
+    others = [other for other in ("out of memory", "from a library in C", "/dev/shm", r"os\._exit") if other != advice]
     assert re.search(advice, told) and not any(re.search(other, told) for other in others)
 
 

@@ -52,6 +52,19 @@ def proportional(pid: int) -> int:
     return 0
 
 
+def shm_in_words() -> str:
+    """A sentence on the room in `/dev/shm`, where torch's shared tensors lie; nothing on platforms without it."""
+    try:
+        there = os.statvfs("/dev/shm")
+    except (AttributeError, OSError):
+        return ""
+    free, size = there.f_bavail * there.f_frsize / 2**20, there.f_blocks * there.f_frsize / 2**20
+    return (
+        f"torch's shared tensors lie in /dev/shm, which has {free:,.1f} MiB free of {size:,.1f} MiB: use smaller ones, "
+        "or make it larger (docker run --shm-size=8g; Kubernetes: an emptyDir of medium Memory)."
+    )
+
+
 class MemoryShares(NamedTuple):
     """The memory of a process, in bytes; 0 where it is unknown.
 

@@ -17,7 +17,7 @@ import pytest
 
 from stoker._engine.serialize import pickler
 from stoker._engine.serialize.buffers import LARGE
-from stoker.errors import CannotSendError
+from stoker.errors import CannotSendError, MemoryLimitError
 
 LENGTH = LARGE // 4
 """Elements of four bytes that make a large array."""
@@ -28,7 +28,7 @@ class Sent:
 
     def __init__(self, value: Any) -> None:
         file = io.BytesIO()
-        large, _ = pickler.write({"value": value}, None, file)
+        large = pickler.write({"value": value}, None, file).large
         self.mapped = [view.nbytes for view in large]
         self.pickled = file.tell()
         file.seek(0)
@@ -334,13 +334,74 @@ def test_a_tensor_without_memory_is_sent_as_that(torch: Any) -> None:
     assert Sent(torch.zeros(5, device="meta")).value.device.type == "meta"
 
 
-def test_tensors_are_not_moved_to_named_shared_memory(torch: Any) -> None:
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_plain_tensors_are_not_moved_to_shared_memory(torch: Any) -> None:
     tensor = torch.zeros(LENGTH)
     with pickler.spawning() as descriptors:
-        Sent([tensor, torch.nn.Parameter(tensor)])
+        sent = Sent([tensor, torch.nn.Parameter(tensor), tensor.storage(), torch.FloatStorage(3)]).value
     assert not descriptors
     assert not tensor.is_shared()
-    assert torch.FloatStorage not in pickler.Pickler(io.BytesIO(), bool, None).dispatch_table
+    assert (sent[3].dtype, len(sent[3])) == (torch.float32, 3)
+
+
+def shared(*parts: Any) -> tuple[list[int], Any, list[object]]:
+    """Pickles for a process; returns the descriptors that it needs, the parts as it would have them, what is lent."""
+    file = io.BytesIO()
+    with pickler.spawning() as descriptors:
+        written = pickler.write({"parts": parts}, None, file)
+        assert not written.large
+    file.seek(0)
+    with pytest.MonkeyPatch.context() as patch:  # the process would have descriptors of its own
+        patch.setattr(pickler._Descriptor, "detach", lambda descriptor: os.dup(descriptor._number))
+        return descriptors, pickle.load(file)[0]["parts"], written.lent
+
+
+def test_a_shared_tensor_goes_by_its_descriptor(torch: Any) -> None:
+    whole = torch.zeros(LENGTH).share_memory_()
+    descriptors, (there, view), lent = shared(whole, whole[5:])
+    assert len(descriptors) == 1 and not lent
+    whole[5] = 3
+    assert there[5] == view[0] == 3
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_shared_tensors_of_all_kinds(torch: Any) -> None:
+    module = torch.nn.Linear(2, 2).share_memory()
+    typed = torch.FloatStorage(4)
+    typed.share_memory_()
+    bits = torch.zeros(3, dtype=torch.uint16).share_memory_()
+    descriptors, sent, _ = shared(module, typed, bits, torch.zeros(0).share_memory_())
+    assert len(descriptors) == 4  # the empty one has no memory
+    with torch.no_grad():
+        module.weight.fill_(2)
+    typed[1] = 4
+    bits[0] = 7
+    assert sent[0].weight.sum() == 8 and sent[0].weight.requires_grad
+    assert (sent[1].dtype, sent[1][1], sent[2][0]) == (torch.float32, 4, 7)
+
+
+def test_file_backed_tensor_is_opened_by_its_file(torch: Any, path: Path) -> None:
+    size = {"size": 50_000, "dtype": torch.int32}
+    tensor = torch.from_file(str(path), shared=True, **size)
+    descriptors, (there,), _ = shared(tensor)
+    there[3] = -1
+    assert (tensor[3], np.fromfile(path, np.int32)[3], descriptors) == (-1, -1, [])
+    private = torch.from_file(str(path), shared=False, **size)
+    assert Sent(private).mapped == [200_000]
+    path.unlink()
+    assert torch.equal(Sent(tensor).value, tensor), "the memory is copied where the file has gone"
+
+
+def test_shared_tensor_without_room_names_dev_shm(torch: Any, monkeypatch: Any) -> None:
+    """torch moves a tensor that was shared by another of its strategies."""
+    tensor = torch.zeros(LENGTH).share_memory_()
+
+    def full(storage: Any) -> Any:
+        raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", full)
+    with pytest.raises(MemoryLimitError, match=r"0\.1 MiB: .*No space left.*/dev/shm, which has [\d,.]+ MiB free"):
+        Sent(tensor)
 
 
 def test_the_memory_of_a_device_is_refused(torch: Any) -> None:
@@ -348,14 +409,18 @@ def test_the_memory_of_a_device_is_refused(torch: Any) -> None:
         device = torch.device("cuda:1")
 
     with pytest.raises(CannotSendError, match="cuda:1"):
-        pickler.buffers._reduce_storage(Storage())
+        pickler.tensors._reduce_storage(Storage(), pickler.buffers.MappedFiles(), [])
 
 
-def test_cuda_tensors_are_refused(torch: Any) -> None:
+def test_cuda_tensors_go_by_their_handle(torch: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA")
+    tensor = torch.zeros(3, device="cuda")
+    written = pickler.write({"it": tensor, "weights": torch.nn.Parameter(tensor)}, None, io.BytesIO())
+    assert not written.large
+    assert written.lent[0] is tensor
     with pytest.raises(CannotSendError, match="cuda:0"):
-        Sent(torch.zeros(3, device="cuda"))
+        Sent(tensor.untyped_storage())
 
 
 # Other libraries

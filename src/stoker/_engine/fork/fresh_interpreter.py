@@ -42,7 +42,13 @@ _COMMAND = (
 """Only the standard library can be imported before `sys.path` is the trainer's."""
 
 
-def start(entry: str, parts: Mapping[str, object], fds: Sequence[int], plan: object = None) -> int:
+def start(
+    entry: str,
+    parts: Mapping[str, object],
+    fds: Sequence[int],
+    plan: object = None,
+    lent: list[object] | None = None,
+) -> int:
     """Starts a clean interpreter that calls a function of its own with what it is sent; returns its pid.
 
     Args:
@@ -50,6 +56,7 @@ def start(entry: str, parts: Mapping[str, object], fds: Sequence[int], plan: obj
         parts: what is sent, by the names under which messages speak of them ("dataset", "collate_fn").
         fds: descriptors that the new process gets, under the same numbers. They stay open here.
         plan: what it is told before it opens the parts. Nothing of the user's.
+        lent: gets what the caller keeps until the new process, and those that it forks, have ended.
 
     The caller reaps the process. Safe in any thread. Objects of `parts` must not change while this runs.
 
@@ -65,20 +72,21 @@ def start(entry: str, parts: Mapping[str, object], fds: Sequence[int], plan: obj
         preparation.pop("init_main_from_path", None)
     with contextlib.closing(Block()) as stream, contextlib.closing(Block()) as buffers, pickler.spawning() as theirs:
         try:
-            large, named = pickler.write(parts, importable, stream)
+            written = pickler.write(parts, importable, stream)
         except MemoryError:
             raise
         except Exception as error:
             raise unpicklable.named(parts, importable, error) from error
-        buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in large))
+        buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in written.large))
         head = Head(
             entry=entry,
             fds=list(fds),
+            shared=theirs,
             preparation=preparation,
-            modules=preimported_modules.of_installed_packages(named, importable, NEVER_FORK),
+            modules=preimported_modules.of_installed_packages(written.modules, importable, NEVER_FORK),
             plan=pickle.dumps(plan),
             buffers=buffers.fd,
-            places=[(buffers.align(mmap.PAGESIZE), buffers.write(view)) for view in large],
+            places=[(buffers.align(mmap.PAGESIZE), buffers.write(view)) for view in written.large],
             tracker=_resource_tracker(),
         )
         at = stream.size
@@ -89,6 +97,8 @@ def start(entry: str, parts: Mapping[str, object], fds: Sequence[int], plan: obj
         travelling = {*fds, *theirs, stream.fd, buffers.fd}
         if head["tracker"] is not None:
             travelling.add(head["tracker"])
+        if lent is not None:
+            lent += written.lent
         pid = 0
         try:
             with _interrupt_held():

@@ -108,8 +108,19 @@ def without_tokenizer_threads() -> Iterator[None]:
         os.environ.pop(TOKENIZERS, None)
 
 
-def clean(ends: zygote.Ends, workers: int, rules: Rules, parts: Parts, assemble: Assemble, how: StartMethod) -> int:
-    """Starts a clean interpreter as zygote; returns its pid. Raises CannotSendError before anything starts."""
+def clean(
+    ends: zygote.Ends,
+    workers: int,
+    rules: Rules,
+    parts: Parts,
+    assemble: Assemble,
+    how: StartMethod,
+    lent: list[object],
+) -> int:
+    """Starts a clean interpreter as zygote; returns its pid. `lent` gets what is kept until the zygote has ended.
+
+    Raises CannotSendError before anything starts.
+    """
     from stoker._engine.fork.fresh_interpreter import start
 
     lineage, process = Lineage.of(how.context), None
@@ -117,4 +128,4 @@ def clean(ends: zygote.Ends, workers: int, rules: Rules, parts: Parts, assemble:
         lineage, process = lineage._replace(process=BaseProcess), pickle.dumps(lineage.process)
     settings = zygote_main.ZygoteSettings(lineage, process, assemble, workers, rules, how.once)
     descriptors = [descriptor for descriptor in ends if descriptor is not None]
-    return start("stoker._engine.fork.zygote_main:run_clean", parts, descriptors, settings)
+    return start("stoker._engine.fork.zygote_main:run_clean", parts, descriptors, settings, lent)

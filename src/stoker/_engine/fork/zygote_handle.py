@@ -31,6 +31,7 @@ class ZygoteHandle:
     def __init__(self, how: StartMethod, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> None:
         self.owner = os.getpid()
         self.workers: list[int] = []
+        self._lent: list[object] = []  # memory of tensors that workers open by its name
         with (
             starting(MINDER),
             contextlib.ExitStack() as undo,
@@ -62,7 +63,7 @@ class ZygoteHandle:
                 mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor)
                 self.pid = start_zygote.fork(ends, mine, workers, rules, assemble(parts), self.hold, how.context)
             else:
-                self.pid = start_zygote.clean(ends, workers, rules, parts, assemble, how)
+                self.pid = start_zygote.clean(ends, workers, rules, parts, assemble, how, self._lent)
             undo.callback(linux.end, self.pid)
             self.descriptor = linux.process_descriptor(self.pid)
             if self.descriptor is not None:
@@ -103,6 +104,7 @@ class ZygoteHandle:
             os.close(self.arena)
             os.close(self.lifeline)
             self.hold.release()
+            self._lent.clear()
 
     def end_processes(self, kill: bool = False) -> None:
         """Ends the zygote and its workers. Batches that have arrived can still be opened. Idempotent."""

@@ -24,6 +24,7 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process import linux
 from stoker._engine.process.deadlines import PATIENCE
+from stoker._machine.memory import shm_in_words
 from stoker._supervision.restarts import OWN_SIGNALS, TOLD
 from stoker._supervision.rules import Rules
 from stoker.events import (
@@ -192,6 +193,11 @@ _FROM_OUTSIDE = (
 
 _ITS_OWN = "This signal most often comes from a library in C: num_workers=0 shows where."
 
+_LOST_MEMORY = (
+    "SIGBUS most often comes from a mapped file that has no room for the memory, as a shared tensor in a full "
+    "/dev/shm, or that was cut off."
+)
+
 _LEFT = "The process ended itself: by sys.exit() or os._exit() in the dataset or in a library, for instance."
 
 MINDER = "the helper process"
@@ -284,6 +290,8 @@ def _cause(code: int | None) -> str:
         return f" {_LEFT}"
     if code == -getattr(signal, "SIGKILL", 9):
         return f" {_FROM_OUTSIDE}"
+    if code == -getattr(signal, "SIGBUS", 0):
+        return f" {_LOST_MEMORY} {shm_in_words()}".rstrip()
     return f" {_ITS_OWN}" if code in OWN_SIGNALS else ""
 
 

@@ -1,16 +1,14 @@
-"""Arrays and tensors on their way to a clean interpreter: as buffers beside the pickle, or as the file they lie in.
+"""Arrays on their way to a clean interpreter: as buffers beside the pickle, or as the file they lie in.
 
 How each is taken apart stands next to how it is put together again. Both ends import this module, the other end only
-if it is sent an array; torch is taken from where the program or the pickle has imported it.
+if it is sent an array.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import pickle
 import re
-import sys
 from collections.abc import Callable
 from functools import cached_property
 from types import SimpleNamespace
@@ -18,34 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from stoker.errors import CannotSendError
-
 LARGE = 1 << 16
 """Bytes. Smallest buffer that the other end maps; smaller ones are copied with the pickle."""
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]] | Any
 
 
-def reducers() -> dict[type, Callable[[Any], Reduced]]:
-    """Returns, for each type of NumPy and torch that carries memory, the function that takes it apart."""
-    files = MappedFiles()
-    table: dict[type, Callable[[Any], Reduced]] = {
-        kind: lambda array: _reduce_array(array, files) for kind in (np.ndarray, np.memmap)
-    }
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        table[torch.Tensor] = _reduce_tensor
-        table[torch.UntypedStorage] = _reduce_storage
-        table[torch.storage.TypedStorage] = _reduce_typed_storage
-    return table
-
-
-# NumPy
+def reducers(files: MappedFiles) -> dict[type, Callable[[Any], Reduced]]:
+    """Returns, for each type of NumPy that carries memory, the function that takes it apart."""
+    return {kind: lambda array: _reduce_array(array, files) for kind in (np.ndarray, np.memmap)}
 
 
 def _reduce_array(array: Any, files: MappedFiles) -> Reduced:
     root = _file_array(array)
-    if root is not None and files.hold(root):
+    if root is not None and files.hold(root.filename, _address(root), root.nbytes):
         if array is root:
             mode = "r+" if root.mode == "w+" else root.mode  # w+ would empty the file
             order = "C" if root.flags.c_contiguous else "F"
@@ -101,14 +85,13 @@ def _file_array(array: Any) -> Any:
 class MappedFiles:
     """The files that this process had mapped when first asked."""
 
-    def hold(self, root: Any) -> bool:
-        """Whether the file of an `np.memmap` still has the name and the bytes that its memory shows.
+    def hold(self, filename: Any, start: int, size: int) -> bool:
+        """Whether the file that is mapped at an address still has its name and the bytes that the memory shows.
 
         A file that was deleted or replaced has not, nor one that was changed in memory alone (mode "c").
         """
-        start = _address(root)
-        parts = [part for part in self._parts if part[0] < start + root.nbytes and start < part[1]]
-        name = os.path.realpath(root.filename)
+        parts = [part for part in self._parts if part[0] < start + size and start < part[1]]
+        name = os.path.realpath(filename)
         return bool(parts) and all(path == name and not private for _, _, path, private in parts)
 
     @cached_property
@@ -129,41 +112,3 @@ class MappedFiles:
 
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .{4} \S+ \S+ \d+ +(/.*)\n((?:[A-Z].*\n)*)", re.MULTILINE)
 _PRIVATE = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
-
-
-# torch: a tensor's own way of pickling ends at its storage, which is what several tensors share
-
-
-def _reduce_tensor(tensor: Any) -> Reduced:
-    """torch's own reduction. Its other half wants a typed storage for the newer dtypes (uint16, float8) too."""
-    torch = sys.modules["torch"]
-    make, (storage, *rest) = tensor.__reduce_ex__(5)[:2]
-    if isinstance(storage, torch.UntypedStorage):
-        storage = _typed_storage(storage, torch.uint8)
-    return make, (storage, *rest)
-
-
-def _reduce_storage(storage: Any) -> Reduced:
-    torch = sys.modules["torch"]
-    if storage.device.type not in ("cpu", "meta"):
-        raise CannotSendError(f"memory of a tensor on {storage.device} belongs to this process")
-    if storage.device.type == "meta":
-        return storage.__reduce_ex__(5)
-    if not storage.nbytes():
-        return torch.UntypedStorage, (0,)
-    memory = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return _storage, (pickle.PickleBuffer(memory),)
-
-
-def _storage(memory: bytearray | memoryview) -> Any:
-    torch = sys.modules["torch"]
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    return (whole.clone() if isinstance(memory, bytearray) else whole).untyped_storage()
-
-
-def _reduce_typed_storage(storage: Any) -> Reduced:
-    return _typed_storage, (storage._untyped_storage, storage.dtype)
-
-
-def _typed_storage(storage: Any, dtype: Any) -> Any:
-    return sys.modules["torch"].storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

@@ -74,7 +74,10 @@ def _is_iterator(value: Any) -> bool:
 
 
 def _is_on_a_device(value: Any) -> bool:
-    return _TENSOR(value) and value.device.type not in ("cpu", "meta")
+    """CUDA's own handles go to other processes, but only of tensors of no other class."""
+    if not _TENSOR(value) or value.device.type in ("cpu", "meta"):
+        return False
+    return value.device.type != "cuda" or _name(type(value)) != "torch.Tensor"
 
 
 def _is_of_fork_context(value: Any) -> bool:

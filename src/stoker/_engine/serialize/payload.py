@@ -23,6 +23,7 @@ class Head(TypedDict):
 
     entry: str
     fds: list[int]
+    shared: list[int]
     preparation: dict[str, Any]
     modules: list[str]
     plan: bytes
@@ -123,7 +124,7 @@ def wake(stream: BinaryIO, head: Head) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
-    for descriptor in (*head["fds"], stream.fileno(), head["buffers"], head["tracker"]):
+    for descriptor in (*head["fds"], *head["shared"], stream.fileno(), head["buffers"], head["tracker"]):
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
     _nominal.prefer_none()

@@ -1,10 +1,11 @@
 """The pickle that a clean interpreter is sent: cloudpickle's, with large buffers beside it and multiprocessing's ways.
 
 What differs from cloudpickle: the main module's classes and functions go by reference where the other end imports it;
-large arrays and tensors go beside the pickle or as files (`arrays`); locks, queues and connections of multiprocessing
-go as they go to a `multiprocessing.Process`; an open text file is refused, where cloudpickle would send its content,
-and so are types that ctypes has made, and with them loaded libraries, where it would send what cannot be loaded; a
-class that travels by value has its slots, where cloudpickle would give its instances a `__dict__`.
+large arrays and tensors go beside the pickle or as files (`buffers`), shared tensors as what they are (`tensors`);
+locks, queues and connections of multiprocessing go as they go to a `multiprocessing.Process`; an open text file is
+refused, where cloudpickle would send its content, and so are types that ctypes has made, and with them loaded
+libraries, where it would send what cannot be loaded; a class that travels by value has its slots, where cloudpickle
+would give its instances a `__dict__`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import context, reduction, synchronize
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import cloudpickle
 
-from stoker._engine.serialize import buffers, preimported_modules
+from stoker._engine.serialize import buffers, preimported_modules, tensors
 
 
 class Writable(Protocol):
@@ -44,9 +45,18 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         self, file: Writable, buffer: Callable[[pickle.PickleBuffer], bool], importable: frozenset[str] | None
     ) -> None:
         ways = reduction.ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-        # torch registers there too: it would move tensors to named shared memory
-        shared = {kind: way for kind, way in ways.items() if not way.__module__.startswith("torch.")}
-        own = {io.TextIOWrapper: _reduce_file, **_LOCKS, **buffers.reducers()}
+        # torch's for tensors would move them to shared memory
+        moving = getattr(sys.modules.get("torch.multiprocessing.reductions"), "reduce_tensor", None)
+        shared = {kind: way for kind, way in ways.items() if way is not moving}
+        files = buffers.MappedFiles()
+        self.lent: list[object] = []
+        """As in `Written`."""
+        own = {
+            io.TextIOWrapper: _reduce_file,
+            **_LOCKS,
+            **buffers.reducers(files),
+            **tensors.reducers(files, self.lent),
+        }
         self.dispatch_table = ChainMap(own, *cloudpickle.Pickler.dispatch_table.maps, shared)
         super().__init__(file, protocol=5, buffer_callback=buffer)
         self._importable = importable or frozenset()
@@ -73,13 +83,23 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         return reduced if reduced is NotImplemented or "__slots__" not in vars(obj) else _with_slots(obj, reduced)
 
 
-def write(
-    parts: Mapping[str, Any], importable: frozenset[str] | None, file: Writable
-) -> tuple[list[memoryview], list[str]]:
-    """Writes the pickle of `parts` and of the main module's names that went by value; returns the large buffers, and
-    the names of the modules that are imported when it is read.
+class Written(NamedTuple):
+    """What belongs to a pickle that was written.
 
-    The buffers show memory of the objects in `parts`: they are to be written before those change.
+    Attributes:
+        large: buffers that show memory of the objects: to be written before those change.
+        modules: names of the modules that are imported when the pickle is read.
+        lent: memory that the other end opens by its name: to be kept until no process can open it any more.
+    """
+
+    large: list[memoryview]
+    modules: list[str]
+    lent: list[object]
+
+
+def write(parts: Mapping[str, Any], importable: frozenset[str] | None, file: Writable) -> Written:
+    """Writes the pickle of `parts` and of the main module's names that went by value. To be called in `spawning()`
+    where the parts may hold objects of multiprocessing or shared tensors.
     """
     large: list[memoryview] = []
 
@@ -92,7 +112,7 @@ def write(
 
     pickler = Pickler(file, keep, importable)
     pickler.dump((dict(parts), pickler.by_value))  # filled while the first is pickled
-    return large, [*pickler.modules]
+    return Written(large, [*pickler.modules], pickler.lent)
 
 
 @contextlib.contextmanager

@@ -94,6 +94,7 @@ def parcel(stream: Sent, buffers: Sent, places: list[tuple[int, int]]) -> Payloa
     head = Head(
         entry="",
         fds=[],
+        shared=[],
         preparation={},
         modules=[],
         plan=b"",

@@ -53,7 +53,9 @@ class WorkerPayload:
         its own by now."""
         last, self._stream = self._stream, Block()
         last.close()
-        return [self._place(view) for view in pickler.write(self._parts, self._importable, self._stream)[0]]
+        written = pickler.write(self._parts, self._importable, self._stream)
+        self._lent = written.lent  # kept as long as workers can be started
+        return [self._place(view) for view in written.large]
 
     def _place(self, view: memoryview) -> tuple[int, int]:
         """A buffer is written once, and kept until the end so that no other comes to have its address."""

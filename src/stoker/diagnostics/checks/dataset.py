@@ -103,9 +103,11 @@ def sending(target: Target) -> Iterator[Finding]:
         file = io.BytesIO()
         begun = time.perf_counter()
         try:
-            large, _ = pickler.write({"dataset": target.dataset}, None, file)
+            with pickler.spawning():
+                large = pickler.write({"dataset": target.dataset}, None, file).large
         except Exception as error:
-            raise unpicklable.named({"dataset": target.dataset}, None, error) from error
+            with pickler.spawning():
+                raise unpicklable.named({"dataset": target.dataset}, None, error) from error
     except TypeError as error:  # CannotSendError
         yield Finding(
             "dataset sent",
