@@ -21,6 +21,7 @@ from stoker._protocol import offered, offers
 from stoker._random.generators import mix
 from stoker._state.resharding import going_on, not_begun, reshared
 from stoker._state.schema import START, Place
+from stoker.datasets._stream import own_iterators
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.order import Order
 from stoker.samplers.passes import WalkedInEpochs
@@ -74,7 +75,10 @@ def start(options: LoaderOptions, epochs: EpochCounter, number: int) -> Place:
     """Returns the start of an epoch, as far as it is known before the epoch begins."""
     if options.batches_per_epoch is not None:
         return epochs.piece(number, _positions_in_piece(options, options.batches_per_epoch))
-    return START if options.is_stream or is_computed(options) else at_rest(options.index_sampler, options.dataset)
+    if options.is_stream:
+        before = own_iterators.places(options.dataset)
+        return START if before is None else START._replace(before=before)
+    return START if is_computed(options) else at_rest(options.index_sampler, options.dataset)
 
 
 def walked(options: LoaderOptions, walk: SamplerWalk) -> StreamedPlan:

@@ -26,13 +26,21 @@ class Progress:
         place: start of the iterator's epoch.
         walk: the pass over a walked sampler, else None.
         numbers: of the iterator's epoch; None without an iterator.
+        ended: of the epoch before, from whose end the same datasets continue.
 
     Attributes:
         numbers: as given, until the epoch is decided; then None.
     """
 
-    def __init__(self, place: Place = START, walk: SamplerWalk | None = None, numbers: EpochSeed | None = None) -> None:
+    def __init__(
+        self,
+        place: Place = START,
+        walk: SamplerWalk | None = None,
+        numbers: EpochSeed | None = None,
+        ended: Progress | None = None,
+    ) -> None:
         self._walk = walk
+        self._ended = ended
         self.numbers = numbers
         self._epoch: Epoch | None = None
         self._streams: dict[int, tuple[bytes, bool]] = {}
@@ -74,7 +82,7 @@ class Progress:
     def at_end(self, place: Place) -> Place:
         """Returns the start of the next epoch, with the states of the datasets at the end of this one."""
         states = [self._stream(number) for number in range(self._of)]
-        return place._replace(workers=states, through=True) if holds_own(states) else place
+        return place._replace(workers=states, through=True, before=None) if holds_own(states) else place
 
     def begin(self, epoch: Epoch, walk: SamplerWalk | None, streams: int = 0) -> None:
         """Records the decided epoch, whose start may differ from the expected one (`set_epoch`).
@@ -84,7 +92,7 @@ class Progress:
             walk: the pass over a walked sampler, else None.
             streams: number of streams; 0 if the dataset has indices.
         """
-        self._epoch, self._walk, self.numbers = epoch, walk, None
+        self._epoch, self._walk, self.numbers, self._ended = epoch, walk, None, None
         self._of = streams
         self._stand(epoch.place)
 
@@ -145,7 +153,7 @@ class Progress:
         """
         epoch = self._epoch
         if epoch is None:
-            place = self._begin
+            place = self._begin if self._ended is None else self._ended.at_end(self._begin)
             drawn_since = self.numbers is not None and not self.numbers.is_fixed
             if self._walk is not None and not place.batches and (drawn_since or self._walk.drew_globally):
                 place = place._replace(generators=self._walk.generators or place.generators)
@@ -165,6 +173,7 @@ class Progress:
             turn=self._turn,
             order=epoch.place.order,
             root=epoch.root,
+            before=None if self._batches else self._begin.before,
         )
 
     def _stream(self, worker: int) -> Any:

@@ -40,6 +40,7 @@ class Place(NamedTuple):
             and order). The numbers are known already, and are drawn all the same.
         root: seed of the first epoch of persistent workers, from which the seeds of their later epochs follow.
         through: whether the streams are at the end of the previous epoch, from which the datasets continue.
+        before: of an epoch of which no sample was read, the own states of streams that are their own iterators.
     """
 
     seed: int | None = None
@@ -56,6 +57,7 @@ class Place(NamedTuple):
     undrawn: int = 0
     root: int | None = None
     through: bool = False
+    before: list[Any] | None = None
 
     @property
     def is_decided(self) -> bool:
@@ -107,7 +109,7 @@ def packed(epoch: int, place: Place, kind: dict[str, Any]) -> State:
             "its state_dict(), or remove it: a sampler without one is resumed by walking it from its start."
         )
     said = {"sampler": place.mark, "generators": place.generators, "workers": place.workers}
-    said |= {"order": place.order, "root": place.root}
+    said |= {"order": place.order, "root": place.root, "before": place.before}
     below = {name: value for name, value in said.items() if value is not None}
     counted = {"over": place.over, "told": place.told, "turn": place.turn}
     counted |= {"undrawn": place.undrawn, "through": place.through}
@@ -155,6 +157,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
     seed = None if state["seed"] is None else _count(state, "seed")
     kind, ahead, below = state["kind"], state["ahead"], _below(state["below"])
     generators, told, workers = below.get("generators"), below.get("told", ()), below.get("workers")
+    before = below.get("before")
     if (
         not isinstance(kind, Mapping)
         or not isinstance(ahead, (list, tuple))
@@ -162,6 +165,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         or not (generators is None or _is_list(generators, 2))
         or not (_is_list(told) and all(_is_list(pair, 2) and isinstance(pair[1], int) for pair in told))
         or not (workers is None or (_is_list(workers) and workers))
+        or not (before is None or _is_list(before))
     ):
         raise StateFormatError(f"the state is damaged: {_shown(state)}")
     place = Place(
@@ -179,6 +183,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         undrawn=_count(below, "undrawn") if "undrawn" in below else 0,
         root=_count(below, "root") if "root" in below else None,
         through=bool(below.get("through")),
+        before=None if before is None else list(before),
     )
     return epoch, place, dict(kind)
 

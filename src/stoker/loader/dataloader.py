@@ -395,6 +395,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         record.obey_set_epoch()
         options, epochs, progress = record.options(self), record.epochs, record.progress
         number, place = progress.place(epochs.begun)
+        has_never_begun = record.resumed is None and not progress.has_begun and progress.numbers is None
         if epochs.moved and place.is_decided and not progress.has_begun:
             progress.numbers = None
             place = schema.START  # `set_epoch` since `iter()`: the loaded state is of another epoch
@@ -411,6 +412,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             if options.is_stream and (keeps_workers or not options.num_workers):
                 place = progress.at_end(place)
             place = draws.found_ahead(options, epochs, number, place, keeps_workers)
+        elif has_never_begun:
+            place = draws.found_ahead(options, epochs, number, place, keeps_workers=False)
         return schema.packed(number, place._replace(told=epochs.told), epoch.kind_of(options))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:

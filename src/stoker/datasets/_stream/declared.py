@@ -41,7 +41,7 @@ def declared(dataset: Any) -> bool | None:
 
 def declared_by_all(dataset: Any) -> bool | None:
     """Returns the declaration that a dataset, or all streams in it, make; None if they differ or there is none."""
-    said = {declared(stream) for stream in _streams_in(dataset)}
+    said = {declared(stream) for stream in streams_in(dataset)}
     return said.pop() if len(said) == 1 else None
 
 
@@ -49,22 +49,27 @@ def undeclared(dataset: Any) -> str:
     """Returns the names of a dataset's streams that declare nothing and are of no class known to divide itself among
     workers; empty if there are none.
     """
-    found = [stream for stream in _streams_in(dataset) if declared(stream) is None and not _is_known(stream)]
+    found = [stream for stream in streams_in(dataset) if declared(stream) is None and not _is_known(stream)]
     names = dict.fromkeys(map(_name, found))
     if names and found != [dataset]:
         names["a function around it" if len(found) == 1 else "a function around them"] = None
     return " or ".join(names)
 
 
-def _streams_in(dataset: Any) -> list[Any]:
-    """Returns the streams that give a dataset its samples: itself, or those inside a combinator of Stoker."""
-    if not str(type(dataset).__module__).startswith(_OURS) or declared(dataset) is not None:
+def streams_in(dataset: Any, declared_too: bool = False) -> list[Any]:
+    """Returns the streams that give a dataset its samples: itself, or those inside a combinator of Stoker.
+
+    Args:
+        dataset: any dataset.
+        declared_too: whether to look into combinators that declare whether they share themselves out.
+    """
+    if not str(type(dataset).__module__).startswith(_OURS) or (not declared_too and declared(dataset) is not None):
         return [dataset]
     inner: list[Any] = [vars(dataset)["dataset"]] if "dataset" in vars(dataset) else []
     for name in ("datasets", "streams"):
         held = vars(dataset).get(name)
         inner += held if isinstance(held, Sequence) else ()
-    found = [stream for one in inner if is_stream(one) for stream in _streams_in(one)]
+    found = [stream for one in inner if is_stream(one) for stream in streams_in(one, declared_too)]
     return found or [dataset]
 
 

@@ -11,6 +11,7 @@ from stoker._epoch.sampler_walk import SamplerWalk
 from stoker._job import datapipes
 from stoker._state.resharding import going_on, reshared
 from stoker._state.schema import START, Place
+from stoker.datasets._stream import own_iterators
 
 if TYPE_CHECKING:
     from stoker._epoch.epoch_counter import Coming
@@ -47,6 +48,8 @@ class EpochStart:
             epochs.root = None
         if coming is not None and coming.epoch != epochs.begun:
             coming = None
+        if place.before is not None:
+            own_iterators.put_back(options.dataset, place.before)
         self._numbers = self._new_numbers(place, coming)
         if datapipes.is_iter(options.dataset):  # torch draws the seed of a DataPipe's random numbers first
             self._numbers.draw_order()
@@ -57,7 +60,10 @@ class EpochStart:
                 epochs.root = place.root
             elif first:
                 epochs.root = self._numbers.seed
-        self.progress = record.progress = Progress(self._place, self._walk, self._numbers)
+        # Without workers, or with those of the epoch before, its datasets go on
+        goes_on = options.is_stream and record.resumed is None and record.progress.is_over
+        ended = record.progress if goes_on and not (first and self._meanwhile) else None
+        self.progress = record.progress = Progress(self._place, self._walk, self._numbers, ended)
 
     def _new_numbers(self, place: Place, coming: Coming | None) -> EpochSeed:
         epochs = self._record.epochs
