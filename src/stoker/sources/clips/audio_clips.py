@@ -15,6 +15,7 @@ from stoker.errors import ClipLengthError, MediaFileError, MissingExtraError
 from stoker.sources.clips.clip_file import ClipFile, OpenClipFile
 from stoker.sources.clips.clips_of_files import ClipsOfFiles
 from stoker.sources.clips.cut import Cut
+from stoker.sources.clips.exact_start import exact_start
 from stoker.sources.clips.mp3_frames import length_without_header
 from stoker.sources.clips.promised_size import check_is_whole
 from stoker.sources.file_object import HELD
@@ -35,9 +36,11 @@ class AudioClips(ClipsOfFiles):
     in a second; `"start"`, the second at which the clip begins; `"path"`; and `"label"`, if there are labels.
 
     WAV, FLAC, Ogg (Vorbis and Opus), MP3, AIFF and others of libsndfile's. A clip has the same values whether it is
-    read alone or cut from the whole file, up to rounding (below 1e-6) in MP3 and Opus. The sample rate is the file's: a
-    `transform` resamples (for instance with `soxr` or `torchaudio.functional.resample`), and files of several rates
-    need one, since their clips have different numbers of frames.
+    read alone or cut from the whole file, as `soundfile.read` gives it, up to rounding (below 1e-6) in MP3 and Opus. To
+    this end, decoding begins a little before a clip; in Opus files of speech (below some 32 kbit/s), GSM and G.72x at
+    the begin of the file, since their decoders never forget. The sample rate is the file's: a `transform` resamples
+    (for instance with `soxr` or `torchaudio.functional.resample`), and files of several rates need one, since their
+    clips have different numbers of frames.
 
     Nothing is open between samples, so nothing is inherited or pickled. Thread safe, as long as `transform` is.
 
@@ -103,11 +106,11 @@ class AudioClips(ClipsOfFiles):
         )
 
     def _count(self, file: ClipFile) -> int:
-        with _opened(file, whole=False) as (sound, total):
+        with _opened(file, whole=False) as (_, sound, total):
             return self._cut.count(total, sound.samplerate)
 
     def _read(self, file: ClipFile, number: int) -> dict[str, Any]:
-        with _opened(file, whole=self._cut.seconds is None) as (sound, total):
+        with _opened(file, whole=self._cut.seconds is None) as (opened, sound, total):
             rate = sound.samplerate
             if not total:
                 raise MediaFileError(f"{file.name} holds no frame of audio: was it written completely?")
@@ -121,8 +124,11 @@ class AudioClips(ClipsOfFiles):
                     f'{self._cut.seconds:g}. Leave it out, make clips shorter, or fill up with short="pad".'
                 )
             found = min(length, total - start)
-            sound.seek(start)
-            data = sound.read(found, dtype="float32", always_2d=True)
+            begin = exact_start(sound, opened, start, total)
+            if sound.seekable():
+                sound.seek(begin)
+            # Once: behind each read of its own, the library seeks
+            data = sound.read(start - begin + found, dtype="float32", always_2d=True)[start - begin :]
             if len(data) != found:
                 raise MediaFileError(
                     f"{file.name} ends after {start + len(data):,} frames, and its header promises {total:,}: it is "
@@ -135,7 +141,7 @@ class AudioClips(ClipsOfFiles):
 
 
 @contextmanager
-def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[Any, int]]:
+def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[OpenClipFile, Any, int]]:
     """Opens an audio file, finds its number of frames, and names the file in the errors of the library.
 
     Args:
@@ -164,7 +170,7 @@ def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[Any, int]]:
                         "into a pipe, or MP3 files of a variable bit rate without their header. Write it anew: "
                         f"`ffmpeg -i in.{sound.format.lower()} {copy}out.{sound.format.lower()}`."
                     )
-                yield sound, frames
+                yield contents, sound, frames
     except soundfile.SoundFileError as error:
         raise MediaFileError(
             f"{name} ({size:,} bytes) cannot be read: {_said(error)}. Is it an audio file, and was it written and "

@@ -75,12 +75,18 @@ class OpenClipFile:
         self._stream: _Stream | None = None
 
     def read(self, begin: int, length: int) -> bytes:
-        """Returns `length` bytes from byte `begin` on; fewer only at the end.
+        """Returns `length` bytes from byte `begin` on; fewer only at the end, or where `stream()` ended.
 
         Raises:
             OSError: they cannot be read.
         """
-        return self._file.read(begin, length)
+        if self._stream is None:
+            return self._file.read(begin, length)
+        place = self._stream.tell()  # where the library goes on
+        self._stream.seek(begin)
+        found = self._stream.read(length) or b""
+        self._stream.seek(place)
+        return found
 
     def stream(self) -> FileObject:
         """Returns the file as a new file object, which ends where the store fails: see `errors_of_store`."""
