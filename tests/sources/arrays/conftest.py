@@ -23,6 +23,12 @@ for version in (2, 3):
     group.create_array("one", data=np.array(3.0))
     shutil.copytree(f"{folder}/group{version}.zarr", f"{folder}/consolidated{version}.zarr")
     zarr.consolidate_metadata(f"{folder}/consolidated{version}.zarr", zarr_format=version)
+    group = zarr.open_group(f"{folder}/texts{version}.zarr", mode="w", zarr_format=version)
+    group.create_array("x", data=rows, chunks=(4, 3, 4))
+    group.create_array("pairs", data=np.zeros(3, [("a", "i4"), ("b", "f4")]))
+    group.create_array("texts", data=np.array(["a", "bcd"] * 7, dtype=np.dtypes.StringDType()))
+    group.create_array("deep/fixed", data=np.array(["a", "bcd"] * 7))
+    zarr.consolidate_metadata(f"{folder}/texts{version}.zarr", zarr_format=version)
 """
 
 

@@ -85,6 +85,28 @@ def test_pickled_objects_are_refused(tmp_path: Path) -> None:
         ArrayDataset(tmp_path / "b.npz")
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_chosen_keys_of_an_archive_alone_are_checked(tmp_path: Path, save: Any) -> None:
+    path = tmp_path / "a.npz"
+    names = np.array([(1, 2)], [("\N{GREEK SMALL LETTER ALPHA}", "i4"), ("b", "i4")])  # a header of version 3
+    beside = {"format": b"csr", "objects": np.array([{}], object), "names": names}
+    with pytest.warns(UserWarning, match=r"format 3\.0"):
+        save(path, **beside, x=ROWS, y=np.arange(14))
+    with np.load(path) as expected:
+        dataset = ArrayDataset(path, keys=["y", "x"])
+        for index in (0, 13):
+            sample = dataset[index]
+            assert list(sample) == ["y", "x"] and sample["y"] == expected["y"][index]
+            np.testing.assert_array_equal(sample["x"], expected["x"][index])
+    for keys, why in (
+        (None, r"the array 'format' of .*a\.npz has no dimension.*\n.*read without it: keys=\['x', 'y'\]"),
+        (["x", "objects"], "the array 'objects' of .* holds pickled Python objects"),
+        (["names"], r"the array 'names' of .* cannot be read: version \(3, 0\)"),
+    ):
+        with pytest.raises(ArrayFileError, match=why):
+            ArrayDataset(path, keys=keys)
+
+
 def test_damaged_compressed_member_is_named(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.random.default_rng(0).random((500, 10)))
     with open(tmp_path / "a.npz", "r+b") as file:
@@ -126,6 +148,17 @@ def test_headers_of_safetensors_are_checked(tmp_path: Path) -> None:
             ArrayDataset(tensors(path, header, data))  # type: ignore[arg-type]
 
 
+def test_chosen_tensors_alone_are_checked(tmp_path: Path) -> None:
+    header = {"f6": entry("F6_E2M3", [14, 10], 0, 105), "x": entry("F32", [14, 10], 105, 665)}
+    path = tensors(tmp_path / "a.safetensors", header, bytes(105) + ROWS.tobytes())
+    np.testing.assert_array_equal(ArrayDataset(path, keys=["x"])[3]["x"], ROWS[3])
+    with pytest.raises(ArrayFileError, match=r"'f6' of .* is of dtype 'F6_E2M3'.*\n.*keys=\['x'\]"):
+        ArrayDataset(path)
+    header["f6"] = entry("F6_E2M3", [14, 10], 665, 1000)
+    with pytest.raises(ArrayFileError, match="its tensors end at byte"):
+        ArrayDataset(tensors(path, header, bytes(105) + ROWS.tobytes()), keys=["x"])
+
+
 def test_tensors_without_torch_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tensors(tmp_path / "a.safetensors", {"x": entry("BF16", [4], 0, 8), "y": entry("I8", [4], 8, 12)}, bytes(12))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -148,6 +181,11 @@ def test_zarr_metadata_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ArrayFileError, match=rf"zarr\.json does not describe a Zarr array.*{why}"):
             ArrayDataset(tmp_path)
     file.write_text('{"node_type": "group"}')
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "zarr.json").write_text('{"node_type": "array", "shape": [3], "data_type": "string"}')
+    with pytest.raises(ArrayFileError, match="its dtype is 'string'"):
+        ArrayDataset(tmp_path)
+    (tmp_path / "texts" / "zarr.json").unlink()
     with pytest.raises(ArrayFileError, match="holds no array with rows"):
         ArrayDataset(tmp_path)
     file.unlink()

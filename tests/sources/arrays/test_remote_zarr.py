@@ -64,6 +64,19 @@ def test_rows_are_those_of_the_local_folder(kind: str, written_by_zarr: Path, bu
         assert all(np.array_equal(one, other) and one.dtype == other.dtype for one, other in pairs)
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_chosen_arrays_of_a_group_alone_are_checked(version: int, written_by_zarr: Path, bucket: Bucket) -> None:
+    folder = written_by_zarr / f"texts{version}.zarr"
+    rows = np.load(written_by_zarr / "rows.npy")
+    for place in (folder, uploaded(folder, bucket)):
+        np.testing.assert_array_equal(ArrayDataset(place, keys=["x"])[13]["x"], rows[13])
+        with pytest.raises(ArrayFileError, match=r"(?s)deep/fixed/.*its dtype is .* only numbers.*keys=\['x'\]"):
+            ArrayDataset(place)
+        for key in ("texts", "pairs"):
+            with pytest.raises(ArrayFileError, match=f"{key}/.*its dtype is .* only numbers"):
+                ArrayDataset(place, keys=["x", key])
+
+
 def test_array_of_a_group_and_of_a_web_server(written_by_zarr: Path, bucket: Bucket) -> None:
     url = uploaded(written_by_zarr / "group3.zarr", bucket)
     rows = np.load(written_by_zarr / "rows.npy")

@@ -20,6 +20,7 @@ from stoker.sources.arrays.raw_rows import raw_rows
 from stoker.sources.arrays.read_contents import contents_of_all, is_zarr_url
 from stoker.sources.arrays.safetensors_header import check_torch
 from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
+from stoker.sources.arrays.stored_rows import check_rows_are_together
 from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import PerProcess
 from stoker.sources.places import Place, places_of
@@ -56,7 +57,8 @@ class ArrayDataset(Dataset[Any]):
 
     Args:
         places: a path, a URL of an object store or a web server, a list of these, a glob or a brace pattern.
-        keys: the arrays to read, in the order of the sample. None for all.
+        keys: the arrays to read, in the order of the sample; others may be single numbers, objects or texts. None for
+            all.
         dtype: of the numbers in raw files.
         shape: of a row in raw files, an integer or a tuple; None for single numbers.
         offset: the number of bytes before the first row of each raw file.
@@ -220,19 +222,30 @@ def _without_slash(places: Place | Iterable[Place]) -> list[Place]:
 
 
 def _chosen(file: FileContents, keys: Sequence[str] | None) -> FileContents:
-    """Returns a file with the arrays of these keys alone."""
+    """Returns a file with the arrays of these keys alone. Only they are checked."""
+    if PLAIN in file.arrays and keys is not None:
+        raise ValueError(f"{file.path} holds one array without a name: leave keys= out")
+    for key in file.unreadable if keys is None else keys:
+        if key in file.unreadable:
+            raise _unreadable(key, file)
+        if key not in file.arrays:
+            raise _missing(key, list(file.arrays), file.path)
     if not file.arrays:
         raise ArrayFileError(f"{file.path} holds no array with rows")
     if keys is not None:
-        if PLAIN in file.arrays:
-            raise ValueError(f"{file.path} holds one array without a name: leave keys= out")
-        for key in keys:
-            if key not in file.arrays:
-                raise _missing(key, list(file.arrays), file.path)
         file = file._replace(arrays={key: file.arrays[key] for key in keys})
+    file = file._replace(unreadable={})
+    if file.storage is not None:
+        check_rows_are_together(file)
     for key, stored in file.arrays.items():
         check_torch(file.path, key, stored)
     return file
+
+
+def _unreadable(key: str, file: FileContents) -> ArrayFileError:
+    others = [other for other in file.arrays if other != PLAIN][:5]
+    hint = f"\nOther arrays of the file can be read without it: keys={others}" if others else ""
+    return ArrayFileError(f"{file.unreadable[key]}{hint}")
 
 
 def _missing(key: str, held: list[str], path: str) -> MissingKeyError:

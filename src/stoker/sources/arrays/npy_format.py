@@ -10,14 +10,14 @@ from typing import IO, Any
 import numpy as np
 
 from stoker.errors import ArrayFileError
-from stoker.sources.arrays.stored import PLAIN, StoredArray, checked
+from stoker.sources.arrays.stored import PLAIN, Found, StoredArray, checked
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """The header before each member of a zip archive: its magic, and the lengths of the name and of the extra field."""
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, ValueError)
 
 
-def npy_arrays(file: IO[bytes], path: str, size: int) -> dict[str, StoredArray]:
+def npy_arrays(file: IO[bytes], path: str, size: int) -> Found:
     """Returns the array of a `.npy` file.
 
     Raises:
@@ -33,32 +33,44 @@ def npy_arrays(file: IO[bytes], path: str, size: int) -> dict[str, StoredArray]:
     return {PLAIN: checked(path, size, "", stored)}
 
 
-def npz_arrays(file: IO[bytes], path: str, size: int) -> dict[str, StoredArray]:
+def npz_arrays(file: IO[bytes], path: str, size: int) -> Found:
     """Returns the arrays of a `.npz` archive by name, in its order. Only members without compression can be mapped.
 
     Raises:
-        ArrayFileError: the file is none, is truncated, or an array holds Python objects.
+        ArrayFileError: the file is none, or is truncated.
     """
-    arrays = {}
     try:
         with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                if not member.filename.endswith(".npy"):
-                    continue
-                name = member.filename.removesuffix(".npy")
-                with archive.open(member) as content:
-                    stored = _header(content)
-                if member.compress_type == zipfile.ZIP_STORED:
-                    stored = stored._replace(begin=stored.begin + _begin_of(file, member))
-                else:
-                    stored = stored._replace(member=member.filename)
-                arrays[name] = checked(path, size, f" {name!r}", stored)
-    except (*_DAMAGED, SyntaxError) as error:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            return {
+                member.filename.removesuffix(".npy"): _member(file, archive, member, path, size) for member in members
+            }
+    except _DAMAGED as error:
         raise ArrayFileError(
             f"{path} ({size:,} bytes) cannot be read: {error}. Is it a .npz archive, and was it written and copied "
             "completely?"
         ) from error
-    return arrays
+
+
+def _member(
+    file: IO[bytes], archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str, size: int
+) -> StoredArray | ArrayFileError:
+    name = member.filename.removesuffix(".npy")
+    try:
+        with archive.open(member) as content:
+            stored = _header(content)
+        if member.compress_type == zipfile.ZIP_STORED:
+            stored = stored._replace(begin=stored.begin + _begin_of(file, member))
+        else:
+            stored = stored._replace(member=member.filename)
+        return checked(path, size, f" {name!r}", stored)
+    except ArrayFileError as error:
+        return error
+    except (*_DAMAGED, SyntaxError) as error:
+        return ArrayFileError(
+            f"the array {name!r} of {path} ({size:,} bytes) cannot be read: {error}. Was the archive written and "
+            "copied completely?"
+        )
 
 
 def decompressed(file: IO[bytes], path: str, stored: StoredArray) -> np.ndarray[Any, np.dtype[Any]]:

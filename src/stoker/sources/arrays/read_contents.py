@@ -10,13 +10,12 @@ from stoker.errors import ArrayFileError
 from stoker.sources.arrays.npy_format import npy_arrays, npz_arrays
 from stoker.sources.arrays.raw_rows import RawRows, raw_arrays
 from stoker.sources.arrays.safetensors_header import safetensors_arrays
-from stoker.sources.arrays.stored import FileContents, StoredArray, file_object
-from stoker.sources.arrays.stored_rows import check_rows_are_together
+from stoker.sources.arrays.stored import FileContents, Found, file_object
 from stoker.sources.arrays.zarr_metadata import metadata_file, zarr_arrays, zarr_in_store
 from stoker.sources.storage import File, LocalFile, Storage, opened_all
 from stoker.sources.urls import is_remote, scheme_of, shown
 
-Reader = Callable[[IO[bytes], str, int], dict[str, StoredArray]]
+Reader = Callable[[IO[bytes], str, int], Found]
 
 _READERS: dict[str, Reader] = {".npy": npy_arrays, ".npz": npz_arrays, ".safetensors": safetensors_arrays}
 
@@ -30,7 +29,7 @@ def contents_of_all(places: list[str], storage: Storage, raw: RawRows | None) ->
         raw: the rows of files without a header; None if there is no such file.
 
     Raises:
-        ArrayFileError: a file is empty, truncated, damaged, or of no known format; or, in a store, its rows lie apart.
+        ArrayFileError: a file is empty, truncated, damaged, or of no known format.
         OSError: one cannot be read.
         ValueError: a file has a header, and `raw` was given.
     """
@@ -64,7 +63,7 @@ def contents_of(path: str, raw: RawRows | None) -> FileContents:
     reader = _reader(path, raw, is_zarr)
     if is_zarr:
         versioned = metadata_file(path)
-        return FileContents(path, versioned, LocalFile(versioned).version, zarr_arrays(path), True)
+        return FileContents(path, versioned, LocalFile(versioned).version, {}, True).holding(zarr_arrays(path))
     file = LocalFile(path)
     with open(path, "rb") as binary:
         return _contents(FileContents(path, path, file.version, {}), binary, reader, raw)
@@ -74,9 +73,7 @@ def _in_store(file: File, place: str, storage: Storage, raw: RawRows | None) -> 
     name = shown(place)
     reader = _reader(_without_query(place), raw)
     contents = FileContents(name, name, file.version, {}, place=place, storage=storage)
-    contents = _contents(contents, file_object(file), reader, raw)
-    check_rows_are_together(contents)
-    return contents
+    return _contents(contents, file_object(file), reader, raw)
 
 
 def _without_query(place: str) -> str:
@@ -98,7 +95,7 @@ def _contents(file: FileContents, binary: IO[bytes], reader: Reader | None, raw:
     if not size:
         raise ArrayFileError(f"{path} is empty: it has 0 bytes. Was it written completely?")
     if reader is not None:
-        return file._replace(arrays=reader(binary, path, size))
+        return file.holding(reader(binary, path, size))
     if raw is None:
         raise ArrayFileError(
             f"the format of {path} is unknown: the name ends in none of {', '.join(_READERS)}, and it is no folder of "

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from stoker.errors import ArrayFileError, MissingExtraError
-from stoker.sources.arrays.stored import StoredArray, checked
+from stoker.sources.arrays.stored import Found, StoredArray, checked
 
 _LONGEST_HEADER = 100_000_000
 """Bytes; the format's own limit."""
@@ -26,7 +26,7 @@ _OF_TORCH = {
 """Dtypes that NumPy lacks: the integers of their size, and torch's name."""
 
 
-def safetensors_arrays(file: IO[bytes], path: str, size: int) -> dict[str, StoredArray]:
+def safetensors_arrays(file: IO[bytes], path: str, size: int) -> Found:
     """Returns the tensors of a safetensors file that have a dimension, by name, in the order of its header.
 
     Raises:
@@ -36,16 +36,20 @@ def safetensors_arrays(file: IO[bytes], path: str, size: int) -> dict[str, Store
     if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
         raise _none(path, size, f"its first eight bytes say that the header has {length:,} bytes")
     text = file.read(length)
-    arrays, end = {}, 8 + length
+    arrays: Found = {}
+    end = 8 + length
     try:
         for name, entry in json.loads(text).items():
             if name != "__metadata__":
                 begin, stop = entry["data_offsets"]
-                dtype, torch_dtype = _dtype_of(entry["dtype"], path, name)
+                end = max(end, 8 + length + stop)
+                if entry["dtype"] not in _DTYPES and entry["dtype"] not in _OF_TORCH:
+                    arrays[name] = _unknown(entry["dtype"], path, name)
+                    continue
+                dtype, torch_dtype = _dtype_of(entry["dtype"])
                 stored = StoredArray(dtype, tuple(entry["shape"]), 8 + length + begin, torch_dtype=torch_dtype)
                 if stored.end != 8 + length + stop or min((begin, *stored.shape)) < 0:
                     raise _none(path, size, f"the bytes {begin:,} to {stop:,} of {name!r} do not fit its shape")
-                end = max(end, stored.end)
                 if stored.shape:
                     arrays[name] = checked(path, size, f" {name!r}", stored)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -64,13 +68,13 @@ def check_torch(path: str, name: str, stored: StoredArray) -> None:
         )
 
 
-def _dtype_of(code: Any, path: str, name: str) -> tuple[np.dtype[Any], str]:
-    if code in _DTYPES:
-        return np.dtype(_DTYPES[code]), ""
-    if code in _OF_TORCH:
-        bits, torch_dtype = _OF_TORCH[code]
-        return np.dtype(bits), torch_dtype
-    raise ArrayFileError(f"the tensor {name!r} of {path} is of dtype {code!r}, which is not known here")
+def _dtype_of(code: str) -> tuple[np.dtype[Any], str]:
+    bits, torch_dtype = _OF_TORCH.get(code) or (_DTYPES[code], "")
+    return np.dtype(bits), torch_dtype
+
+
+def _unknown(code: Any, path: str, name: str) -> ArrayFileError:
+    return ArrayFileError(f"the tensor {name!r} of {path} is of dtype {code!r}, which is not known here")
 
 
 def _none(path: str, size: int, why: str) -> ArrayFileError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -53,6 +55,10 @@ class StoredArray(NamedTuple):
         return f"{self.torch_dtype or self.row_dtype} of shape {self.shape[1:]}"
 
 
+Found = dict[str, StoredArray | ArrayFileError]
+"""The arrays of a file by key; in the place of one whose rows cannot be read, the error."""
+
+
 class FileContents(NamedTuple):
     """The arrays of a file.
 
@@ -64,6 +70,7 @@ class FileContents(NamedTuple):
         is_zarr: whether the path is a Zarr folder.
         place: the URL of a file in a store; of a Zarr array or group there that of its folder.
         storage: from which it is read; None for a file of this machine, which is mapped.
+        unreadable: the errors of arrays whose rows cannot be read, by key.
     """
 
     path: str
@@ -73,6 +80,13 @@ class FileContents(NamedTuple):
     is_zarr: bool = False
     place: str = ""
     storage: Storage | None = None
+    unreadable: Mapping[str, ArrayFileError] = MappingProxyType({})
+
+    def holding(self, found: Found) -> FileContents:
+        """Returns the file with what was found in it."""
+        arrays = {key: array for key, array in found.items() if isinstance(array, StoredArray)}
+        unreadable = {key: error for key, error in found.items() if isinstance(error, ArrayFileError)}
+        return self._replace(arrays=arrays, unreadable=unreadable)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"  # a URL may hold a secret

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import numpy as np
 
 from stoker.errors import ArrayFileError, FileChangedError
-from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
+from stoker.sources.arrays.stored import PLAIN, FileContents, Found, StoredArray
 from stoker.sources.storage import Storage
 from stoker.sources.urls import scheme_of, shown
 
@@ -47,7 +47,7 @@ def changed(path: str) -> FileChangedError:
     )
 
 
-def zarr_arrays(path: str) -> dict[str, StoredArray]:
+def zarr_arrays(path: str) -> Found:
     """Returns the array of a folder, or all arrays of a group by their path in it, sorted.
 
     Raises:
@@ -55,7 +55,7 @@ def zarr_arrays(path: str) -> dict[str, StoredArray]:
     """
     if (stored := _array(path)) is not None:
         return {PLAIN: stored}
-    return {os.path.relpath(folder, path): stored for folder, stored in _below(path)}
+    return {os.path.relpath(folder, path): found for folder, found in _below(path)}
 
 
 def zarr_in_store(place: str, storage: Storage) -> FileContents:
@@ -79,11 +79,11 @@ def zarr_in_store(place: str, storage: Storage) -> FileContents:
     metadata = f"{name}/{file}"
     held = parsed(metadata, opened.read(0, opened.version.size))
     stored = described(metadata, held)
-    arrays = {PLAIN: stored} if stored is not None else _of_group(place, name, metadata, held, storage)
-    return FileContents(name, metadata, opened.version, arrays, True, place, storage)
+    found: Found = {PLAIN: stored} if stored is not None else _of_group(place, name, metadata, held, storage)
+    return FileContents(name, metadata, opened.version, {}, True, place, storage).holding(found)
 
 
-def _of_group(place: str, name: str, metadata: str, held: dict[str, Any], storage: Storage) -> dict[str, StoredArray]:
+def _of_group(place: str, name: str, metadata: str, held: dict[str, Any], storage: Storage) -> Found:
     """Returns the arrays of a group: its folder cannot be listed."""
     try:
         if metadata.endswith(".zgroup"):
@@ -92,13 +92,27 @@ def _of_group(place: str, name: str, metadata: str, held: dict[str, Any], storag
         else:
             entries = {f"{key}/zarr.json": entry for key, entry in held["consolidated_metadata"]["metadata"].items()}
         names = sorted((entry for entry in entries if entry.endswith(FILES)), key=lambda entry: entry.split("/"))
-        found = [(entry, described(f"{name}/{entry}", entries[entry])) for entry in names]
+        found = [(entry, _described_or_error(f"{name}/{entry}", entries[entry])) for entry in names]
     except (FileNotFoundError, KeyError, TypeError, AttributeError) as error:
         raise ArrayFileError(
             f"{name} is a Zarr group without consolidated metadata, so that its arrays are not known: name one, for "
             f"instance {name}/x, or write the metadata with zarr.consolidate_metadata."
         ) from error
-    return {entry.rpartition("/")[0]: stored for entry, stored in found if stored is not None and stored.shape}
+    return {
+        entry.rpartition("/")[0]: stored for entry, stored in found if stored is not None and not _is_number(stored)
+    }
+
+
+def _described_or_error(file: str, held: Any) -> StoredArray | ArrayFileError | None:
+    try:
+        return described(file, held)
+    except ArrayFileError as error:
+        return error
+
+
+def _is_number(found: StoredArray | ArrayFileError) -> bool:
+    """Returns whether an array of a group has no dimension: that is left out."""
+    return isinstance(found, StoredArray) and not found.shape
 
 
 def url_below(place: str, key: str) -> str:
@@ -109,14 +123,18 @@ def url_below(place: str, key: str) -> str:
     return urlunsplit(url._replace(path=f"{url.path.rstrip('/')}/{quote(key)}"))
 
 
-def _below(path: str) -> Iterator[tuple[str, StoredArray]]:
+def _below(path: str) -> Iterator[tuple[str, StoredArray | ArrayFileError]]:
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         if entry.is_dir() and any(os.path.exists(os.path.join(entry.path, name)) for name in FILES):
-            stored = _array(entry.path)
-            if stored is None:
+            found: StoredArray | ArrayFileError | None
+            try:
+                found = _array(entry.path)
+            except ArrayFileError as error:
+                found = error
+            if found is None:
                 yield from _below(entry.path)
-            elif stored.shape:
-                yield entry.path, stored
+            elif not _is_number(found):
+                yield entry.path, found
 
 
 def _array(path: str) -> StoredArray | None:
@@ -156,6 +174,8 @@ def described(file: str, held: dict[str, Any]) -> StoredArray | None:
             return None
         shape = tuple(map(int, held["shape"]))
         if file.endswith(".zarray"):
+            if not isinstance(held["dtype"], str):
+                raise TypeError(f"its dtype is {held['dtype']}, and only numbers are read")
             dtype, chunks = np.dtype(held["dtype"]), held["chunks"]
         else:
             dtype, chunks = _dtype_of_v3(held["data_type"]), _chunks_of_v3(held)
