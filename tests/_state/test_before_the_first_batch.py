@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -102,11 +103,11 @@ def test_stream_that_is_its_own_iterator(wrapped: Callable[[Any], Any], has_begu
     batches = iter(first) if has_begun else None
     state = through_json(first.state_dict())
     whole = list(first if batches is None else batches)
-    assert sorted(sum(whole, [])) == list(range(N))
+    assert sorted(chain.from_iterable(whole)) == list(range(N))
     assert list(loaded(dataset, state)) == whole
     assert list(loaded(wrapped(Kept()), state)) == whole
     rest = list(loaded(dataset, state, num_workers=2, worker_method="thread"))
-    assert sorted(sum(rest, [])) == list(range(N))
+    assert sorted(chain.from_iterable(rest)) == list(range(N))
 
 
 def test_own_iterator_that_was_left_in_the_middle() -> None:

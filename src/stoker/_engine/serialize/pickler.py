@@ -50,7 +50,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         shared = {kind: way for kind, way in ways.items() if way is not moving}
         files = buffers.MappedFiles()
         self.lent: list[object] = []
-        """As in `Written`."""
+        """As in `Pickled`."""
         own = {
             io.TextIOWrapper: _reduce_file,
             **_LOCKS,
@@ -83,7 +83,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         return reduced if reduced is NotImplemented or "__slots__" not in vars(obj) else _with_slots(obj, reduced)
 
 
-class Written(NamedTuple):
+class Pickled(NamedTuple):
     """What belongs to a pickle that was written.
 
     Attributes:
@@ -97,7 +97,7 @@ class Written(NamedTuple):
     lent: list[object]
 
 
-def write(parts: Mapping[str, Any], importable: frozenset[str] | None, file: Writable) -> Written:
+def write(parts: Mapping[str, Any], importable: frozenset[str] | None, file: Writable) -> Pickled:
     """Writes the pickle of `parts` and of the main module's names that went by value. To be called in `spawning()`
     where the parts may hold objects of multiprocessing or shared tensors.
     """
@@ -112,7 +112,7 @@ def write(parts: Mapping[str, Any], importable: frozenset[str] | None, file: Wri
 
     pickler = Pickler(file, keep, importable)
     pickler.dump((dict(parts), pickler.by_value))  # filled while the first is pickled
-    return Written(large, [*pickler.modules], pickler.lent)
+    return Pickled(large, [*pickler.modules], pickler.lent)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Streams that are their own iterator: where they stand is a fact about the dataset, also before an epoch's first sample.
+"""Streams that are their own iterator: their place is a fact about the dataset, also before an epoch's first sample.
 
 Such a stream need not go back to its start at `iter()`. So a state that is taken before the first sample holds the
 stream's own state, which is loaded before `iter()`. Any other stream begins with a new iterator, and needs nothing.
