@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -81,6 +84,11 @@ def generators_put_back() -> Iterator[None]:
         stream.restore(state)
 
 
+def looked_at(samples: int, dear: bool) -> AbstractContextManager[Any]:
+    """Has this number of a worker's first samples looked at; all of them if they are dear."""
+    return mock.patch.multiple(sample_seeding, _PROBES=samples, _AGAIN=min(samples, 8), _DEAR=0.0 if dear else 1e9)
+
+
 def run(
     dataset: Noisy,
     batches: list[range],
@@ -89,6 +97,7 @@ def run(
     mode: sample_seeding.Seeding = "auto",
     restore: bool = False,
     seed: int = SEED,
+    in_part: bool = False,
 ) -> dict[int, list[Any]]:
     """What every position gives, position and index being the same."""
     made: dict[int, list[Any]] = {}
@@ -97,7 +106,7 @@ def run(
         worker_seeding = SampleSeeding(mode, dataset=own, restore=restore, rng=own.rng)
         for positions in batches[worker::workers]:
             indices = list(positions)
-            samples = worker_seeding.samples(seed, positions, own.__getitem__, indices)
+            samples = worker_seeding.samples(seed, positions, own.__getitem__, indices, in_part=in_part)
             assert [sample[0] for sample in samples] == indices
             made |= zip(positions, samples, strict=True)
         dataset.fetched += own.fetched
@@ -121,10 +130,13 @@ def cut(stop: int, sizes: list[int]) -> list[range]:
     workers=st.integers(1, 3),
     restore=st.booleans(),
     start=st.integers(0, 60),
+    mode=st.sampled_from(["dear", "in part", "sample"]),
 )
 def test_a_sample_draws_the_same_on_every_path(
-    pattern: str, sources: list[str], spread: bool, sizes: list[int], workers: int, restore: bool, start: int
+    pattern: str, sources: list[str], spread: bool, sizes: list[int], workers: int, restore: bool, start: int, mode: str
 ) -> None:
+    """Of samples that take 0.3 ms, in every part of a shared batch, and with `seeding="sample"`."""
+
     def draws(index: int) -> tuple[str, ...]:
         if not PATTERNS[pattern](index):
             return ()
@@ -132,7 +144,9 @@ def test_a_sample_draws_the_same_on_every_path(
 
     batches = [batch for batch in cut(100, sizes) if batch.start >= start]
     model = run(Noisy(draws), [range(p, p + 1) for p in range(100)], mode="sample")
-    made = run(Noisy(draws), batches, workers=workers, restore=restore)
+    with looked_at(8, dear=mode == "dear"):
+        seeding = "sample" if mode == "sample" else "auto"
+        made = run(Noisy(draws), batches, workers=workers, restore=restore, mode=seeding, in_part=mode == "in part")
     assert made == {position: model[position] for batch in batches for position in batch}
     numbers = [number for sample in model.values() for number in sample[1:] if number != 0.0]
     assert len(set(numbers)) == len(numbers) or len(set(sources)) < len(sources)
@@ -160,19 +174,96 @@ def test_consistent_samples_are_fetched_once(source: str) -> None:
         assert dataset.fetched == list(range(200))
 
 
-@pytest.mark.parametrize(("size", "twice"), [(1, range(100, 101)), (4, range(100, 104)), (32, range(96, 128))])
-def test_only_the_batch_where_drawing_begins_is_fetched_twice(size: int, twice: range) -> None:
-    dataset = Noisy(lambda index: ("Python",) if index >= 100 else ())
-    run(dataset, cut(200, [size]))
-    assert sorted(dataset.fetched) == sorted([*range(200), *twice])
+@pytest.mark.parametrize("size", [1, 4, 32])
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_sample_is_fetched_twice(pattern: str, restore: bool, size: int) -> None:
+    dataset = Noisy(lambda index: tuple(SOURCES) if PATTERNS[pattern](index) else ())
+    with looked_at(8, dear=False):
+        run(dataset, cut(200, [size]), restore=restore)
+    assert dataset.fetched == list(range(200))
+
+
+@pytest.mark.parametrize("source", SOURCES[:-1])
+@pytest.mark.parametrize("restore", [False, True])
+def test_only_the_batch_of_a_late_first_draw_differs(restore: bool, source: str) -> None:
+    """Its numbers are of no other sample, of no other worker, and not the training loop's."""
+    if source in ("Torch", "torchs"):
+        pytest.importorskip("torch")
+
+    def draws(index: int) -> tuple[str, ...]:
+        return (source,) if index >= 100 else ()
+
+    model = run(Noisy(draws), [range(p, p + 1) for p in range(240)], mode="sample")
+    twin = Noisy(draws)
+    loops = [twin.draw(source) for _ in range(8)]
+    with looked_at(8, dear=False):
+        made = [run(Noisy(draws), cut(240, [32])[worker::2], restore=restore) for worker in range(2)]
+    for worker, late in enumerate((range(128, 160), range(96, 128))):
+        assert {p: sample for p, sample in made[worker].items() if p not in late} == {
+            p: model[p] for p in made[worker] if p not in late
+        }
+    numbers = [sample[1] for worker in made for sample in worker.values() if len(sample) > 1] + loops
+    assert len(set(numbers)) == len(numbers) == 140 + 8
+
+
+def test_late_draw_of_a_second_epoch_has_numbers_of_its_own() -> None:
+    dataset = Noisy(lambda index: ("Python",) if index >= 20 else ())
+    worker_seeding, numbers = SampleSeeding("auto", dataset=None), list[float]()
+    with looked_at(8, dear=False):
+        for seed, late in ((1, 100), (2, 100), (3, 20)):
+            for batch in cut(40, [16]):
+                made = worker_seeding.samples(seed, batch, lambda i, late=late: dataset[i] if i >= late else [i], batch)
+                numbers += [sample[1] for sample in made if len(sample) > 1]
+    assert len(set(numbers)) == len(numbers) == 20
+
+
+def test_samples_of_one_millisecond_stay_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(sample_seeding, "perf_counter", lambda: next(clock) * 1e-3)  # a batch takes 1 ms
+
+    def late(index: int) -> tuple[str, ...]:
+        return ("Python",) if index >= 3300 else ()
+
+    model = run(Noisy(late), [range(3000, 3400)], mode="sample")
+    dear = run(Noisy(late), cut(3400, [3]))
+    assert all(dear[position] == model[position] for position in range(3000, 3400))
+    cheap = run(Noisy(late), cut(3400, [4]))
+    differ = [position for position in range(3000, 3400) if cheap[position] != model[position]]
+    assert differ == list(range(3300, 3304))
+
+
+def test_first_1000_samples_of_a_worker_are_seeded() -> None:
+    def late(index: int) -> tuple[str, ...]:
+        return ("NumPy",) if index >= 999 else ()
+
+    model = run(Noisy(late), [range(990, 1100)], mode="sample")
+    made = run(Noisy(late), cut(1100, [64]))
+    assert all(made[position] == model[position] for position in range(990, 1100))
+
+
+def test_generators_found_are_told_to_other_workers() -> None:
+    dataset = Noisy(lambda index: ("Python", "modern") if index >= 20 else ())
+    first, second = SampleSeeding("auto", dataset=dataset), SampleSeeding("auto", dataset=copy.deepcopy(dataset))
+    with looked_at(8, dear=False):
+        first.samples(SEED, range(40), dataset.__getitem__, range(40))
+        news = first.news()
+        assert [name.partition(" ")[0] for name in news] == ["Python", "Generator"] and not first.news()
+        second.learn(news)
+        again = Noisy(dataset.draws)
+        second._dataset = again
+        made = second.samples(SEED, range(40), again.__getitem__, range(40))
+        assert not second.news()
+    assert made == list(run(Noisy(dataset.draws), [range(40)], mode="sample").values())
 
 
 @pytest.mark.parametrize("size", [1, 32])
 @pytest.mark.parametrize("restore", [False, True])
 def test_unused_generators_are_not_seeded(restore: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Noisy(lambda index: ("modern",))
-    worker_seeding = SampleSeeding("auto", dataset=dataset, restore=restore, rng=dataset.rng)
-    worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
+    with looked_at(8, dear=False):
+        worker_seeding = SampleSeeding("auto", dataset=dataset, restore=restore, rng=dataset.rng)
+        worker_seeding.samples(SEED, range(40), dataset.__getitem__, range(40))
     python = random.getstate()
     seeded = []
     for stream in worker_seeding._active + worker_seeding._idle:
@@ -549,10 +640,12 @@ def test_torch_may_be_imported_by_a_sample(
     def fetch(index: int) -> Any:
         if index < first:
             return [index]
-        monkeypatch.setitem(sys.modules, "torch", torch)
+        if "torch" not in sys.modules:
+            monkeypatch.setitem(sys.modules, "torch", torch)
+            dataset.rng.on_torch()  # as the import does, at its end
         return dataset[index]
 
-    worker_seeding = SampleSeeding(mode, dataset=dataset, restore=restore)
+    worker_seeding = SampleSeeding(mode, dataset=dataset, restore=restore, rng=dataset.rng)
     made = worker_seeding.samples(SEED, range(40), fetch, range(40))
     assert made == list(model.values())
     assert torch.equal(torch.get_rng_state(), before) == restore

@@ -7,7 +7,7 @@ from typing import Any
 
 from stoker._accounting.event_dispatcher import EventDispatcher
 from stoker._autotune.hint import Hint
-from stoker._engine.backend import Answer, JobFactory, PlainMaker
+from stoker._engine.backend import Answer, JobFactory, PlainMaker, PlainPlace
 from stoker._engine.serial import SerialBackend
 from stoker._machine import cpu_allocation
 from stoker.events import WorkersWouldHelp
@@ -35,8 +35,8 @@ class HintBackend(SerialBackend):
         self._waited = 0.0
         self._opened: float | None = None
 
-    def plain(self) -> PlainMaker | None:
-        make = super().plain()
+    def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
+        make = super().plain(seed, place)
         if make is None or self._hint is None:
             return make
         count = 0

@@ -20,6 +20,9 @@ from stoker.events import Event, FaultRecord
 NOT_PLAIN: object = object()
 """Returned by a `PlainMaker` for a batch that needs a worker or the full path of a unit."""
 
+PlainPlace = Callable[[], tuple[int, int]]
+"""Returns the position of the batch that is being made, and the distance of its samples' positions."""
+
 PlainMaker = Callable[[list[object]], object]
 """Makes the batch of a list of indices in the caller's thread; returns `NOT_PLAIN` for a batch that needs more."""
 
@@ -86,6 +89,7 @@ class UnitReport(NamedTuple):
         movable: whether another worker can continue from this one's state.
         guess: changes of the loader's guess that the stream shares itself out (`stoker._job.stream_guesses`).
         timings: times of the unit in each worker that made some of it; empty unless they are asked for.
+        drawn: names of random generators that the worker has found to be drawn from.
     """
 
     notes: list[str] = []  # noqa: RUF012 - never written
@@ -95,6 +99,7 @@ class UnitReport(NamedTuple):
     movable: bool = True
     guess: PlainGuess | None = None
     timings: tuple[UnitTimings, ...] = ()
+    drawn: tuple[str, ...] = ()
 
 
 class Job(Protocol):
@@ -127,7 +132,7 @@ class Job(Protocol):
         unit is made as a whole.
         """
 
-    def plain(self) -> PlainMaker | None:
+    def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a maker of batches for the caller's thread, if units need only samples and collation; else None."""
 
     def said(self) -> UnitReport:
@@ -372,7 +377,7 @@ class Backend(ABC):
     def flush(self) -> None:  # noqa: B027 - most begin at once
         """Begins the submitted units now."""
 
-    def plain(self) -> PlainMaker | None:
+    def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a maker of batches for the caller's thread, if units need only samples and collation; else None."""
         return None
 

@@ -69,7 +69,9 @@ Part = tuple[int, int, int, PlainLayout | None]
 """Rows of a unit: the first, the one behind the last, the number of the unit's rows, and their layout, if it is known.
 """
 
-PlainReport = tuple[list[str], bytes | None, list[FaultRecord], int, bool, PlainGuess | None, tuple[UnitTimings, ...]]
+PlainReport = tuple[
+    list[str], bytes | None, list[FaultRecord], int, bool, PlainGuess | None, tuple[UnitTimings, ...], tuple[str, ...]
+]
 """A `UnitReport`, field by field."""
 
 # From the trainer to the supervisor

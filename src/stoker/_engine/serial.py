@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from stoker._engine.backend import Answer, Backend, Job, JobFactory, NothingLeft, PlainMaker, StreamEnd, located
+from stoker._engine.backend import (
+    Answer,
+    Backend,
+    Job,
+    JobFactory,
+    NothingLeft,
+    PlainMaker,
+    PlainPlace,
+    StreamEnd,
+    located,
+)
 from stoker._engine.backends import IN_STEP
 from stoker._engine.process_guard import harmless, tears
 from stoker._worker_info import current
@@ -53,8 +63,8 @@ class SerialBackend(Backend):
         self._waiting.popleft()  # only now: after Ctrl-C a program that continues gets this batch
         return answer
 
-    def plain(self) -> PlainMaker | None:
-        return self._job.plain()
+    def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
+        return self._job.plain(seed, place)
 
     def open(self, answer: Answer) -> object:
         return answer.value

@@ -91,6 +91,12 @@ class _Numbered:
         step = self.step(self._next)
         return None if step is None else list(step.indices)
 
+    def place(self) -> tuple[int, int]:
+        """Returns the position of the step that `next` would return, and its stride."""
+        step = self.step(self._next)
+        assert step is not None
+        return step.position, step.stride
+
     def advance(self) -> int:
         """Advances past the next step, and returns its number."""
         k = self._next

@@ -64,7 +64,7 @@ _OUTCOMES: dict[Decision, Outcome] = {"raise": "raised", "skip": "skipped", "rep
 class ErrorPolicy:
     """The error policy of one worker.
 
-    A decision about a sample of a unit is final: a batch may be made twice (`_random/sample_seeding.py`).
+    A decision about a sample of a unit is final.
 
     Args:
         policy: the loader's `on_error`.

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from stoker import collate
 from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
-from stoker._engine.backend import NOT_PLAIN, BatchIndices, JobFactory, KnownFaults, Lender, PlainMaker, UnitReport
+from stoker._engine.backend import (
+    NOT_PLAIN,
+    BatchIndices,
+    JobFactory,
+    KnownFaults,
+    Lender,
+    PlainMaker,
+    PlainPlace,
+    UnitReport,
+)
 from stoker._engine.process_guard import harmless
 from stoker._job import datapipes, preload, torch_worker_info
 from stoker._job.error_policy import ErrorPolicy
@@ -22,7 +31,7 @@ from stoker._random.find_generators import find_generators
 from stoker._random.generators import loaded_torch, mix
 from stoker._random.mersenne_twister import offset_in_torchs
 from stoker._random.sample_rng import SampleRNG
-from stoker._random.sample_seeding import SampleSeeding
+from stoker._random.sample_seeding import SampleSeeding, key_of_samples
 from stoker._random.worker_seeding import run_init_fn
 from stoker._transport import segments
 from stoker._transport.recycled import LEAST, Recycled
@@ -96,7 +105,7 @@ class LoaderJob:
         copied = capabilities.are_threads and self._settings.iterable
         self._dataset = own_copy(self._dataset) if copied else self._dataset
         self._is_told = copied or capabilities.own_process  # of an epoch: others share the trainer's dataset
-        if capabilities.has_workers:
+        if capabilities.has_workers or loaded_torch() is None:
             torch_worker_info.connect()
         self._collate_fn = parts["collate_fn"]
         self._collate = collate.compiling(self._collate_fn)
@@ -153,13 +162,17 @@ class LoaderJob:
             return self._rows(work, seeds, *rows)
         return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds)
 
-    def plain(self) -> PlainMaker | None:
+    def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
         that.
 
         For a job without a worker, once its first units have shown the kind of samples and that they draw no random
         numbers: a batch is then its collated samples. The function detects a change, leaves the fetched samples for
-        `run`, and returns `NOT_PLAIN`.
+        `run`, and returns `NOT_PLAIN`. `run` fetches only those that are missing.
+
+        Args:
+            seed: of the epoch.
+            place: of the batch that is being made.
         """
         seeds, compiled, rng = self._seeding, self._compiled, self._rng
         if self._settings.iterable or seeds is None or rng is None or compiled is None or self._recycled is None:
@@ -172,34 +185,51 @@ class LoaderJob:
         if fetch is None or idle is None or not is_plain:
             return None
         lend = self._recycled.lend
-        states = [each.state for each in idle]
+        states, restores = [each.state for each, _ in idle], [each.restore for each, _ in idle]
+        owns, active = [state for _, state in idle], seeds.active
+        pending: Iterator[Any] = iter(())
+        count = 0
 
-        def moved(before: list[Any]) -> bool:
-            """Returns whether a generator was drawn from, and puts it back."""
-            others = [(each, state) for each, state in zip(idle, before, strict=True) if each.state() != state]
-            for each, state in others:
-                each.restore(state)
-            return bool(others or rng.streams)
+        def begin_rng() -> int:
+            """Returns the position of the current sample, at which a generator of `rng` is made. It is the last one
+            here: from the next on, the generator is seeded for each.
+            """
+            position, stride = place()
+            at = position + stride * (count - operator.length_hint(pending) - 1)
+            rng.find_position = lambda: at
+            for _ in pending:
+                pass
+            return at
+
+        rng.key, rng.find_position = key_of_samples(seed), begin_rng
 
         @harmless
         def make(indices: list[Any]) -> Any:
-            before = [*map(operator.call, states)]
-            pending, outside = iter(indices), current.rng
+            nonlocal pending, count
+            outside, trainers = current.rng, [*map(operator.call, states)]
+            pending, count = iter(indices), len(indices)
+            samples: list[Any] = []
             current.rng = rng
+            for restore, own in zip(restores, owns, strict=True):
+                restore(own)
             try:
-                samples = [fetch(index) for index in pending]
+                for index in pending:
+                    samples.append(fetch(index))
             except BaseException as error:
-                has_moved = moved(before)
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                if has_moved or isinstance(error, SkipSample):
-                    return NOT_PLAIN
-                source.has_failed(error, len(indices) - operator.length_hint(pending) - 1)
+                source.has_fetched(samples, error)
                 return NOT_PLAIN
             finally:
                 current.rng = outside
-            if [*map(operator.call, states)] != before or rng.streams:
-                moved(before)
+                if [*map(operator.call, states)] != owns:
+                    seeds.found([each for each, own in idle if each.state() != own])
+                for restore, trainer in zip(restores, trainers, strict=True):
+                    restore(trainer)
+                if active:
+                    seeds.put_back()
+            if active or rng.streams:
+                source.has_fetched(samples)
                 return NOT_PLAIN
             may_lend = compiled.may_take(len(samples), LEAST)
             if may_lend or batch_memory.is_lent():
@@ -219,7 +249,9 @@ class LoaderJob:
         stream = self._stream
         if stream is None:
             notes, self._notes = self._notes, []
-            report = UnitReport(notes, None, self._faults.met if self._faults.has_met_any else [], self._samples)
+            drawn = () if self._seeding is None else self._seeding.news()
+            faults = self._faults.met if self._faults.has_met_any else []
+            report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
         else:
             notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
             state, movable = stream.state()
@@ -253,6 +285,7 @@ class LoaderJob:
             if work.order is not None and self._is_told:
                 datapipes.seed(self._dataset, work.order)
         seeds = self._seeding or self._start(work.seed)
+        seeds.learn(work.drawn)
         current.rng = self._rng
         if self._init_error is not None:
             raise self._init_error
@@ -303,7 +336,14 @@ class LoaderJob:
             self._threads = Threads(settings.threads, info, mode, self.mark, self._begin_ahead, self._tell)
         held, self._held = self._held, None
         self._seeding = SampleSeeding(
-            mode, dataset=holder, threads=threads, restore=serial, rng=rng, mark=self.mark, held=held
+            mode,
+            dataset=holder,
+            threads=threads,
+            restore=serial,
+            rng=rng,
+            mark=self.mark,
+            held=held,
+            looked_at=settings.looked_at,
         )
         return self._seeding
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.activity import sample as at_sample
@@ -59,7 +60,7 @@ class MapFetcher:
         self._leaving = SystemExit if in_thread else ()
         self._fetch = functools.partial(operator.getitem, dataset)
         self._fetch_all = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
-        self._at_hand: Callable[[SampleSeeding], list[Any]] | None = None  # gives the samples of the next unit
+        self._at_hand: deque[Any] = deque()  # the first samples of the next unit; the last may be an error
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
 
@@ -76,9 +77,8 @@ class MapFetcher:
             Exception: raised by the dataset, if the policy is to raise; `failed_index` is then set.
         """
         indices = list(work.indices) if self._batched else [work.indices]
-        at_hand, self._at_hand = self._at_hand, None
         try:
-            samples = self._all(work, seeds, indices, keep) if at_hand is None else at_hand(seeds)
+            samples = self._all(work, seeds, indices, keep)
         except self._leaving as left:
             error = _left(left)
             if (place := seeds.failed_at) is not None:
@@ -104,18 +104,9 @@ class MapFetcher:
         is_strict = not (self._skips or self._faults.is_lenient or self._faults.knows_any)
         return self._fetch if is_plain and is_strict else None
 
-    def has_fetched(self, samples: list[Any]) -> None:
-        """Takes the samples of the next unit, already fetched."""
-        self._at_hand = lambda seeds: samples
-
-    def has_failed(self, error: BaseException, place: int) -> None:
-        """Takes the error of the next unit's sample at this place, already raised."""
-
-        def raised(seeds: SampleSeeding) -> NoReturn:
-            seeds.failed_at = place
-            raise error
-
-        self._at_hand = raised
+    def has_fetched(self, samples: list[Any], error: BaseException | None = None) -> None:
+        """Takes the first samples of the next unit, already fetched, and the error of the one behind them."""
+        self._at_hand = deque(samples if error is None else [*samples, _ErrorAtHand(error)])
 
     def run(self, work: Work, seeds: SampleSeeding, first: int, last: int, keep: RowSink | None = None) -> list[Any]:
         """Returns the samples from `first` to before `last`, none left out; `keep` counts places from `first`.
@@ -127,7 +118,7 @@ class MapFetcher:
         positions = _positions(work, indices)
         try:
             fetch = self._kept(keep, first)
-            return seeds.samples(work.seed, positions[first:last], fetch, indices[first:last], first)
+            return seeds.samples(work.seed, positions[first:last], fetch, indices[first:last], first, in_part=True)
         except Exception as error:
             if seeds.failed_at is not None and not isinstance(error, SkipSample):
                 self._blame(first + seeds.failed_at, indices, positions, error)
@@ -135,9 +126,12 @@ class MapFetcher:
 
     def _kept(self, keep: RowSink | None, first: int = 0) -> Callable[[Any], Any]:
         """Returns the function that fetches the sample at the marked place."""
+        fetch: Callable[[Any], Any] = self._fetch
+        mark = self._mark
+        if self._at_hand:
+            fetch, self._at_hand = _after(self._at_hand, fetch), deque()
         if keep is None:
-            return self._fetch
-        fetch, mark = self._fetch, self._mark
+            return fetch
         return lambda index: keep(mark[PLACE] - first, fetch(index))
 
     def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any], keep: RowSink | None) -> list[Any]:
@@ -179,13 +173,25 @@ class MapFetcher:
         """Returns the samples fetched one by one, or made by threads."""
         if not (self._skips or self._faults.is_lenient or self._faults.knows_any):
             positions = _positions(work, indices)
-            try:
-                if made is None:
-                    return seeds.samples(work.seed, positions, self._kept(keep), indices)
-                return seeds.samples(work.seed, positions, made.sample, range(len(indices)))
-            except SkipSample:
-                self._skips = True  # from now on it is expected
+            skipped = functools.partial(self._skipped, work, seeds, indices, keep)
+            if made is None:
+                return seeds.samples(work.seed, positions, self._kept(keep), indices, skipped=skipped)
+            return seeds.samples(work.seed, positions, made.sample, range(len(indices)), skipped=skipped)
         return self._carefully(work, seeds, indices, self._fetch, made, keep)
+
+    def _skipped(
+        self,
+        work: Work,
+        seeds: SampleSeeding,
+        indices: list[Any],
+        keep: RowSink | None,
+        place: int,
+        wish: SkipSample,
+    ) -> Any:
+        """Returns the substitute of the first sample that asks to be left out. From now on this is expected."""
+        self._skips = True
+        sample = self._instead(work, seeds, place, indices, self._fetch, wish)
+        return sample if keep is None or sample is LEFT_OUT else keep(place, sample)
 
     def _at_once(self, work: Work, seeds: SampleSeeding, indices: list[Any]) -> list[Any]:
         """Returns samples from `__getitems__`; one by one if that fails and the policy needs the failing sample.
@@ -294,6 +300,27 @@ class MapFetcher:
             + " Is the whole dataset out of reach? A larger batch offers more replacements; a sampler that is iterated "
             "over offers only those of its batch."
         ) from error
+
+
+class _ErrorAtHand(NamedTuple):
+    error: BaseException
+
+
+def _after(at_hand: deque[Any], fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a function that gives these samples first, and raises the error behind them."""
+
+    def next_one(index: Any) -> Any:
+        if not at_hand:
+            return fetch(index)
+        sample = at_hand.popleft()
+        if type(sample) is not _ErrorAtHand:
+            return sample
+        try:
+            raise sample.error
+        finally:
+            del sample  # else the exception would refer to itself, and keep the batch until the next collection
+
+    return next_one
 
 
 def _left(left: BaseException) -> WorkerDiedError:

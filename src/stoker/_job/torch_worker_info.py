@@ -3,6 +3,7 @@
 The function object is torch's and may be bound to names anywhere, so its code is replaced, not its name. In a process
 worker without torch, that happens when torch is first imported. Then torch's default generator, which has another seed
 in each process, begins there as every other generator of torch's does: samples of several workers may be one order.
+Where a sample has imported torch, its generator is then seeded for that sample.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker._engine.backends import BY_REPORT
+from stoker._random.sample_rng import SampleRNG
 from stoker._worker_info import TORCHS, current, function_of_torchs
 
 _UNUSED = 67280421310721
@@ -48,10 +50,10 @@ def _patch() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Patches torch's module right after it has run."""
+    """Patches torch's module right after it has run, and tells the current sample of the end of torch's import."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if name != TORCHS:
+        if name != TORCHS and name != "torch":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -67,7 +69,14 @@ class _Loader(importlib.abc.Loader):
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        spec.loader = module.__loader__ = self._inner  # which has more methods, for resources and sources
         self._inner.exec_module(module)
+        if module.__name__ == "torch":
+            if isinstance(rng := current.rng, SampleRNG):
+                rng.on_torch()
+            return
         _patch()
         info = current.info
         if info is not None and BY_REPORT[str(info.worker_method)].capabilities.own_process:

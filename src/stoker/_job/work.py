@@ -26,6 +26,7 @@ class Work(NamedTuple):
     batch: int = 0
     spares: Sequence[Any] = ()  # indices that may take the place of samples that fail
     order: int | None = None  # the number that a DataPipe's random numbers follow from
+    drawn: Sequence[str] = ()  # names of generators that other units were found to draw from
 
 
 class GivenBatch(list[Any]):
@@ -64,6 +65,7 @@ class JobSettings:
     timed: bool = False  # whether answers carry timings
     sampled: bool = False  # and stacks of the workers
     prepare: Callable[[], object] | None = None  # called before samples are made in a process
+    looked_at: int = 0  # samples that were made in this process in earlier epochs
 
     @property
     def capabilities(self) -> Capabilities:

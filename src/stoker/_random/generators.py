@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -46,7 +47,12 @@ class RandomState(Protocol):
     `state()` returns a value that stays equal until a number is drawn, and that `restore()` accepts. `seed()` takes any
     64-bit key; streams of the same kind with different `salt` give different numbers for the same key. `drawn()`
     returns whether a number was drawn since the latest `seed()`, at a lower cost than comparing two states.
+
+    Attributes:
+        salt: copies of a generator in other processes have the same.
     """
+
+    salt: int
 
     @property
     def state(self) -> Any: ...
@@ -79,11 +85,12 @@ class PythonState:
     def __init__(self, generator: random.Random, salt: int | None = None, lasting: bool = False) -> None:
         self._generator = generator
         self._seed: Callable[[int], object] = generator.seed
-        self._salt = salt_of(generator.getstate()) if salt is None else salt
+        self.salt = salt_of(generator.getstate()) if salt is None else salt
         kind = type(generator)
         own = random.Random
         self._is_twister = (kind.seed, kind.getstate, kind.setstate) == (own.seed, own.getstate, own.setstate)
         self._memory = words_of(generator) if self._is_twister and not lasting else None
+        self._bytes = None if self._memory is None else self._memory.data.cast("B")
         # The number of used words, and two words: 624 draws change these, and seed() the second
         self._head = None if self._memory is None else self._memory[:3]
         if self._is_twister:
@@ -96,14 +103,14 @@ class PythonState:
         return self._memory.tobytes(), self._generator.gauss_next  # type: ignore[attr-defined]
 
     def restore(self, state: Any) -> None:
-        if self._memory is None:
+        if self._bytes is None:
             self._generator.setstate(state)
         else:
-            self._memory[:] = np.frombuffer(state[0], np.uint32)
+            self._bytes[:] = state[0]
             self._generator.gauss_next = state[1]  # type: ignore[attr-defined]
 
     def seed(self, key: int) -> None:
-        self._seed(key ^ self._salt)
+        self._seed(key ^ self.salt)
         if self._is_twister:
             self._generator.gauss_next = None  # type: ignore[attr-defined]
         self._seeded = self.state() if self._head is None else self._head.tobytes()
@@ -128,10 +135,10 @@ class LegacyState:
         words, used = public["state"]["key"].astype(np.uint32), public["state"]["pos"]
         self._direct = memory[:WORDS].tobytes() == words.tobytes() and memory[WORDS] == used
         self._memory = memory if self._direct else memory.copy()
-        self._words = self._memory[:WORDS]
+        self._words, self._bytes = self._memory[:WORDS], self._memory.data.cast("B")
         self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
         self._seen = self._seeded = self._read()
-        self._salt = salt_of(self.state()) if salt is None else salt
+        self.salt = salt_of(self.state()) if salt is None else salt
 
     def state(self) -> tuple[bytes, float | None]:
         seen = self._read()
@@ -147,9 +154,10 @@ class LegacyState:
     def restore(self, state: tuple[bytes, float | None]) -> None:
         if not self.is_of(self._generator):
             return
-        if self._read() != self._seeded:
+        present = self._read()
+        if present != self._seeded and (present != self._seen or self._held_back is not None):
             self._generator.seed(0)  # the one cheap call that drops a cached normal number; only a draw leaves one
-        self._memory[:] = np.frombuffer(state[0], np.uint32)
+        self._bytes[:] = state[0]
         self._seen, self._held_back = state
         if self._held_back is not None or not self._direct:
             self._publish()
@@ -157,7 +165,7 @@ class LegacyState:
     def seed(self, key: int) -> None:
         if not self.is_of(self._generator):
             return  # replaced by the user, and seeded by the user until the next epoch's search finds it
-        key ^= self._salt
+        key ^= self.salt
         self._generator.seed(key & 0xFFFFFFFF)
         if not self._direct:
             self._read()
@@ -192,7 +200,7 @@ class NumpyState:
     def __init__(self, generator: Any, salt: int | None = None) -> None:
         self._bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator
         first = self.state()
-        self._salt = salt_of(first) if salt is None else salt
+        self.salt = salt_of(first) if salt is None else salt
         self._congruential = first if isinstance(self._bits, np.random.PCG64 | np.random.PCG64DXSM) else None
         self._seeded: dict[str, Any] = first
 
@@ -203,7 +211,7 @@ class NumpyState:
         self._bits.state = state
 
     def seed(self, key: int) -> None:
-        key ^= self._salt
+        key ^= self.salt
         if self._congruential is None:
             self._seeded = dict(type(self._bits)(key).state)
         else:  # PCG64, the default: its 128-bit state need not be hashed for 10 us
@@ -241,7 +249,7 @@ class TorchState:
         self._twister = TorchTwister.of(generator)
         self._seen: Any = None  # the twister's memory that belongs to `_latest`
         self._latest = b""
-        self._salt = salt_of(self.state()) if salt is None else salt
+        self.salt = salt_of(self.state()) if salt is None else salt
         fresh = torch.Generator().manual_seed(generator.initial_seed())
         self._template = fresh.get_state()
         slots = self._template.numpy().view(np.uint64)
@@ -255,16 +263,17 @@ class TorchState:
             return self._public()
         if self._twister.read() != self._seen:
             self._latest = self._public()
-            self._seen = seen_in(self._latest)  # not the present memory: another thread may draw meanwhile
+            self._seen = _seen_in(self._latest)  # not the present memory: another thread may draw meanwhile
         return self._latest
 
     def restore(self, state: bytes) -> None:
         import torch
 
-        self._generator.set_state(torch.from_numpy(np.frombuffer(bytearray(state), np.uint8)))
+        self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        self._seen, self._latest = _seen_in(state), state
 
     def seed(self, key: int) -> None:
-        key ^= self._salt
+        key ^= self.salt
         if self._direct:
             np.multiply(_TABLE, np.uint64(key), out=self._words)
             np.right_shift(self._words, _HALF, out=self._words)
@@ -280,6 +289,7 @@ class TorchState:
         return bytes(self._generator.get_state().numpy())
 
 
+_seen_in = lru_cache(8)(seen_in)  # states alternate: those of samples, and those of the training loop
 _TABLE = np.array([mix(WORDS, lane) for lane in range(WORDS)], np.uint64)
 _HALF = np.uint64(32)
 

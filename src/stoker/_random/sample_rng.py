@@ -63,6 +63,7 @@ class SampleRNG:
         find_position: returns the position of the current sample; called when a generator is made.
         streams: the generators made up to now.
         beside: other generators that were seeded for the current sample.
+        on_torch: called within a sample that has just imported torch.
     """
 
     def __init__(self, seed: int) -> None:
@@ -70,6 +71,7 @@ class SampleRNG:
         self.find_position: Callable[[], int] = int
         self.streams: list[RandomState] = []
         self.beside: list[RandomState] = []
+        self.on_torch: Callable[[], None] = lambda: None
         self._made: dict[int, Any] = {}
 
     @property

@@ -1,17 +1,21 @@
 """Runs samples under generators seeded from (epoch's seed, position), so that a sample's numbers depend on nothing
 else.
 
-Seeding all generators before each sample costs more than a cheap sample does, so a generator is seeded only once
-samples are known to draw from it. Until then it is *idle*: its state is compared at the end of each batch. If it has
-changed, it becomes *active*, seeded before each sample, and the batch is made again. For the first samples of a worker,
-all generators are seeded before each, and those that change become active, so that nothing is made twice. In each case
-a sample draws only from generators seeded for its own position, so the results are the same.
+No sample is asked for twice, so its generators are seeded before it, also if it is not known to draw from them. For
+three generators that costs 14 us. All generators are therefore seeded for each of a worker's first 1,000 samples and
+for all samples of a batch that workers share. They stay seeded as long as 1,000 samples take 0.3 ms each on average.
+For cheaper samples only *active* generators are seeded from then on: those that were drawn from. The others are *idle*:
+their states are compared at the end of each batch, and one that has changed becomes active. The samples of that batch
+stay as they are. An idle generator has the state that was seeded for one of the worker's own samples, which did not
+draw from it, so a late draw gives no number that other workers, or the training loop, have.
 
-A stream cannot give a sample twice. There a global generator is *waiting*: it is seeded for position 0 until a sample
-draws from it, and for each sample after that one. The position of that sample is part of the stream's state, so a
-sample's numbers follow from its position here too.
+Another worker is told which generators are active (`learn`, `news`).
 
-The file is long because all three ways share the record of the generators that were found and drawn from.
+In a stream, a global generator is *waiting*: it is seeded for position 0 until a sample draws from it, and for each
+sample after that one. The position of that sample is part of the stream's state, so a sample's numbers follow from its
+position here too.
+
+The file is long because all these ways share the record of the generators that were found and drawn from.
 
 Not detected: code that draws and then restores the state (`torch.random.fork_rng`). `seeding="sample"` covers it.
 """
@@ -19,10 +23,10 @@ Not detected: code that draws and then restores the state (`torch.random.fork_rn
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache, partial
+from functools import lru_cache
+from time import perf_counter
 from typing import Any, Literal, TypeVar
 
 from stoker._engine.activity import ACTIVITY, NEW_MARK, PLACE, Activity
@@ -31,7 +35,6 @@ from stoker._random.generators import (
     LegacyState,
     RandomState,
     global_generators,
-    global_streams,
     loaded_torch,
     mix,
     step,
@@ -39,12 +42,20 @@ from stoker._random.generators import (
     torch_unused,
 )
 from stoker._random.sample_rng import SampleRNG
-from stoker.errors import StokerWarning
+from stoker._random.thread_generators import Bystanders
+from stoker.errors import SkipSample
 
 Seeding = Literal["auto", "sample", "worker"]
 
-_PROBES = 8  # samples; 25 us each, before the first batch
-_PROOFS = 8  # consecutive samples
+_PROBES = 1000
+"""Samples of a worker for which all generators are seeded."""
+
+_AGAIN = 8
+"""The same at least, where an epoch begins: with it, datasets begin to augment."""
+
+_DEAR = 3e-4
+"""Seconds: samples that take longer are always looked at, because the seeds of three generators take 5 % of it."""
+
 _SAMPLE, _WHOLE, _COLLATE = range(3)
 
 _NOTHING = nullcontext()
@@ -64,9 +75,9 @@ class SampleSeeding:
     workers agree, and generators with other initial seeds differ. The search is repeated when the epoch's seed changes,
     because `set_epoch` may have made new generators.
 
-    Cost (`benchmarks/order_cost.py`), in a batch of 64: some 6 us for the batch if nothing is drawn (8 with `restore`).
-    Seeding for a sample costs 5 us for Python's generator, 3 each for NumPy's legacy one and for torch's, 5 for those
-    of `rng`, and is paid only for generators in use. `whole` and `collate` always seed all.
+    Cost (`benchmarks/order_cost.py`), in a batch of 64 cheap samples: some 6 us for the batch if nothing is drawn (14
+    with `restore`). Seeding for a sample costs 5 us for Python's generator, 3 each for NumPy's legacy one and for
+    torch's, 5 for those of `rng`. `whole` and `collate` always seed all.
 
     Args:
         mode: `"auto"`; `"sample"` seeds every generator before each sample, used or not; `"worker"` seeds only those of
@@ -79,6 +90,7 @@ class SampleSeeding:
         mark: memory in which `samples` leaves the place of the current sample (`stoker._engine.activity`).
         held: the generators that the dataset holds, if the search ran before the worker was forked. The worker has a
             copy of objects that it would search itself.
+        looked_at: samples that were fetched in this process in earlier epochs.
 
     Attributes:
         failed_at: place in its batch of the sample that raised, after `samples()` has raised.
@@ -94,6 +106,7 @@ class SampleSeeding:
         rng: SampleRNG | None = None,
         mark: Any = None,
         held: list[Any] | None = None,
+        looked_at: int = 0,
     ) -> None:
         self.failed_at: int | None = None
         self._mark: Any = [*NEW_MARK] if mark is None else mark
@@ -101,15 +114,20 @@ class SampleSeeding:
         self._held = held
         self._always = mode == "sample"
         self._only_rng = threads or mode == "worker"
-        self._bystanders = global_streams() if threads and mode != "worker" else {}
-        self._seen_to_move = 0
+        self._bystanders = Bystanders() if threads and mode != "worker" else None
         self._restore = restore
         self._rng = SampleRNG(0) if rng is None else rng
-        self._probes = _PROBES
+        self._rng.on_torch = self._torch_came
+        self._probes = 0 if self._always or self._only_rng else _PROBES - looked_at  # samples yet to be looked at
+        self._counted, self._seconds = 0, 0.0  # of them
+        self._known: Collection[str] = ()  # names of generators that other workers have found to be drawn from
+        self._news: list[str] = []
+        self._names: dict[RandomState, str] = {}
         self._epoch: int | None = None
         self._knows_torch = False
         self._found: dict[int, tuple[Any, RandomState]] = {}  # keeps the generators alive, so that no id is reused
         self._globals: dict[str, RandomState] = {}  # by library
+        self._streams = False  # whether calls of `one` are allowed now
         self._active: list[RandomState] = []
         self._idle: list[RandomState] = []
         self._idle_states: list[tuple[RandomState, Any]] | None = None
@@ -121,11 +139,35 @@ class SampleSeeding:
         self._at = 0
         self._others: list[RandomState] = []
 
-    def idle(self) -> list[RandomState] | None:
-        """Returns the generators to watch when samples need no seeds; None while samples are seeded, or may be."""
-        if self._probes or self._active or self._rng.streams or self._bystanders or self._torch_is_new():
+    def idle(self) -> list[tuple[RandomState, Any]] | None:
+        """Returns the generators to watch when samples need no seeds, and the states that they have in samples; None
+        while samples are seeded, or may be.
+        """
+        if self._probes > 0 or self._active or self._rng.streams or self._bystanders or self._torch_is_new():
             return None
-        return self._idle
+        return None if self._idle and self._idle_states is None else [*(self._idle_states or ())]
+
+    @property
+    def active(self) -> list[RandomState]:
+        """Returns the generators that are seeded for each sample. The list grows."""
+        return self._active
+
+    def learn(self, names: Collection[str]) -> None:
+        """Makes generators active that other workers have found to be drawn from: `news()` of these."""
+        if names != self._known:
+            self._known = names
+            for stream in [stream for stream in self._idle if self._names[stream] in names]:
+                self._activate(stream, is_news=False)
+
+    def news(self) -> tuple[str, ...]:
+        """Returns the names of generators that have become active since the last call."""
+        news, self._news = self._news, []
+        return tuple(news)
+
+    def found(self, moved: Sequence[RandomState]) -> None:
+        """Makes generators active that samples have drawn from elsewhere."""
+        for stream in moved:
+            self._activate(stream)
 
     def samples(
         self,
@@ -134,36 +176,140 @@ class SampleSeeding:
         fetch: Callable[[Any], T],
         indices: Sequence[Any],
         first: int = 0,
+        *,
+        in_part: bool = False,
+        skipped: Callable[[int, SkipSample], T] | None = None,
     ) -> list[T]:
-        """Returns the samples `fetch(index)`, in order, each under generators seeded for its position.
+        """Returns the samples `fetch(index)`, in order, each under generators seeded for its position. No sample is
+        fetched twice.
 
-        The mark of the first sample is `first`, its place in a unit whose other samples are made elsewhere.
-
-        Samples are fetched twice in one case: after the worker's first samples, those of the batch in which a generator
-        is drawn from for the first time.
+        Args:
+            seed: of the epoch.
+            positions: of the samples.
+            fetch: returns a sample.
+            indices: of the samples.
+            first: mark of the first sample: its place in a unit whose other samples are made elsewhere.
+            in_part: whether they are.
+            skipped: returns the substitute of the sample at a mark that raised `SkipSample`.
 
         Raises:
             Exception: raised by `fetch`, unchanged; `failed_at` is then the place of the index.
         """
         key = self._begin(seed, _SAMPLE)
-        many = len(indices)
-        alone = min(many, self._probes)
-        done: list[T] = []
-        self._mark[PLACE], self._mark[ACTIVITY] = first, Activity.SAMPLE
+        many, done, mark, rng = len(indices), list[T](), self._mark, self._rng
+        mark[PLACE], mark[ACTIVITY] = first, Activity.SAMPLE
+        rng.key, rng.find_position = key, lambda: positions[mark[PLACE] - first]
+
+        def fetch_until(end: int, seeded: list[RandomState], looks: bool) -> None:
+            rng.beside = seeded
+            start = first + len(done)
+            for mark[PLACE], index in enumerate(indices[len(done) : end], start):
+                if seeded or rng.streams:
+                    sample_key = step(key, positions[mark[PLACE] - first])
+                    for stream in (*seeded, *rng.streams):
+                        stream.seed(sample_key)
+                try:
+                    done.append(fetch(index))
+                except SkipSample as wish:
+                    if skipped is None:
+                        raise
+                    done.append(skipped(mark[PLACE], wish))
+                finally:
+                    if looks:
+                        self._look()
+
         try:
-            if alone:
-                with self._borrowed(self._all()):
-                    for position, index in zip(positions[:alone], indices[:alone], strict=True):
-                        self._mark[PLACE] = first + len(done)
-                        with self._bystanders_watched():
-                            done.append(self._alone(key, position, partial(fetch, index)))
-            if alone < many:
-                self._together(key, positions[alone:], fetch, indices[alone:], done, first)
+            with self._borrowed(self._all()):
+                while len(done) < many:
+                    probes = many if in_part and not self._only_rng else self._probes
+                    if self._bystanders:
+                        with self._bystanders.watched():
+                            fetch_until(len(done) + 1, self._active, False)
+                    elif probes > 0:
+                        began, before = perf_counter(), len(done)
+                        self._idle_states = None
+                        try:
+                            fetch_until(min(many, before + probes), self._all(), True)
+                        finally:
+                            self._count(len(done) - before, perf_counter() - began)
+                    else:
+                        with self._watched(step(key, positions[len(done)])):
+                            fetch_until(many, self._active, False)
         except BaseException:
             self.failed_at = len(done)
             done.clear()  # a kept exception must not keep the batch
             raise
         return done
+
+    def _count(self, samples: int, seconds: float) -> None:
+        """Counts samples that were looked at. If they were dear, as many more will be."""
+        if self._probes > 0:
+            self._counted, self._seconds = self._counted + samples, self._seconds + seconds
+            self._probes -= samples
+            if self._probes <= 0:
+                self._probes = _PROBES if self._seconds >= _DEAR * self._counted else 0
+                self._counted, self._seconds = 0, 0.0
+
+    def _look(self) -> None:
+        """Makes the generators active that the current sample has drawn from, for which all were seeded."""
+        for stream in [stream for stream in self._idle if stream.drawn()]:
+            self._activate(stream)
+        self._take_torch()
+
+    @contextmanager
+    def _watched(self, sample_key: int) -> Iterator[None]:
+        """Makes the idle generators active that samples draw from within the block. In the trainer's process, idle
+        generators have states of their own there, seeded by `sample_key` at first.
+        """
+        if self._idle_states is None:
+            if self._restore:
+                for stream in self._idle:
+                    stream.seed(sample_key)
+            self._idle_states = [(stream, stream.state()) for stream in self._idle]
+        elif self._restore:
+            for stream, state in self._idle_states:
+                stream.restore(state)
+        try:
+            yield
+        finally:
+            self.found([stream for stream, state in self._idle_states or () if stream.state() != state])
+            self._take_torch()
+
+    def _activate(self, stream: RandomState, is_news: bool = True) -> None:
+        self._idle.remove(stream)
+        self._active.append(stream)
+        if self._idle_states is not None:
+            self._idle_states = [pair for pair in self._idle_states if pair[0] is not stream]
+        if is_news:
+            self._news.append(self._names[stream])
+
+    def _take_torch(self) -> None:
+        """Takes up torch's generator, if a sample has made torch known in another way than by an import."""
+        if not self._only_rng and self._torch_is_new():
+            self._find()
+            stream = self._globals["torch"]
+            if self._to_put_back:
+                self._to_put_back.append((stream, torch_unused()))
+            if stream in self._idle and stream.state() != torch_unused():
+                self._activate(stream)
+
+    def _torch_came(self) -> None:
+        """Seeds torch's generator for the current sample, which has just imported torch, as for all that follow."""
+        if self._only_rng or not self._torch_is_new():
+            return
+        self._find()
+        stream = self._globals["torch"]
+        if self._restore or self._to_put_back:
+            self._to_put_back.append((stream, torch_unused()))
+        if self._streams and "torch" not in self._drawn:
+            self._waiting.append(("torch", stream))
+            stream.seed(step(self._rng.key, 0))
+            return
+        if stream in self._idle:
+            self._activate(stream)
+        if stream not in self._rng.beside:
+            self._rng.beside.append(stream)
+        stream.seed(step(self._rng.key, self._rng.find_position()))
 
     def one(self, seed: int, position: int, call: Callable[[], T], drawn: dict[str, int]) -> T:
         """Returns `call()` for the next sample of a stream, never called twice. For use within `undisturbed`.
@@ -185,9 +331,8 @@ class SampleSeeding:
         if self._others or self._rng.streams:
             self._seed_others(key, position)
         try:
-            if self._probes:
-                with self._bystanders_watched():
-                    self._probes -= 1
+            if self._bystanders:
+                with self._bystanders.watched():
                     return call()
             return call()
         except BaseException:
@@ -251,20 +396,18 @@ class SampleSeeding:
         self._begin(seed, _SAMPLE)
         restore = self._restore
         with self._borrowed(self._all()):
-            self._restore = False
+            self._restore, self._streams = False, True
             if restore or any(stream.drawn() for _, stream in self._waiting):  # drawn between two calls
                 self._waiting_for = None
             try:
                 yield
             finally:
-                self._restore = restore
+                self._restore, self._streams = restore, False
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
-        with self._bystanders_watched(), self._borrowed(self._all()):
+        with self._bystanders.watched() if self._bystanders else _NOTHING, self._borrowed(self._all()):
             self._seed_all(key, position)
-            if self._probes:
-                self._probes -= 1
             return call()
 
     def _wait(self, key: int, position: int) -> None:
@@ -311,15 +454,19 @@ class SampleSeeding:
                 stream = stream_of(generator)
             if stream is not None:
                 self._found[name] = (generator, stream)
-        streams = [stream for _, stream in self._found.values()]
         self._globals = {
             whose: self._found[id(generator)][1]
             for whose, generator in global_generators().items()
             if id(generator) in self._found
         }
-        self._active = [stream for stream in streams if self._always or stream in self._active]
-        self._idle = [stream for stream in streams if stream not in self._active]
+        self._names = {stream: f"{type(held).__name__} {stream.salt:016x}" for held, stream in self._found.values()}
+        self._names |= {stream: whose for whose, stream in self._globals.items()}
+        drawn = {*self._active, *(stream for stream, name in self._names.items() if name in self._known)}
+        # In place: the samples that are being fetched go on with the list
+        self._active[:] = [stream for stream in self._names if self._always or stream in drawn]
+        self._idle = [stream for stream in self._names if not (self._always or stream in drawn)]
         self._idle_states = None
+        self._probes = 0 if self._always else max(self._probes, _AGAIN)
 
     def _torch_is_new(self) -> bool:
         return not self._knows_torch and loaded_torch() is not None
@@ -333,92 +480,6 @@ class SampleSeeding:
         self._rng.beside = self._all()
         self._rng.again()
 
-    def _alone(self, key: int, position: int, call: Callable[[], T]) -> T:
-        """Returns a sample with every generator seeded. In the worker's first samples, generators that change become
-        active.
-        """
-        seeded = self._all()
-        self._seed_all(key, position)
-        before = [(stream, None) for stream in self._idle] if self._probes else []
-        self._probes = max(0, self._probes - 1)
-        try:
-            result = call()
-        except Exception:
-            if not self._drew_unseeded(before, [*seeded, *self._rng.streams]):
-                raise
-        else:
-            if not self._drew_unseeded(before, [*seeded, *self._rng.streams]):
-                return result
-        return self._alone(key, position, call)  # once more: this sample has imported torch and drawn from it
-
-    def _together(
-        self,
-        key: int,
-        positions: Sequence[int],
-        fetch: Callable[[Any], T],
-        indices: Sequence[Any],
-        done: list[T],
-        first: int,
-    ) -> None:
-        """Appends samples to `done`, with the active generators seeded for each, and watches the idle ones."""
-        kept, mark = len(done), self._mark
-        start = first + kept
-        self._rng.key, self._rng.find_position = key, lambda: positions[mark[PLACE] - start]
-        while True:
-            del done[kept:]
-            before = self._states_of_idle()
-            self._rng.beside = [*self._active]
-            seeded = [*self._active, *self._rng.streams]
-            try:
-                with self._borrowed(self._active):
-                    for mark[PLACE], index in enumerate(indices, start):
-                        if seeded:
-                            sample_key = step(key, positions[mark[PLACE] - start])
-                            for stream in seeded:
-                                stream.seed(sample_key)
-                        done.append(fetch(index))
-            except Exception:
-                if not self._drew_unseeded(before, seeded):
-                    raise
-            else:
-                if not self._drew_unseeded(before, seeded):
-                    return
-
-    def _states_of_idle(self) -> list[tuple[RandomState, Any]]:
-        if self._restore:  # the training loop may have drawn since
-            return [(stream, stream.state()) for stream in self._idle]
-        if self._idle_states is None:
-            self._idle_states = [(stream, stream.state()) for stream in self._idle]
-        return self._idle_states
-
-    def _drew_unseeded(self, before: Sequence[tuple[RandomState, Any]], seeded: list[RandomState]) -> bool:
-        """Returns whether samples drew from a generator that was not seeded for them. All generators drawn from become
-        active.
-
-        `before` has the earlier states of those that may have changed, or None for one that was just seeded.
-        """
-        if not self._only_rng and self._torch_is_new():
-            self._find()
-            _, default = self._found[id(loaded_torch().default_generator)]
-            before = [*before, (default, torch_unused())]
-            if self._to_put_back:
-                self._to_put_back.append(before[-1])
-        moved = []
-        for stream, state in before:
-            if stream.drawn() if state is None else stream.state() != state:
-                moved.append((stream, state))
-        if not moved and not self._rng.streams:  # nearly always
-            return False
-        for stream, state in moved:
-            self._idle_states = None
-            if stream in self._idle:
-                self._idle.remove(stream)
-                self._active.append(stream)
-            if self._restore and stream not in seeded:
-                stream.restore(state)
-        drawn_from = (*(stream for stream, _ in moved), *self._rng.streams)
-        return any(stream not in seeded for stream in drawn_from)
-
     def _borrowed(self, streams: list[RandomState]) -> AbstractContextManager[None]:
         """Restores the states of these streams at the end, in the trainer's process."""
         return self._put_back(streams) if self._restore and streams else _NOTHING
@@ -429,36 +490,13 @@ class SampleSeeding:
         try:
             yield
         finally:
-            for stream, state in self._to_put_back:
-                stream.restore(state)
-            self._to_put_back = []
+            self.put_back()
 
-    def _bystanders_watched(self) -> AbstractContextManager[None]:
-        """Warns if a global generator changes during each of a worker thread's first samples.
-
-        The training loop draws from it as well, but not during every one of them.
-        """
-        return self._warned() if self._bystanders and self._probes else _NOTHING
-
-    @contextmanager
-    def _warned(self) -> Iterator[None]:
-        before = {whose: stream.state() for whose, stream in self._bystanders.items()}
-        yield
-        self._bystanders = {
-            whose: stream for whose, stream in self._bystanders.items() if stream.state() != before[whose]
-        }
-        self._seen_to_move += 1
-        if self._bystanders and self._seen_to_move == _PROOFS:
-            moved, self._bystanders = list(self._bystanders), {}
-            warnings.warn(
-                f"The global random generator of {' and '.join(moved)} moved while a worker thread made its first "
-                "samples. All threads share it, so its numbers do not repeat for any seed. The cause is most likely "
-                "the dataset or its transforms: draw from stoker.sample_rng() there, or use worker_method='process'. "
-                "If only the training loop draws from it, or if they need not repeat, seeding='worker' turns this "
-                "warning off.",
-                StokerWarning,
-                stacklevel=2,
-            )
+    def put_back(self) -> None:
+        """Restores the states that generators had before samples used them, in the trainer's process."""
+        for stream, state in self._to_put_back:
+            stream.restore(state)
+        self._to_put_back = []
 
 
 def key_of_samples(seed: int) -> int:

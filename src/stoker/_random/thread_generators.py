@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import RandomState, global_streams, loaded_torch, mix, stream_of, torch_unused
+from stoker.errors import StokerWarning
+
+_PROOFS = 8
+"""Consecutive samples."""
 
 
 class SharedGenerators:
@@ -52,6 +59,42 @@ class SharedGenerators:
     def _all(self) -> list[tuple[str, RandomState]]:
         held = [("one that the dataset holds", stream) for stream in self._held]
         return held + [(f"{whose}'s global one", stream) for whose, stream in self._globals.items()]
+
+
+class Bystanders:
+    """The global generators, watched while a worker thread of the trainer's process makes its first samples.
+
+    Its truth is whether some of them still have to be watched.
+    """
+
+    def __init__(self) -> None:
+        self._streams = global_streams()
+        self._samples = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._streams)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Warns if a generator has changed during each of the first samples; the block makes one.
+
+        The training loop draws from it as well, but not during every one of them.
+        """
+        before = {whose: stream.state() for whose, stream in self._streams.items()}
+        yield
+        self._streams = {whose: stream for whose, stream in self._streams.items() if stream.state() != before[whose]}
+        self._samples += 1
+        if self._streams and self._samples == _PROOFS:
+            moved, self._streams = list(self._streams), {}
+            warnings.warn(
+                f"The global random generator of {' and '.join(moved)} moved while a worker thread made its first "
+                "samples. All threads share it, so its numbers do not repeat for any seed. The cause is most likely "
+                "the dataset or its transforms: draw from stoker.sample_rng() there, or use worker_method='process'. "
+                "If only the training loop draws from it, or if they need not repeat, seeding='worker' turns this "
+                "warning off.",
+                StokerWarning,
+                stacklevel=2,
+            )
 
 
 _STORY = (

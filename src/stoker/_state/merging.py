@@ -44,8 +44,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     facts = [{"epoch": epoch, **kind} for epoch, kind in zip(epochs, kinds, strict=True)]
     _check_same(facts)
     if not is_stream:
+        drawn = tuple(sorted({name for place in places for name in place.drawn}))  # not all ranks have seen all samples
+        places = tuple(place._replace(drawn=drawn) for place in places)
         _check_same([place._asdict() for place in places])  # including the epoch's seed
-        return dict(states[0])
+        return schema.packed(epochs[0], places[0], kinds[0])
     workers = together(list(itertools.chain.from_iterable(place.workers or [None] for place in places)))
     batches = max(place.batches for place in places)
     return schema.packed(epochs[0], schema.Place(batches=batches, told=places[0].told, workers=workers), kinds[0])

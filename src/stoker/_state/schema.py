@@ -41,6 +41,7 @@ class Place(NamedTuple):
         root: seed of the first epoch of persistent workers, from which the seeds of their later epochs follow.
         through: whether the streams are at the end of the previous epoch, from which the datasets continue.
         before: of an epoch of which no sample was read, the own states of streams that are their own iterators.
+        drawn: names of the random generators that samples have drawn from.
     """
 
     seed: int | None = None
@@ -58,6 +59,7 @@ class Place(NamedTuple):
     root: int | None = None
     through: bool = False
     before: list[Any] | None = None
+    drawn: tuple[str, ...] = ()
 
     @property
     def is_decided(self) -> bool:
@@ -112,7 +114,7 @@ def packed(epoch: int, place: Place, kind: dict[str, Any]) -> State:
     said |= {"order": place.order, "root": place.root, "before": place.before}
     below = {name: value for name, value in said.items() if value is not None}
     counted = {"over": place.over, "told": place.told, "turn": place.turn}
-    counted |= {"undrawn": place.undrawn, "through": place.through}
+    counted |= {"undrawn": place.undrawn, "through": place.through, "drawn": place.drawn}
     below |= {name: value for name, value in counted.items() if value}
     state: State = {"stoker": VERSION, "epoch": epoch, "seed": place.seed, "batches": place.batches}
     state |= {"position": place.position, "ahead": sorted(place.ahead), "kind": kind}
@@ -166,6 +168,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         or not (_is_list(told) and all(_is_list(pair, 2) and isinstance(pair[1], int) for pair in told))
         or not (workers is None or (_is_list(workers) and workers))
         or not (before is None or _is_list(before))
+        or not _is_list(drawn := below.get("drawn", ()))
     ):
         raise StateFormatError(f"the state is damaged: {_shown(state)}")
     place = Place(
@@ -184,6 +187,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         root=_count(below, "root") if "root" in below else None,
         through=bool(below.get("through")),
         before=None if before is None else list(before),
+        drawn=tuple(map(str, drawn)),
     )
     return epoch, place, dict(kind)
 

@@ -40,7 +40,7 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, witness: EventDisp
         "collate_fn": collate_fn,
         "worker_init_fn": datapipes.sharing_out(options.dataset, options.worker_init_fn),
         "on_error": options.on_error,
-        "settings": _settings(options, collate.is_ours(collate_fn), record.timing_sink is not None, record.sampled),
+        "settings": _settings(options, collate.is_ours(collate_fn), record),
     }
     if not options.capabilities.has_workers:
         if options.timeout != 0:
@@ -66,7 +66,8 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, witness: EventDisp
     return backend
 
 
-def _settings(options: LoaderOptions, own_collate: bool, timed: bool, sampled: bool) -> JobSettings:
+def _settings(options: LoaderOptions, own_collate: bool, record: LoaderRecord) -> JobSettings:
+    timed = record.timing_sink is not None
     return JobSettings(
         iterable=options.is_stream,
         batched=options.auto_collation,
@@ -80,8 +81,9 @@ def _settings(options: LoaderOptions, own_collate: bool, timed: bool, sampled: b
         threads=options.threads,
         rank=epoch.world_of(options).rank,
         timed=timed,
-        sampled=timed and sampled,
+        sampled=timed and record.sampled,
         prepare=options.prepare,
+        looked_at=0 if options.capabilities.has_workers else record.ledger.total.delivered,
     )
 
 

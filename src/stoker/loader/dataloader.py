@@ -414,7 +414,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             place = draws.found_ahead(options, epochs, number, place, keeps_workers)
         elif has_never_begun:
             place = draws.found_ahead(options, epochs, number, place, keeps_workers=False)
-        return schema.packed(number, place._replace(told=epochs.told), epoch.kind_of(options))
+        place = place._replace(told=epochs.told, drawn=record.drawn)
+        return schema.packed(number, place, epoch.kind_of(options))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next `iter()` continue from a state; with `seed=` all later epochs follow as well.
@@ -440,6 +441,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             schema.check_fits(theirs, ours, bool(place.ahead))
         elif not schema.same_batches(theirs, ours):
             place = place._replace(ahead=frozenset())
+        record.learn_drawn(place.drawn)
+        place = place._replace(drawn=())
         record.resumed = epoch.resumed(options, record.epochs, number, place, record.tell_once)
         record.progress = Progress(record.resumed)
 

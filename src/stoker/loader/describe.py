@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker import _native, collate
 from stoker._epoch import epoch
 from stoker._epoch.gather_or_split import gathers, may_share, under_way
 from stoker._machine import cpus, memory
+from stoker._random.generators import GLOBALS
 from stoker._supervision import split_policy
 from stoker.datasets.nesting import batched_by
 from stoker.loader import heap
@@ -50,7 +52,7 @@ def _rows(options: LoaderOptions, record: LoaderRecord, auto: AutotuneController
     yield "compiled", _compiled()
     if (kernel := sys.modules.get("stoker.images.kernel")) is not None:  # the loader needs no images itself
         yield "images", f"JPEGs: {kernel.backend()}"
-    yield "randomness", _randomness(options)
+    yield "randomness", _randomness(options, record.drawn)
     yield "faults", _faults(options)
     yield "CPUs", f"{usable.number} ({usable.source})"
     yield "memory", f"{free.bytes / 2**30:.1f} GiB free of {free.limit / 2**30:.1f} GiB ({free.source})"
@@ -199,13 +201,17 @@ def _faults(options: LoaderOptions) -> str:
     return "; ".join(said)
 
 
-def _randomness(options: LoaderOptions) -> str:
+def _randomness(options: LoaderOptions, drawn: Sequence[str]) -> str:
     if options.capabilities.are_threads:
         return "sample_rng() is seeded for each sample; global generators are left alone"
     if options.threads > 1 and options.seeding != "worker":
         return "sample_rng() is seeded for each sample; other generators are shared by a worker's threads"
+    kinds = Counter(name.partition(" ")[0] for name in drawn)
+    names = [name for name in GLOBALS if kinds.pop(name, 0)]
+    names += [f"the dataset's own ({kind}{f', {count} times' * (count > 1)})" for kind, count in sorted(kinds.items())]
+    found = f" (up to now: {', '.join(names)})" if names else ""
     return {
-        "auto": "generators that samples draw from are seeded for each sample, by its position in the epoch",
+        "auto": f"generators that samples draw from{found} are seeded for each sample, by its position in the epoch",
         "sample": "all generators are seeded for each sample, by its position in the epoch",
         "worker": "generators are seeded once for each worker",
     }[options.seeding]

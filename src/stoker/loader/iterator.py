@@ -55,7 +55,8 @@ _ENDINGS = (
 
 
 TRIES = 32
-"""Batches at the start of an epoch after each of which the iterator tries to switch to the short path."""
+"""Batches at the start of an epoch after each of which the iterator tries to switch to the short path, and distance of
+the later ones after which it tries again."""
 
 
 class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the base is chosen at run time
@@ -98,7 +99,7 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
         self._length_told = self._options.reported_length
         self._epoch: epoch.Epoch | None = None
         self._short: ShortPath | None = None
-        self._tries = 0 if self._meanwhile or self._options.is_stream else TRIES
+        self._may_be_short = not (self._meanwhile or self._options.is_stream)
         self._finished = False
         self._num_yielded = 0  # torch's name, read by some checkpoint code
         left = self._units.rewind(self._record, self.workers)
@@ -178,7 +179,7 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
             raise StopIteration
         backend = self._backend or self._open_backend()
         asked = time.perf_counter()
-        if self._tries or self._short is not None:
+        if self._short is not None or self._may_be_short:
             try:
                 short = self._short or self._try_short(backend)
                 batch = NOT_PLAIN if short is None else short(asked)
@@ -215,9 +216,8 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
 
     def _try_short(self, backend: Backend) -> ShortPath | None:
         """Returns the short path, if nothing of this epoch needs more; else None."""
-        if self._epoch is None:
+        if self._epoch is None or (self._num_yielded > TRIES and self._num_yielded % TRIES):
             return None
-        self._tries -= 1
         if self._transfer is None and self._units.is_idle:
             self._short = short_path(backend, self._epoch, self._ledger, self._accounts, self._witness, self._progress)
         return self._short
@@ -248,6 +248,8 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
             self._progress.streamed(answer.worker, answer.said.stream_state, ended=False)
         else:
             self._progress.received(step.number)
+            if answer.said.drawn:
+                self._record.learn_drawn(answer.said.drawn)
 
     def _heed(self, error: BaseException, backend: Backend) -> None:
         """Cleans up before an exception reaches the user; `next()` may be called again afterwards."""

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
@@ -53,6 +53,7 @@ class LoaderRecord:
             workers that are there already measure nothing.
         sampled: whether the stacks of workers are sampled as well.
         skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
+        drawn: names of the random generators that samples have drawn from.
     """
 
     def __init__(self, options: LoaderOptions, auto: AutotuneController | None) -> None:
@@ -68,6 +69,11 @@ class LoaderRecord:
         self.timing_sink: TimingSink | None = None
         self.sampled = False
         self.skipped: tuple[int, frozenset[int]] | None = None
+        self.drawn: tuple[str, ...] = ()
+
+    def learn_drawn(self, names: Iterable[str]) -> None:
+        """Records generators that samples have drawn from. Workers get them with their next units."""
+        self.drawn = tuple(sorted({*self.drawn, *names}))
 
     def skip(self, batches: frozenset[int], is_stream: bool) -> None:
         """Leaves batches out of the next epoch, beside those left out of it already."""

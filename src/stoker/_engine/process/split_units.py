@@ -107,4 +107,5 @@ def _joined(reports: Sequence[UnitReport], rows: int, faults: Sequence[FaultReco
     """Returns the report on a unit from those on its parts."""
     notes = [note for report in reports for note in report.notes]
     timings = tuple(timing for report in reports for timing in report.timings)
-    return UnitReport(notes, None, list(faults), rows, timings=timings)
+    drawn = tuple(name for report in reports for name in report.drawn)
+    return UnitReport(notes, None, list(faults), rows, timings=timings, drawn=drawn)

@@ -38,7 +38,9 @@ def short_path(
         progress: counts the batches that the user has received.
     """
     plan = begun.plan
-    if not isinstance(plan, ComputedPlan | BatchesPlan) or begun.place.ahead or (make := backend.plain()) is None:
+    if not isinstance(plan, ComputedPlan | BatchesPlan) or begun.place.ahead:
+        return None
+    if (make := backend.plain(begun.seed, plan.place)) is None:
         return None
     counts, later, clock = accounts.counts, witness.later, time.perf_counter
 

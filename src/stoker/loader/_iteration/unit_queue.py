@@ -56,7 +56,7 @@ class UnitQueue:
     def rewind(self, record: LoaderRecord, workers: int) -> list[Answer]:
         """Prepares a new epoch. Returns the answers of the last one that were not taken."""
         self._guesses.flush()
-        self._tell_once = record.tell_once
+        self._record, self._tell_once = record, record.tell_once
         self._guesses = Guesses(workers, record.tell_once, record.told)
         self._planned_all = False
         self._sampler_error: BaseException | None = None
@@ -186,6 +186,7 @@ class UnitQueue:
                 step.number,
                 spares,
                 self._epoch.place.order if self._is_stream else None,
+                self._record.drawn,
             )
             rows = self._ahead.rows(step.indices)
             self._steps[self.submitted] = step
