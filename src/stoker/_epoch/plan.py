@@ -92,16 +92,13 @@ class _Numbered:
         return None if step is None else list(step.indices)
 
     def place(self) -> tuple[int, int]:
-        """Returns the position of the step that `next` would return, and its stride."""
-        step = self.step(self._next)
-        assert step is not None
-        return step.position, step.stride
+        """Returns position and stride of the step that `next` would return; at the end, of none."""
+        return (0, 1) if (step := self.step(self._next)) is None else (step.position, step.stride)
 
     def advance(self) -> int:
         """Advances past the next step, and returns its number."""
-        k = self._next
-        self._next = k + 1
-        return self._first + k
+        self._next += 1
+        return self._first + self._next - 1
 
     def answered(self, worker: int, ended: bool) -> None:
         assert not ended, "only streams end"

@@ -1,4 +1,7 @@
-"""Runs a unit in a worker: fetches its samples under the right seeds, and collates them."""
+"""Runs a unit in a worker: fetches its samples under the right seeds, and collates them.
+
+The file is long because the short way of a batch in process (`plain`) must agree with the long one.
+"""
 
 from __future__ import annotations
 
