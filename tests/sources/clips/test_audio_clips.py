@@ -165,6 +165,19 @@ def test_wav_from_a_pipe_is_whole(tmp_path: Path) -> None:
     assert AudioClips(path)[0]["audio"].shape == (2, 3 * RATE)
 
 
+@pytest.mark.parametrize("name", ["a.wav", "a.aiff"])
+def test_size_that_is_too_large_does_no_harm(name: str, tmp_path: Path) -> None:
+    path = write_audio(tmp_path / name)
+    data, order = bytearray(path.read_bytes()), "little" if name == "a.wav" else "big"
+    expected = AudioClips(path)[0]["audio"]
+    data[4:8] = (len(data) + 5_000).to_bytes(4, order)  # type: ignore[arg-type]
+    path.write_bytes(data)
+    assert np.array_equal(AudioClips(path)[0]["audio"], expected) and expected.shape == (2, 3 * RATE)
+    os.truncate(path, len(data) - 2)
+    with pytest.raises(MediaFileError, match=rf"{name} is truncated: it has [\d,]+ bytes, and its header promises"):
+        AudioClips(path)[0]
+
+
 def test_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     path = write_audio(tmp_path / "a.wav")
     dataset = AudioClips(path, seconds=1)

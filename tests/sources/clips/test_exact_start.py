@@ -95,7 +95,14 @@ def test_clips_of_a_store_are_those_of_the_whole_file(
     capfd.readouterr()
 
 
-def test_two_sounds_in_one_ogg_file_are_read_as_by_the_library(tmp_path: Path) -> None:
+def test_flac_behind_a_tag_is_whole(bucket: Bucket, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.flac", **FILES["plain.flac"])
+    path.write_bytes(b"ID3\4\0\0\0\6\x1a\x20" + bytes(6 << 14 | 0x1A << 7 | 0x20) + path.read_bytes())  # a picture
+    compare(path, path, starts=10)
+    compare(bucket.upload(path), path, starts=2)
+
+
+def test_two_sounds_in_one_ogg_file_are_read_as_the_library_does(tmp_path: Path) -> None:
     first, second = (written(tmp_path / f"{rate}.ogg", rate=rate, frames=60_000) for rate in (16_000, 8_000))
     path = tmp_path / "chain.ogg"
     path.write_bytes(first.read_bytes() + second.read_bytes())

@@ -11,7 +11,7 @@ from stoker.errors import MediaFileError
 from stoker.sources.clips import frame_times as indexing
 from stoker.sources.clips.frame_times import frame_times
 from stoker.sources.clips.video_file import VideoFile
-from tests.sources.clips.media_files import decoded, local, write_video
+from tests.sources.clips.media_files import decoded, local, pack_b_frames, write_video
 
 av = pytest.importorskip("av")
 
@@ -24,6 +24,10 @@ FILMS: dict[str, dict[str, Any]] = {
     "b-frames.mkv": {"options": {"bf": "3"}},
     "b-frames.ts": {"options": {"bf": "3"}},
     "a.avi": {"codec": "mpeg4"},
+    "b-frames.avi": {"options": {"bf": "3"}},
+    "open-groups.avi": {"options": {"bf": "3", "x264-params": "open-gop=1:keyint=12:scenecut=0"}},
+    "reordered.avi": {"codec": "mpeg4", "options": {"bf": "2"}},
+    "packed.avi": {"codec": "mpeg4", "options": {"bf": "1"}},
     "vp9.webm": {"codec": "libvpx-vp9", "options": {"deadline": "realtime", "cpu-used": "8"}},
 }
 
@@ -34,9 +38,12 @@ def test_a_frame_is_the_same_by_seeking_and_in_sequence(name: str, tmp_path: Pat
     if codec not in av.codecs_available:
         pytest.skip(f"this FFmpeg does not write {codec}")
     path = write_video(tmp_path / name, **FILMS[name])
+    if name == "packed.avi":
+        pack_b_frames(path)
     times, pictures = decoded(path)
     video = VideoFile(local(path))
-    assert video.times.frames.tolist() == times
+    assert video.times.frames.tolist() == sorted(times)
+    assert (times == sorted(times)) == (name not in ("b-frames.avi", "open-groups.avi", "packed.avi"))
     for row in np.random.default_rng(0).integers(0, len(times), 25).tolist():
         assert (video.read([row], None)[0] == pictures[row]).all(), f"frame {row}"
     assert (VideoFile(local(path)).read([len(times) - 1], None)[0] == pictures[-1]).all()
@@ -143,6 +150,13 @@ def test_frames_before_the_first_key_frame_are_left_out(tmp_path: Path) -> None:
     video = VideoFile(local(path))
     assert video.times.frames.tolist() == times and 5 < len(times) < 40
     assert (video.read(range(len(times)), None) == pictures).all()
+
+
+def test_frames_of_one_time_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.avi", options={"bf": "3"})
+    monkeypatch.setattr(indexing, "_decoded_times", lambda file: [1, 2, 2, 3])
+    with pytest.raises(MediaFileError, match=r"a\.avi holds frames that .* `ffmpeg -i in\.avi -c:v libx264"):
+        frame_times(local(path))
 
 
 def test_frames_without_times_are_refused(tmp_path: Path) -> None:

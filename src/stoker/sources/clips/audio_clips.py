@@ -16,7 +16,7 @@ from stoker.sources.clips.clip_file import ClipFile, OpenClipFile
 from stoker.sources.clips.clips_of_files import ClipsOfFiles
 from stoker.sources.clips.cut import Cut
 from stoker.sources.clips.exact_start import exact_start
-from stoker.sources.clips.mp3_frames import length_without_header
+from stoker.sources.clips.mp3_frames import behind_tag, length_without_header
 from stoker.sources.clips.promised_size import check_is_whole
 from stoker.sources.file_object import HELD
 from stoker.sources.places import Place
@@ -179,10 +179,12 @@ def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[OpenClipFile, Any, in
 
 
 def _for_library(file: OpenClipFile, whole: bool) -> Any:
-    if file.path is not None:
+    size, begin = file.version.size, behind_tag(file)
+    if begin and file.read(begin, 4) != b"fLaC":
+        begin = 0  # behind a tag, the library cannot seek in FLAC
+    if file.path is not None and not begin:
         return os.fsencode(file.path)
-    size = file.version.size
-    return io.BytesIO(file.read(0, size)) if whole and size <= HELD else file.stream()
+    return io.BytesIO(file.read(begin, size - begin)) if whole and size <= HELD else file.stream(begin)
 
 
 def _said(error: Exception) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import NamedTuple
 
 from stoker.sources.cached_storage import CachedStorage
 from stoker.sources.file_object import FileObject
 from stoker.sources.storage import File, LocalFile, Storage, Version, opened
 from stoker.sources.urls import is_remote
+
+_HEAD = 4096
+"""Bytes in which a Matroska file names the size of its segment: usually within the first 60."""
 
 
 class ClipFile(NamedTuple):
@@ -74,13 +78,22 @@ class OpenClipFile:
         self._file = file
         self._stream: _Stream | None = None
 
+    @cached_property
+    def head(self) -> bytes:
+        """The first bytes, read once.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        return self._file.read(0, _HEAD)
+
     def read(self, begin: int, length: int) -> bytes:
         """Returns `length` bytes from byte `begin` on; fewer only at the end, or where `stream()` ended.
 
         Raises:
             OSError: they cannot be read.
         """
-        if self._stream is None:
+        if self._stream is None or self._stream.size != self.version.size:
             return self._file.read(begin, length)
         place = self._stream.tell()  # where the library goes on
         self._stream.seek(begin)
@@ -88,9 +101,13 @@ class OpenClipFile:
         self._stream.seek(place)
         return found
 
-    def stream(self) -> FileObject:
-        """Returns the file as a new file object, which ends where the store fails: see `errors_of_store`."""
-        self._stream = _Stream(self._file)
+    def stream(self, begin: int = 0) -> FileObject:
+        """Returns the file as a new file object, which ends where the store fails: see `errors_of_store`.
+
+        Args:
+            begin: the byte at which the file object begins.
+        """
+        self._stream = _Stream(_Rest(self._file, begin) if begin else self._file)
         self._stream.name = self.name.rpartition("/")[2]  # its suffix is one of the hints at the format
         return self._stream
 
@@ -109,6 +126,18 @@ class OpenClipFile:
             raise
         if self._stream is not None and self._stream.failure is not None:
             raise self._stream.failure
+
+
+class _Rest:
+    """A file from a byte on."""
+
+    def __init__(self, file: File, begin: int) -> None:
+        self._file = file
+        self._begin = begin
+        self.version = file.version._replace(size=file.version.size - begin)
+
+    def read(self, begin: int, length: int) -> bytes:
+        return self._file.read(self._begin + begin, length)
 
 
 class _Stream(FileObject):

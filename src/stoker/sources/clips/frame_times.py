@@ -1,8 +1,12 @@
 """The frame index: the times of the frames of a video, and its key frames, kept in a file beside it.
 
 It is made by reading the packets, without decoding them. Its columns are the times of the frames in the order of
-display, the times of the key frames, the decoding times of these (where a container seeks by them), and three numbers:
-the time at which the last frame ends, and seconds per tick as numerator and denominator. Times are ticks of the stream.
+display, the times of the key frames, the decoding times of these (where a container seeks by them), three numbers: the
+time at which the last frame ends, and seconds per tick as numerator and denominator; and the times that the decoder
+gives to frames, where these do not ascend. Times are ticks of the stream.
+
+AVI keeps no times of display, so B-frames get those of other frames there. Such a file is decoded once, for its index:
+the frames come out of the decoder in the order of display.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from stoker.sources.index_file import Integers, index_cache, index_place, load_i
 from stoker.sources.storage import Version
 
 _SUFFIX = ".frames.index"
-_FORMAT = "stoker frames 2"
+_FORMAT = "stoker frames 3"
 
 
 class FrameTimes(NamedTuple):
@@ -32,6 +36,7 @@ class FrameTimes(NamedTuple):
         end: of the last frame.
         rate: ticks in a second.
         version: of the file.
+        given: the times that the decoder gives to the frames; empty: those of `frames`.
     """
 
     frames: Integers
@@ -40,6 +45,7 @@ class FrameTimes(NamedTuple):
     end: int
     rate: float
     version: Version
+    given: Integers
 
     @property
     def total(self) -> int:
@@ -68,7 +74,7 @@ def frame_times(file: ClipFile) -> FrameTimes:
     identity = {"format": _FORMAT, **version._asdict()}
     beside, cached = index_place(file.place, _SUFFIX), index_place(file.place, _SUFFIX, index_cache())
     found = load_index(beside, identity) or load_index(cached, identity)
-    if found is None or len(found) != 4 or len(found[3]) != 3:
+    if found is None or len(found) != 5 or len(found[3]) != 3:
         found = _scanned(opened)
         check_is_whole(opened)
         if file.version() != version:
@@ -77,14 +83,15 @@ def frame_times(file: ClipFile) -> FrameTimes:
             )
         if not save_index(beside, identity, found) and cached != beside:
             save_index(cached, identity, found)
-    frames, keys, key_decoding, (end, numerator, denominator) = found
-    return FrameTimes(frames, keys, key_decoding, int(end), int(denominator) / int(numerator), version)
+    frames, keys, key_decoding, (end, numerator, denominator), given = found
+    return FrameTimes(frames, keys, key_decoding, int(end), int(denominator) / int(numerator), version, given)
 
 
 def _scanned(file: OpenClipFile) -> list[Integers]:
     """Returns the columns of the index of a file."""
     frames: list[int] = []
     keys: list[tuple[int, int]] = []
+    delays: set[int | None] = set()
     end, packets = 0, 0
     with opened_container(file) as container, named_errors(file, "cannot be read to its end"):
         stream = first_video(container, file.name)
@@ -103,18 +110,48 @@ def _scanned(file: OpenClipFile) -> list[Integers]:
                     "`ffmpeg -i in -c copy out.mp4`."
                 )
             frames.append(packet.pts)
+            delays.add(None if packet.dts is None else packet.pts - packet.dts)
             end = max(end, packet.pts + (packet.duration or 0))
         _check_frames(file.name, container, stream, packets)
         base = stream.time_base
+        reorders = stream.codec_context.has_b_frames and ("avi" in container.format.name or len(delays) == 1)
     if not frames or not keys:
         raise MediaFileError(f"{file.name} holds no frame that can be decoded: was it written and copied completely?")
     times = np.unique(np.array(frames, np.int64))
     times = times[times >= min(keys)[0]]  # frames before the first key frame, as in a recording, cannot be decoded
+    given = np.array(_given(file) if reorders else [], np.int64)
+    if len(given):
+        times = np.sort(given)
+        shown = dict(zip(given.tolist(), times.tolist(), strict=True))
+        keys = [(shown[time], decoding) for time, decoding in keys if time in shown]
+        if (given == times).all():
+            given = given[:0]
     if end <= times[-1]:  # no packet states its duration
         end = int(times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1)))
     columns = np.array(sorted(keys), np.int64)
     numbers = np.array([end, base.numerator, base.denominator], np.int64)
-    return [times, columns[:, 0].copy(), columns[:, 1].copy(), numbers]
+    return [times, columns[:, 0].copy(), columns[:, 1].copy(), numbers, given]
+
+
+def _given(file: OpenClipFile) -> list[int]:
+    """Returns the times that the decoder gives to the frames of a file, in the order of display.
+
+    Raises:
+        MediaFileError: a frame has none, or that of another.
+    """
+    found = _decoded_times(file)
+    times = [time for time in found if time is not None]
+    if len(set(times)) != len(found):
+        raise MediaFileError(
+            f"{file.name} holds frames that cannot be told apart by their times, as some AVI files do: write it anew, "
+            "for instance with `ffmpeg -i in.avi -c:v libx264 -crf 16 out.mp4`."
+        )
+    return times
+
+
+def _decoded_times(file: OpenClipFile) -> list[int | None]:
+    with opened_container(file) as container, named_errors(file, "cannot be decoded to its end"):
+        return [frame.pts for frame in container.decode(first_video(container, file.name))]
 
 
 def _check_frames(name: str, container: Any, stream: Any, packets: int) -> None:

@@ -27,9 +27,7 @@ def length_without_header(file: OpenClipFile) -> int | None:
     Raises:
         OSError: it cannot be read.
     """
-    begin, head = 0, file.read(0, 10)
-    if head[:3] == b"ID3" and len(head) == 10:  # its size has seven bits in each byte
-        begin = 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
+    begin = behind_tag(file)
     data = file.read(begin, _FIRST)
     place = data.find(b"\xff")
     while 0 <= place < len(data) and not _frame(data, place):
@@ -48,6 +46,18 @@ def length_without_header(file: OpenClipFile) -> int | None:
         count += 1
     rest = data[place:]
     return count * first.values if not rest.strip(b"\0") or rest.startswith(_TAGS) else 0
+
+
+def behind_tag(file: OpenClipFile) -> int:
+    """Returns the byte at which a file goes on behind an ID3 tag: 0 without one.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    head = file.head[:10]
+    if head[:3] != b"ID3" or len(head) < 10:
+        return 0
+    return 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))  # seven bits in each
 
 
 class _Frame(NamedTuple):

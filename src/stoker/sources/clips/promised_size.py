@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stoker.errors import MediaFileError
 from stoker.sources.clips.clip_file import OpenClipFile
 
 _UNKNOWN_RIFF = 0x7FFF_0000
 """The least length in a RIFF header of programs that do not know it yet, as those that write into a pipe."""
 _EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
-_HEAD = 4096
-"""Bytes in which a Matroska file names the size of its segment: usually within the first 60."""
 
 
 def check_is_whole(file: OpenClipFile) -> None:
@@ -19,9 +19,22 @@ def check_is_whole(file: OpenClipFile) -> None:
         MediaFileError: the file is smaller.
         OSError: it cannot be read.
     """
-    size, promised = file.version.size, promised_size(file.read(0, _HEAD))
-    if promised is not None and size < promised:
+    size, promised = file.version.size, promised_size(file.head)
+    if promised is not None and size < promised and not _data_are_whole(file):
         raise MediaFileError(f"{file.name} is truncated: it has {size:,} bytes, and its header promises {promised:,}")
+
+
+def _data_are_whole(file: OpenClipFile) -> bool:
+    """Returns whether all sound or pictures of a WAV, AIFF or AVI file are there: programs miscount the whole file."""
+    order: Literal["little", "big"] = "little" if file.head[:4] == b"RIFF" else "big"
+    size, place = file.version.size, 12
+    while place + 8 <= size and file.head[:4] in (b"RIFF", b"FORM"):
+        chunk = file.read(place, 12)
+        end = place + 8 + int.from_bytes(chunk[4:8], order)
+        if chunk[:4] in (b"data", b"SSND") or chunk[8:] == b"movi":
+            return end <= size
+        place = end + end % 2
+    return False
 
 
 def promised_size(head: bytes) -> int | None:

@@ -40,8 +40,8 @@ class VideoClips(ClipsOfFiles):
     Frames are exact: a frame is the same whether it is found by seeking or by decoding the file from its begin. For
     this, an index of the times of all frames is made once and kept beside the file (`a.mp4.frames.index`, 8 bytes for
     each frame), written as a whole and made anew if the file changes. Where the folder cannot be written, it lies in
-    `~/.cache/stoker/indexes`. Making it reads the file, without decoding: at the first sample of a file, or, for
-    consecutive clips, when the dataset is made.
+    `~/.cache/stoker/indexes`. Making it reads the file, without decoding (AVI files with B-frames, which keep no times
+    of display, are decoded once): at the first sample of a file, or, for consecutive clips, when the dataset is made.
 
     Decoding begins at the key frame before a frame, and goes on from frame to frame within a clip. So a clip costs up
     to the distance of two key frames more than its own frames. Each process holds 4 files open, and opens them itself:

@@ -32,6 +32,8 @@ class VideoFile:
 
     def __init__(self, file: ClipFile) -> None:
         self.times = frame_times(file)
+        given = self.times.given.tolist()
+        self._shown = dict(zip(given, self.times.frames.tolist(), strict=True)) if given else {}
         self._file = file._replace(known=self.times.version).open()
         self._name = file.name
         self._last: Any = None  # the last frame that came out of the decoder
@@ -88,7 +90,7 @@ class VideoFile:
         """Returns a decoded frame: the same one that decoding from the begin of the file gives."""
         time = int(self.times.frames[row])
         key = max(0, int(np.searchsorted(self.times.keys, time, "right")) - 1)
-        if self._last is None or not self.times.keys[key] <= self._last.pts <= time:
+        if self._last is None or not self.times.keys[key] <= self._time(self._last) <= time:
             self._seek(key)
         frame = self._decoded_at(time)
         if frame is None and key:  # it depends on frames before its key frame, as in streams that refresh bit by bit
@@ -105,14 +107,19 @@ class VideoFile:
 
     def _decoded_at(self, time: int) -> Any:
         """Returns the frame of this time from those that follow in the decoder; None if it is not among them."""
-        if self._last is not None and self._last.pts == time:
+        if self._last is not None and self._time(self._last) == time:
             return self._last
         for frame in self._decoded:
             if frame.pts is not None:
-                self._last = frame
-                if frame.pts >= time:
-                    return frame if frame.pts == time else None
+                self._last, found = frame, self._time(frame)
+                if found >= time:
+                    return frame if found == time else None
         return None
+
+    def _time(self, frame: Any) -> int:
+        """Returns the time at which a frame, or a packet's, is shown."""
+        time: int = self._shown.get(frame.pts, frame.pts)
+        return time
 
     def _seek(self, key: int) -> None:
         """Moves the decoder to a key frame, or before it. Containers seek by the one or the other kind of time."""
@@ -122,7 +129,13 @@ class VideoFile:
             self._container.seek(target, stream=self._stream)
             packets = self._container.demux(self._stream)
             first = next(packets, None)
-            if first is not None and first.size and first.is_keyframe and first.pts is not None and first.pts <= shown:
+            if (
+                first is not None
+                and first.size
+                and first.is_keyframe
+                and first.pts is not None
+                and self._time(first) <= shown
+            ):
                 packets = itertools.chain([first], packets)
                 self._decoded = itertools.chain.from_iterable(packet.decode() for packet in packets)
                 return
