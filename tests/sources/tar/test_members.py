@@ -201,6 +201,103 @@ def test_damaged_pax_records_are_errors(records: bytes) -> None:
     assert headers.pax_records(b"9 path=a\n13 size=1234\n") == {b"path": b"a", b"size": b"1234"}
 
 
+def of_type(kind: bytes, block: bytes, signed: bool = False) -> bytes:
+    """A header with another type, and its checksum; of signed bytes, as some old programs added them."""
+    changed = bytearray(block)
+    changed[156:157], changed[148:156] = kind, b" " * 8
+    total = sum(byte - 256 * (signed and byte > 127) for byte in changed)
+    changed[148:156] = b"%06o\0 " % total
+    return bytes(changed)
+
+
+def member(name: str, data: bytes = b"", **pax: str) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.pax_headers = len(data), pax
+    return info.tobuf(tarfile.PAX_FORMAT if pax else tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)
+
+
+END = bytes(1024)
+A = member("a.txt", b"a")
+
+
+def of_tarfile(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as shard:
+        found = [(each.name, shard.extractfile(each)) for each in shard if each.isreg() and each.name.count(".")]
+        return {name: file.read() for name, file in found if file is not None}
+
+
+def of_stoker(path: Path) -> dict[str, bytes]:
+    samples = read(str(path))
+    return {f"{each.pop('__key__')}.{name}": each[name] for each in samples for name in [*each] if name != "__key__"}
+
+
+def test_members_of_other_kinds_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    listing = member("folder", b"Yx.txt\0\0")
+    solaris = bytearray(member("b", b"b", path="deep/b.txt", comment="c"))
+    solaris[:512] = of_type(b"X", bytes(solaris[:512]))
+    for blocks in (
+        of_type(b"V", member("label.v1")) + A,
+        of_type(b"D", listing[:512]) + listing[512:] + A,
+        bytes(solaris) + A,
+        of_type(b"x", member("x")) + A,
+        of_type(b"0", A[:512].replace(b"a.txt\0", b"\xc3\xa9.txt"), signed=True) + A[512:],
+        of_type(b"Z", listing[:512]) + listing[512:] + A,
+        A + of_type(b"K", listing[:512]) + listing[512:] + member("b.txt", b"b"),
+        of_type(b"g", (pax := member("", b"", path="b.txt"))[:512]) + pax[512:1024] + member("c", b"c") + END,
+    ):
+        path.write_bytes(blocks + END)
+        assert of_stoker(path) == of_tarfile(path) != {}
+    assert of_stoker(path) == {"b.txt": b"c"}
+    path.write_bytes(of_type(b"g", pax[:512]) + pax[512:1024] + member("c", b"c") + A + END)
+    with pytest.raises(ShardError, match=r"byte 2048: .*'a\.txt' has its path from a global header before other"):
+        read(str(path))
+    path.write_bytes(of_type(b"M", A[:512]) + A[512:] + END)
+    with pytest.raises(ShardError, match=r"byte 0: the member 'a\.txt' is of type 'M'"):
+        read(str(path))
+
+
+def test_sparse_members_of_no_sample_are_passed_over(tmp_path: Path) -> None:
+    import shutil
+    import subprocess
+
+    if shutil.which("tar") is None:
+        pytest.skip("there is no tar program")
+    for name in ("holes", "holes.bin"):
+        with open(tmp_path / name, "wb") as file:
+            for place in range(60):  # more pieces than a header's map holds
+                file.seek(place * 16384)
+                file.write(b"x" * 512)
+    (tmp_path / "z.txt").write_bytes(b"z")
+    of_pax = [["--format=pax", f"--sparse-version={version}"] for version in ("0.0", "0.1", "1.0")]
+    for options in (*of_pax, ["--format=gnu"]):
+        tar = ["tar", "-C", str(tmp_path), "--sparse", *options, "-cf", str(tmp_path / "a.tar")]
+        subprocess.run([*tar, "holes", "z.txt"], check=True, timeout=60)
+        assert (tmp_path / "a.tar").stat().st_size < 400_000
+        assert of_stoker(tmp_path / "a.tar") == {"z.txt": b"z"} == of_tarfile(tmp_path / "a.tar"), options
+        subprocess.run([*tar, "holes.bin", "z.txt"], check=True, timeout=60)
+        reader = MemberReader(LocalFile(str(tmp_path / "a.tar")), "a.tar")
+        with pytest.raises(ShardError, match=r"the member 'holes\.bin' is a sparse file.*--sparse"):
+            reader.advance()
+        assert reader.advance() and reader.body() == b"z", "the next member follows"
+
+
+def test_labels_and_incremental_dumps_of_gnu_tar_are_read(tmp_path: Path) -> None:
+    import shutil
+    import subprocess
+
+    if shutil.which("tar") is None:
+        pytest.skip("there is no tar program")
+    (tmp_path / "in.d" / "deep.d").mkdir(parents=True)
+    for name in ("1.txt", "deep.d/2.txt"):
+        (tmp_path / "in.d" / name).write_bytes(name.encode())
+    tar = ["tar", "-C", str(tmp_path), "-cf", str(tmp_path / "a.tar"), "--label=a.label"]
+    for options in ([], [f"--listed-incremental={tmp_path}/dump"], ["--format=pax"]):
+        subprocess.run([*tar, *options, "in.d"], check=True, timeout=60)
+        expected = {"in.d/1.txt": b"1.txt", "in.d/deep.d/2.txt": b"deep.d/2.txt"}
+        assert of_stoker(tmp_path / "a.tar") == expected, options  # tarfile takes the times of a dump for folders
+
+
 def test_sparse_member_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as shard:

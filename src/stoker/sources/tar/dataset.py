@@ -23,7 +23,7 @@ from stoker.sources.tar.decode import Decoder, SampleDecoder
 from stoker.sources.tar.foreign_index import foreign_index, wids_shards
 from stoker.sources.tar.headers import BLOCK
 from stoker.sources.tar.index import Folder, ShardIndex, index_of, local_place
-from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample
+from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample, warn_of_no_end
 from stoker.sources.urls import is_remote, shown
 
 
@@ -97,12 +97,21 @@ class TarDataset(Dataset[Any]):
         self._keep(indexes)
 
     def _keep(self, indexes: list[ShardIndex]) -> None:
+        without_end = [path for path, index in zip(self.shards, indexes, strict=True) if not index.has_end]
         for path, index in zip(self.shards, indexes, strict=True):
-            if path in self._claims and self._claims[path] != len(index):
+            claim = self._claims.get(path, len(index))
+            if claim > len(index) and not index.has_end:
+                raise ShardError(
+                    f"{path} ends at byte {index.version.size}, behind {len(index)} samples and without an end mark, "
+                    f"but the wids index names {claim}: the shard is truncated. Was it copied or written completely?"
+                )
+            if claim != len(index):
                 raise ShardIndexError(
-                    f"{path} has {len(index)} samples, but the wids index names {self._claims[path]}: it is of another "
+                    f"{path} has {len(index)} samples, but the wids index names {claim}: it is of another "
                     "shard. Pass the shards themselves, or make the index anew."
                 )
+        if without_end:
+            warn_of_no_end(without_end[0], len(without_end) - 1)
         self._versions: list[Version] = [index.version for index in indexes]
         self._ends: list[int] = np.cumsum([len(index) for index in indexes]).tolist()
         if not self._ends[-1]:

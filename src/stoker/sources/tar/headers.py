@@ -13,10 +13,11 @@ ZEROS = bytes(BLOCK)
 
 REGULAR = frozenset(b"07\0")
 LINKS = frozenset(b"12")
-LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL = b"LKxg"
-EXTENSIONS = frozenset(b"LKxg")
-SKIPPED = frozenset(b"3456")
-"""Devices, folders and pipes."""
+LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL, PAX_OF_SOLARIS = b"LKxgX"
+EXTENSIONS = frozenset(b"LKxgX")
+SKIPPED = frozenset(b"3456VD")
+"""Devices, folders and pipes; volume labels, and the lists of folders in incremental dumps."""
+SPARSE = ord("S")
 
 _MODULUS = 65521
 _ENDS = b"\0 "
@@ -38,7 +39,8 @@ def parsed(block: bytes) -> tuple[int, bytes, int]:
     """
     try:
         checksum = int(block[148:154] if block[154] in _ENDS else block[148:156].rstrip(b" \0"), 8)
-        if adler32(block[156:], adler32(block[:148])) & 0xFFFF != (checksum - 255) % _MODULUS:
+        found = adler32(block[156:], adler32(block[:148])) & 0xFFFF
+        if found != (checksum - 255) % _MODULUS and checksum != _signed_sum(block):
             raise ValueError
     except ValueError:
         raise HeaderError(_no_header(block)) from None
@@ -52,6 +54,12 @@ def parsed(block: bytes) -> tuple[int, bytes, int]:
     if block[345] and block[257:263] == b"ustar\0":
         name = block[345:500].partition(b"\0")[0] + b"/" + name
     return block[156], name, size
+
+
+def _signed_sum(block: bytes) -> int:
+    """Returns the checksum of programs that added the bytes as signed numbers."""
+    counted = block[:148] + b" " * 8 + block[156:]
+    return sum(counted) - 256 * sum(byte > 127 for byte in counted)
 
 
 def _unusual_size(block: bytes) -> int:

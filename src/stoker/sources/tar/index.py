@@ -32,7 +32,7 @@ from stoker.sources.places import Place, places_of
 from stoker.sources.read_ahead import ahead
 from stoker.sources.storage import File, Storage, Version, opened_all
 from stoker.sources.storage_of import storage_of
-from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, repeated
+from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, repeated, warn_of_no_end
 from stoker.sources.urls import STORES, is_remote, scheme_of, shown, with_suffix
 
 SUFFIX = ".index"
@@ -65,6 +65,11 @@ class ShardIndex:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def has_end(self) -> bool:
+        """Whether the shard has a mark of its end, or members of no sample, behind the last sample."""
+        return int(self.offsets[-1]) < self.version.size
+
 
 def scanned(file: File, path: str) -> ShardIndex:
     """Returns the index of a shard, made from its headers. The data of large members is skipped.
@@ -84,7 +89,7 @@ def scanned(file: File, path: str) -> ShardIndex:
         digest.update(block)
         sums[reader.position] = crc32(block)
 
-    reader = MemberReader(file, path, window=SMALL_WINDOW, on_header=seen)
+    reader = MemberReader(file, path, window=SMALL_WINDOW, on_header=seen, on_no_end=lambda at: None)
     previous: str | None = None
     while reader.advance():
         key, check = reader.key, sums[reader.begin]
@@ -308,6 +313,8 @@ def index_shards(
             made.append(found[1])
             continue
         index = scanned(file, shown(path))
+        if not index.has_end:
+            warn_of_no_end(shown(path))
         if uploads:
             ObjectStorage(storage_options).write(path + SUFFIX, encoded(index))
         else:

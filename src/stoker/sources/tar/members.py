@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from stoker.errors import DuplicateKeyError, ShardError
+from stoker.errors import DuplicateKeyError, ShardError, StokerWarning
 from stoker.sources.storage import File
 from stoker.sources.tar import headers
 from stoker.sources.tar.headers import BLOCK, ZEROS, HeaderError
@@ -44,6 +45,7 @@ class MemberReader:
         position: the byte of the first header to read.
         window: bytes read at once.
         on_header: called with each header block.
+        on_no_end: called if the shard ends behind a member, without an end mark; it may raise. None for an error.
 
     Attributes:
         position: the byte of the next header.
@@ -62,6 +64,7 @@ class MemberReader:
         position: int = 0,
         window: int = WINDOW,
         on_header: Callable[[bytes], object] | None = None,
+        on_no_end: Callable[[int], object] | None = None,
     ) -> None:
         self._file = file
         self._path = path
@@ -69,6 +72,9 @@ class MemberReader:
         self._held = b""  # bytes of the shard from `_base` on
         self._base = 0
         self._on_header = on_header
+        self._on_no_end = on_no_end
+        self._global_name: bytes | None = None
+        self._is_sparse = False  # the next member, by its pax header
         self.position = position
         self.stop = _NEVER
         self.key: str | None = None
@@ -97,6 +103,9 @@ class MemberReader:
             place = at - self._base
             block = self._held[place : place + BLOCK] if place >= 0 else b""
             if len(block) < BLOCK:
+                if at and at == begin == self._file.version.size and self._on_no_end is not None:
+                    self._on_no_end(at)
+                    return False
                 block = self._block(at)
             if block == ZEROS:
                 return False
@@ -109,18 +118,23 @@ class MemberReader:
             if kind in headers.REGULAR:
                 self.begin, self.data, self.size = begin, at + BLOCK, own_size if size is None else size
                 self.position = at + BLOCK + (self.size + BLOCK - 1 & -BLOCK)
-                if self._is_of_a_sample(own_name if name is None else name):
+                if self._is_sparse or (self._global_name is not None and name is None):
+                    self._refuse(own_name if name is None else name, at)
+                elif self._is_of_a_sample(own_name if name is None else name):
                     return True
                 begin, name, size = self.position, None, None
             elif kind in headers.EXTENSIONS:
                 text = self._extension_data(own_size)
                 if kind == headers.LONG_NAME:
                     name = text.partition(b"\0")[0]
-                elif kind == headers.PAX:
-                    name, size = self._from_pax(text, name, size)
+                elif kind != headers.LONG_LINK:
+                    name, size = self._from_pax(text, name, size, kind == headers.PAX_GLOBAL)
                 self.position = at + BLOCK + headers.padded(own_size)
             else:
                 self.position = at + BLOCK + (0 if kind in headers.LINKS else headers.padded(own_size))
+                if kind == headers.SPARSE:
+                    self.position += self._map_of_sparse(block, at)
+                self._is_sparse = False
                 self._not_regular(kind, own_name if name is None else name, at)
                 begin, name, size = self.position, None, None
 
@@ -177,27 +191,52 @@ class MemberReader:
             return self._held[place : place + size]
         return self._read(self.position + BLOCK, size)
 
-    def _from_pax(self, text: bytes, name: bytes | None, size: int | None) -> tuple[bytes | None, int | None]:
+    def _from_pax(
+        self, text: bytes, name: bytes | None, size: int | None, is_global: bool
+    ) -> tuple[bytes | None, int | None]:
         try:
             records = headers.pax_records(text)
-            if any(keyword.startswith(b"GNU.sparse") for keyword in records):
-                raise HeaderError("a sparse file, which cannot be read: pack it without --sparse")
             length = records.get(b"size")
             if length is not None and not length.isdigit():
                 raise HeaderError(f"a pax header holds no size: {length!r}")
-            return records.get(b"path", name), size if length is None else int(length)
         except HeaderError as error:
             raise self._damage(str(error)) from None
+        if is_global:
+            self._global_name = records.get(b"path", self._global_name)
+            return records.get(b"path", name), size
+        self._is_sparse = any(keyword.startswith(b"GNU.sparse") for keyword in records)
+        found = records.get(b"GNU.sparse.name") or records.get(b"path", name)
+        return found, size if length is None else int(length)
+
+    def _map_of_sparse(self, block: bytes, at: int) -> int:
+        """Returns the bytes between the header of a sparse member, in the format of GNU tar, and its data."""
+        begin, has_more = at + BLOCK, block[482]
+        end = begin
+        while has_more:
+            has_more = self._read(end, BLOCK)[504]
+            end += BLOCK
+        return end - begin
 
     def _not_regular(self, kind: int, name: bytes, at: int) -> None:
         text = name.decode("utf-8", "surrogateescape")
-        if kind in headers.SKIPPED or (kind in headers.LINKS and not is_of_a_sample(text)):
+        if kind in headers.SKIPPED or not is_of_a_sample(text):
             return
-        what = "a link, which holds no data" if kind in headers.LINKS else f"of type {chr(kind)!r}"
+        known = {headers.SPARSE: "a sparse file", **dict.fromkeys(headers.LINKS, "a link, which holds no data")}
         raise ShardError(
-            f"{self._path}, byte {at}: the member {text!r} is {what}, and cannot be read. Pack the files themselves "
-            "(tar --dereference --hard-dereference)."
+            f"{self._path}, byte {at}: the member {text!r} is {known.get(kind, f'of type {chr(kind)!r}')}, and cannot "
+            "be read. Pack the files themselves (tar --dereference --hard-dereference, and without --sparse)."
         )
+
+    def _refuse(self, name: bytes, at: int) -> None:
+        """Raises an error for a regular member that cannot be read, unless it belongs to no sample."""
+        if self._is_sparse:
+            self._is_sparse = False
+            self._not_regular(headers.SPARSE, name, at)
+        elif is_of_a_sample(self._global_name.decode("utf-8", "surrogateescape") if self._global_name else ""):
+            raise ShardError(
+                f"{self._path}, byte {at}: the member {name!r} has its path from a global header before other members, "
+                "so that several members have one path. Pack the shard again."
+            )
 
     def _damage(self, what: str) -> ShardError:
         return ShardError(f"{self._path}, byte {self.position}: {what}")
@@ -243,4 +282,15 @@ def repeated(key: str, path: str, begin: int) -> DuplicateKeyError:
     return DuplicateKeyError(
         f"{path}, byte {begin}: a second sample with the key {key!r}. The members of a sample must lie one after the "
         "other in the shard (tar --sort=name), and each sample needs its own key."
+    )
+
+
+def warn_of_no_end(path: str, others: int = 0) -> None:
+    """Warns of a shard without an end mark, and of the number of others."""
+    more = f" (and {others:,} more shards)" if others else ""
+    warnings.warn(
+        f"{path}{more} ends behind a member, without the end mark of a tar file: its writer was not closed, or it was "
+        "cut there. Its samples are read to the last; if some are missing, write or copy it again.",
+        StokerWarning,
+        stacklevel=2,
     )

@@ -20,11 +20,13 @@ from stoker.datasets.stream import State, Stream, StreamIterator, count, resume,
 from stoker.errors import DuplicateKeyError, ShardError, StateFormatError, StateMismatchError
 from stoker.sources.file_stream import PartStream
 from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.once import Once
 from stoker.sources.places import Place, places_of
 from stoker.sources.read_ahead import ReadAhead, ahead
 from stoker.sources.storage import File, Storage
 from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.decode import Decoder, SampleDecoder
+from stoker.sources.tar.end_mark import check_no_end
 from stoker.sources.tar.index import Folder, belongs, existing_index
 from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample, repeated
 from stoker.sources.urls import is_remote, shown
@@ -153,6 +155,7 @@ class UndecodedTarStream(PartStream[dict[str, Any]]):
         self.storage = storage
         self.seed = seed
         self.epoch = 0
+        self.once = Once()
         self.are_remote = any(map(is_remote, shards))
         self.pieces = -(-(REMOTE_PIECES if self.are_remote else PIECES) // len(shards))  # of each shard
         super().__init__(self.pieces * len(shards))
@@ -258,7 +261,11 @@ class _Undecoded(StreamIterator[dict[str, Any]]):
             file = self._stream.storage.open(path)
             if shard not in self._starts:
                 self._starts[shard] = _starts_in_index(self._stream, path, file) if pieces > 1 else [0]
-            self._shard = _OpenShard(shard, shown(path), file, pieces, self._starts[shard])
+            stream, starts = self._stream, self._starts[shard]
+            self._shard = _OpenShard(
+                *(shard, shown(path), file, pieces, starts),
+                lambda at: check_no_end(path, file, stream.storage, stream.index_folder, stream.once),
+            )
         if self._shard.piece != piece:
             self._shard.begin(piece, self._resumed, self._last(shard, piece))
         return self._shard.sample()
@@ -282,6 +289,7 @@ class _OpenShard:
         file: the shard.
         pieces: of the shard.
         starts: the bytes at which its pieces begin, from the first on, as far as known; more are added.
+        on_no_end: called if the shard has no end mark.
 
     Attributes:
         number: of the shard.
@@ -289,7 +297,15 @@ class _OpenShard:
         is_begun: whether a sample of the piece was read, or the piece was resumed.
     """
 
-    def __init__(self, number: int, path: str, file: File, pieces: int, starts: list[int]) -> None:
+    def __init__(
+        self,
+        number: int,
+        path: str,
+        file: File,
+        pieces: int,
+        starts: list[int],
+        on_no_end: Callable[[int], object],
+    ) -> None:
         self.number = number
         self.piece = -1
         self.is_begun = False
@@ -298,7 +314,8 @@ class _OpenShard:
         self._pieces = pieces
         self._starts = starts
         self._ahead = ahead(file)
-        self._reader = MemberReader(self._ahead, path)
+        self._on_no_end = on_no_end
+        self._reader = MemberReader(self._ahead, path, on_no_end=on_no_end)
         self._at_member = False
         self._keys: set[str] = set()
 
@@ -375,7 +392,7 @@ class _OpenShard:
         """Returns the byte at which the first sample of a piece begins."""
         if piece < len(self._starts):
             return self._starts[piece]
-        reader = MemberReader(self._ahead, self._path, self._starts[-1], window=SMALL_WINDOW)
+        reader = MemberReader(self._ahead, self._path, self._starts[-1], window=SMALL_WINDOW, on_no_end=self._on_no_end)
         key: str | None = None
         while reader.advance():
             if reader.key == key:
