@@ -102,7 +102,7 @@ def test_flac_behind_a_tag_is_whole(bucket: Bucket, tmp_path: Path) -> None:
     compare(bucket.upload(path), path, starts=2)
 
 
-def test_two_sounds_in_one_ogg_file_are_read_as_the_library_does(tmp_path: Path) -> None:
+def test_two_sounds_in_one_ogg_file_are_read_as_by_the_library(tmp_path: Path) -> None:
     first, second = (written(tmp_path / f"{rate}.ogg", rate=rate, frames=60_000) for rate in (16_000, 8_000))
     path = tmp_path / "chain.ogg"
     path.write_bytes(first.read_bytes() + second.read_bytes())
