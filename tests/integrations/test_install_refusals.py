@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import types
 from collections.abc import Callable
 from multiprocessing.context import SpawnContext
 from queue import Queue
@@ -290,3 +292,31 @@ def test_unknown_object_keeps_torchs_iterator(installed: stoker.Installation) ->
         iterator = torch.utils.data.dataloader._MultiProcessingDataLoaderIter(given)
     assert type(iterator).__module__ == "torch.utils.data.dataloader"
     iterator._shutdown_workers()
+
+
+def test_loader_that_cannot_send_what_torch_forks_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clean workers were chosen because the dataset names JAX, which has started."""
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+
+    class Locked:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.backend = "jax"
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    torch.manual_seed(0)
+    with stoker.install():
+        loader = DataLoader(Locked(), num_workers=1, shuffle=True)
+        with pytest.warns(
+            stoker.StokerWarning, match=r"Locked stays on torch's engine: CannotSendError: .*lock"
+        ) as told:
+            found = [[batch.tolist() for batch in loader] for _ in range(2)]
+        assert len(told) == 1
+    torch.manual_seed(0)
+    loader = DataLoader(Locked(), num_workers=1, shuffle=True)
+    assert found == [[batch.tolist() for batch in loader] for _ in range(2)]

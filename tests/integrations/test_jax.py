@@ -1,4 +1,4 @@
-"""The recipe of the guide for JAX: batches on the device one ahead, sharded arrays, and workers that are not forked."""
+"""The recipe of the guide for JAX: batches on the device one ahead, sharded arrays; JAX in workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-if find_spec("jax") is None:  # not imported here: workers of later tests would be clean ones
+if find_spec("jax") is None:  # not imported here: later tests would be warned of it
     pytest.skip("could not find jax", allow_module_level=True)
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "integrations.md"
@@ -35,7 +35,9 @@ class Samples(stoker.Dataset):
 
 if __name__ == "__main__":
     told = {{"devices": jax.device_count()}}
-    loader = stoker.DataLoader(Samples(), 8, num_workers=1, output="numpy", shuffle=True, seed=1)
+    loader = stoker.DataLoader(
+        Samples(), 8, num_workers=2, output="numpy", shuffle=True, seed=1, multiprocessing_context="fork"
+    )
     expected = [batch["x"] for batch in loader]
     loader.set_epoch(0)
     received, made = [], []
@@ -103,9 +105,50 @@ def test_a_sharding_puts_a_part_on_each_device(told: dict[str, Any]) -> None:
     assert told["shards"] == [2, 2, 2, 2]
 
 
-def test_workers_are_born_clean_where_jax_is_loaded(told: dict[str, Any]) -> None:
-    assert "clean interpreters" in told["why"]
-    assert "jax is loaded, and does not survive a fork" in told["why"]
-    # The program imports JAX at its top, and so do its workers; none of these processes imports torch
-    assert told["loaded"] == [[True, False]] * 8
+def test_workers_that_do_not_use_jax_are_forked(told: dict[str, Any]) -> None:
+    """Though JAX has started here; the program names multiprocessing_context="fork", and so is not warned."""
+    assert "2 processes, forked" in told["why"]
+    assert told["loaded"] == [[True, False]] * 8  # none of these processes imports torch
     assert told["torch"] is False
+
+
+USES = """
+import multiprocessing, sys, threading
+import jax
+import numpy as np
+import stoker
+scale = 1
+
+class Plain(stoker.Dataset):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return scale * index
+
+class Uses(Plain):
+    def __init__(self):
+        pass
+
+    def __getitem__(self, index):
+        return np.asarray(jax.numpy.full(3, index)).sum()
+
+if __name__ == "__main__":
+    scale = 100
+    read = lambda kind: [int(n) for batch in stoker.DataLoader(kind(), 4, num_workers=1, output="numpy") for n in batch]
+    print(read(Plain), read(Uses), jax._src.xla_bridge._backends)
+    jax.devices()
+    print(read(Uses), read(Plain))
+"""
+
+
+def test_jax_is_used_in_workers_before_and_after_its_start(tmp_path: Path) -> None:
+    script = tmp_path / "uses.py"
+    script.write_text(USES)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "STOKER_TORCH": "0"}
+    run = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=110)
+    assert run.stdout.splitlines() == ["[0, 100, 200, 300] [0, 3, 6, 9] {}", "[0, 3, 6, 9] [0, 100, 200, 300]"], run
+    assert run.stderr.count("Warning: ") == 1 and "StokerWarning: JAX has started a backend" in run.stderr

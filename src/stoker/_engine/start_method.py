@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 from stoker._engine.backend import JobFactory
 
-NEVER_FORK = ("jax",)
-"""Runtimes that run threads with locks of their own from their import on, and say themselves not to fork."""
-
 
 class StartMethod(NamedTuple):
     """How workers are started, and why, in words for `describe()`. Without a zygote each worker is spawned."""
@@ -42,9 +39,6 @@ def choose_start_method(context: BaseContext | None) -> StartMethod:
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     if method != "fork":
         return StartMethod(False, f"multiprocessing's start method is {method!r}")
-    loaded = [name for name in NEVER_FORK if name in sys.modules]
-    if loaded:
-        return StartMethod(False, f"{loaded[0]} is loaded, and does not survive a fork")
     return StartMethod(True, "multiprocessing's start method is 'fork'")
 
 

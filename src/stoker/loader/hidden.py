@@ -9,7 +9,8 @@ from typing import Any
 from stoker import errors
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.iterator import LoaderIterator
-from stoker.loader.record import record_of
+from stoker.loader.record import options_of, record_of
+from stoker.loader.worker_start import check_sending
 
 
 class HiddenLoader(DataLoader[Any]):
@@ -34,6 +35,10 @@ class HiddenLoader(DataLoader[Any]):
         iterator = HiddenIterator(self)
         record_of(self).latest = weakref.ref(iterator)
         return iterator
+
+    def check_start(self) -> None:
+        """Raises CannotSendError if `iter()` would, and torch's loader would have no need to send what it forks."""
+        check_sending(options_of(self))
 
     @property
     def has_place(self) -> bool:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -49,15 +46,3 @@ def test_no_zygote_is_used_without_fork(monkeypatch: pytest.MonkeyPatch) -> None
     chosen = choose_start_method(None)
     assert (chosen.forked, chosen.zygote) == (False, False)
     assert "no fork" in chosen.why
-
-
-def test_objects_that_break_in_a_fork_are_not_forked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    if multiprocessing.get_start_method() != "fork":
-        pytest.skip("nothing is forked here by default")
-    assert choose_start_method(None).forked
-    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
-    assert not choose_start_method(None).forked
-    assert choose_start_method(None).why == "jax is loaded, and does not survive a fork"
-    assert choose_start_method(multiprocessing.get_context("fork")).forked
-    loader = stoker.DataLoader(list(range(4)), num_workers=1, output="numpy")
-    assert "jax is loaded" in loader.describe()

@@ -29,7 +29,6 @@ from stoker._engine.serialize import pickler, preimported_modules, unpicklable
 from stoker._engine.serialize.main_module import names_after_import, preparation_of
 from stoker._engine.serialize.memory_files import Block
 from stoker._engine.serialize.payload import Head, Payload
-from stoker._engine.start_method import NEVER_FORK
 
 __all__ = ["Payload", "start"]
 
@@ -71,19 +70,14 @@ def start(
         preparation.pop("init_main_from_name", None)
         preparation.pop("init_main_from_path", None)
     with contextlib.closing(Block()) as stream, contextlib.closing(Block()) as buffers, pickler.spawning() as theirs:
-        try:
-            written = pickler.write(parts, importable, stream)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise unpicklable.named(parts, importable, error) from error
+        written = _written(parts, importable, stream)
         buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in written.large))
         head = Head(
             entry=entry,
             fds=list(fds),
             shared=theirs,
             preparation=preparation,
-            modules=preimported_modules.of_installed_packages(written.modules, importable, NEVER_FORK),
+            modules=preimported_modules.of_installed_packages(written.modules, importable),
             plan=pickle.dumps(plan),
             buffers=buffers.fd,
             places=[(buffers.align(mmap.PAGESIZE), buffers.write(view)) for view in written.large],
@@ -108,6 +102,23 @@ def start(
                 linux.end(pid)
             raise
         return pid
+
+
+def check_parts(parts: Mapping[str, object]) -> None:
+    """Pickles parts as `start` does, and drops the pickle. Raises CannotSendError if some part cannot be pickled."""
+    importable = names_after_import(preparation_of(_NAME))
+    with contextlib.closing(Block()) as stream, pickler.spawning():
+        _written(parts, importable, stream)
+
+
+def _written(parts: Mapping[str, object], importable: frozenset[str] | None, stream: Block) -> pickler.Pickled:
+    """`pickler.write`, which names the part that cannot be pickled."""
+    try:
+        return pickler.write(parts, importable, stream)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise unpicklable.named(parts, importable, error) from error
 
 
 def _resource_tracker() -> int | None:

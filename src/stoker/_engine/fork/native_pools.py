@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -54,6 +57,40 @@ def find() -> Found | None:
         return None
     names = sorted(_thread_names())
     return next((Found(name, module) for begin, module in loaded for name in names if name.startswith(begin)), None)
+
+
+def jax_has_started() -> bool:
+    """Returns whether JAX has started a backend, with threads. Its import starts none."""
+    if sys.modules.get("jax") is None:
+        return False
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", True))
+
+
+_FORKS = tuple(
+    ("ignore", re.compile(text), category, None, 0)
+    for text, category in (
+        (".*multi-threaded, use of fork", DeprecationWarning),  # Python 3.12
+        (r"os\.fork\(\) was called", RuntimeWarning),  # JAX
+    )
+)
+
+
+@contextlib.contextmanager
+def quiet_about_forks() -> Iterator[None]:
+    """Silences the warnings of forks beside threads: births with a lock held are noticed and redone.
+
+    The filters are put into the list of filters and taken out again, because `warnings.catch_warnings` lets Python
+    forget which warnings it has shown, and show each of them again.
+    """
+    filters = warnings.filters
+    filters[:0] = _FORKS  # type: ignore[index]  # typeshed: a sequence
+    try:
+        yield
+    finally:
+        for one in _FORKS:
+            with contextlib.suppress(ValueError):  # a hook of the fork has reset them
+                filters.remove(one)  # type: ignore[attr-defined]
 
 
 def _thread_names() -> set[str]:

@@ -7,18 +7,18 @@ import os
 import pickle
 import signal
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
 from stoker._engine.backend import JobFactory, JobSource
-from stoker._engine.fork import zygote, zygote_main
+from stoker._engine.fork import native_pools, zygote, zygote_main
 from stoker._engine.fork.forked_process import Lineage
 from stoker._engine.process import linux
 from stoker._engine.start_method import Assemble, Parts, StartMethod
 from stoker._supervision.rules import Rules
 from stoker._transport.reader import ForkHold, forking
+from stoker.errors import CannotSendError
 
 
 def fork(
@@ -48,7 +48,7 @@ def fork(
     with contextlib.suppress(Exception):  # otherwise buffered text would be printed twice
         sys.stdout.flush()
         sys.stderr.flush()
-    quiet = quiet_about_threads()
+    quiet = native_pools.quiet_about_forks()
     pid = 0
     try:
         with signals_blocked() as before, forking(hold), quiet, without_tokenizer_threads():
@@ -78,14 +78,6 @@ def signals_blocked() -> Iterator[set[signal.Signals | int]]:
         yield set(before)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def quiet_about_threads() -> Iterator[None]:
-    """Silences Python 3.12's warning of forks beside threads: births with a lock held are noticed and redone."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
-        yield
 
 
 TOKENIZERS = "TOKENIZERS_PARALLELISM"
@@ -128,4 +120,8 @@ def clean(
         lineage, process = lineage._replace(process=BaseProcess), pickle.dumps(lineage.process)
     settings = zygote_main.ZygoteSettings(lineage, process, assemble, workers, rules, how.once)
     descriptors = [descriptor for descriptor in ends if descriptor is not None]
-    return start("stoker._engine.fork.zygote_main:run_clean", parts, descriptors, settings, lent)
+    try:
+        return start("stoker._engine.fork.zygote_main:run_clean", parts, descriptors, settings, lent)
+    except CannotSendError as error:
+        error.add_note(f"Workers are clean interpreters: {how.why}.")
+        raise

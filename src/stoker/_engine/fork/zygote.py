@@ -37,7 +37,7 @@ from stoker._engine.commands import (
     Tick,
     Trim,
 )
-from stoker._engine.fork import heap_sharing
+from stoker._engine.fork import heap_sharing, native_pools
 from stoker._engine.fork.fork_deadlock import ForkDeadlockCheck
 from stoker._engine.fork.forked_process import Lineage, live
 from stoker._engine.fork.stacks import Stacks
@@ -263,7 +263,8 @@ class Zygote:
         me = os.getpid()
         self._marks.forget(number)
         try:
-            pid = os.fork()
+            with native_pools.quiet_about_forks():
+                pid = os.fork()
         except OSError:
             ours.close()
             theirs.close()

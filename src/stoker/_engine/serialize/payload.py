@@ -11,9 +11,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing import process, resource_tracker, spawn
-from typing import Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO, NoReturn, TypedDict
 
 from stoker import _nominal
+from stoker._engine.fork.native_pools import jax_has_started
 from stoker._engine.serialize.causes import SHARING
 from stoker.errors import WorkerStartError
 
@@ -47,16 +48,25 @@ class Payload:
         the modules of installed packages that the parts need; returns the plan.
 
         A module that cannot be imported here is left to the processes that open the parts: the same error is raised
-        there, unless they do not need the module.
+        there, unless they do not need the module. So are, in a process that starts over, a module whose import starts a
+        backend of JAX, whose threads no fork survives, and those behind it.
         """
         preparation = self._head["preparation"]
         spawn.prepare({name: value for name, value in preparation.items() if not name.startswith("init_main")})
         import pkgutil  # noqa: F401 - runpy needs it for the main module
 
-        for module in self._head["modules"]:
+        for place, module in enumerate(self._head["modules"]):
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(module)
+            if jax_has_started():
+                self._start_over(place)
         return pickle.loads(self._head["plan"])
+
+    def _start_over(self, modules: int) -> NoReturn:
+        """Becomes a new interpreter that imports the first modules only."""
+        for descriptor in _descriptors(self._stream, self._head):
+            os.set_inheritable(descriptor, True)
+        os.execv(sys.executable, [*sys.orig_argv, str(modules)])
 
     def open(self) -> dict[str, Any]:
         """Imports the main module, as multiprocessing does, and returns the parts, unpickled in this process.
@@ -124,12 +134,18 @@ def wake(stream: BinaryIO, head: Head) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
-    for descriptor in (*head["fds"], *head["shared"], stream.fileno(), head["buffers"], head["tracker"]):
-        if descriptor is not None:
-            os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
+    for descriptor in _descriptors(stream, head):
+        os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
+    if len(sys.argv) > 1:  # it has started over
+        del head["modules"][int(sys.argv[1]) :]
     _nominal.prefer_none()
     module, _, function = head["entry"].partition(":")
     getattr(importlib.import_module(module), function)(Payload(stream, head), head["fds"])
+
+
+def _descriptors(stream: BinaryIO, head: Head) -> list[int]:
+    given = (*head["fds"], *head["shared"], stream.fileno(), head["buffers"], head["tracker"])
+    return [descriptor for descriptor in given if descriptor is not None]
 
 
 def _text(error: BaseException) -> str:

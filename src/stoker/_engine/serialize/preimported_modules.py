@@ -29,75 +29,56 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 def home_of(value: Any) -> str:
     """The name of the module of an object of `NAMING`; of a module its own."""
-    name = _variables(value).get("__name__") if _is_module(value) else getattr(value, "__module__", None)
+    name = variables_of(value).get("__name__") if is_module(value) else getattr(value, "__module__", None)
     return name if isinstance(name, str) else ""
 
 
-def of_installed_packages(named: Iterable[str], main: Collection[str] | None, never: Collection[str]) -> list[str]:
+def of_installed_packages(named: Iterable[str], main: Collection[str] | None) -> list[str]:
     """The modules of installed packages that are needed where the pickle is read, in the order of their import here.
 
     Args:
         named: the modules that the pickle names.
         main: the names of the main module that importing it binds; None where it is not imported.
-        never: top-level packages that are not to be imported, nor any that imports one of them.
     """
     needed, seen = set(), set()
     waiting = [*named, *(["__main__"] if main else [])]
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
-        if name in seen or not _is_module(module):
+        if name in seen or not is_module(module):
             continue
         seen.add(name)
         if name == "__main__":
-            variables = _variables(module)
-            waiting += _named_by({name: variables[name] for name in main or () if name in variables})
-        elif _is_installed(name, module):
+            variables = variables_of(module)
+            waiting += named_by({name: variables[name] for name in main or () if name in variables})
+        elif is_installed(name, module):
             needed.add(name)
         else:
-            waiting += _named_by(_variables(module))
+            waiting += named_by(variables_of(module))
             waiting.append(name.rpartition(".")[0])
-    without = _importers_of(never) if needed else set()
-    return [name for name in [*sys.modules] if name in needed and _package(name) not in without]
+    return [name for name in [*sys.modules] if name in needed]
 
 
-def _is_installed(name: str, module: types.ModuleType) -> bool:
-    package = _package(name)
+def is_installed(name: str, module: types.ModuleType) -> bool:
+    """Whether a module is of an installed package, and not the user's own."""
+    package = name.partition(".")[0]
     if package == "stoker":
         return True
-    file = _variables(module).get("__file__")
+    file = variables_of(module).get("__file__")
     if not isinstance(file, str):
         return package in sys.stdlib_module_names
     return file.startswith(_LIBRARIES) or any(part in _PACKAGES for part in file.split(os.sep))
 
 
-def _importers_of(packages: Collection[str]) -> set[str]:
-    """These top-level packages, and those that import them as far as their global variables show."""
-    found = set(packages)
-    if found.isdisjoint(sys.modules):
-        return found
-    names: dict[str, set[str]] = {}
-    for name, module in [*sys.modules.items()]:
-        if _is_module(module):
-            names.setdefault(_package(name), set()).update(map(_package, _named_by(_variables(module))))
-    while more := {package for package in names.keys() - found if not found.isdisjoint(names[package])}:
-        found |= more
-    return found
-
-
-def _named_by(variables: Mapping[str, Any]) -> Iterator[str]:
+def named_by(variables: Mapping[str, Any]) -> Iterator[str]:
     """The modules that a module names by its global variables: themselves, or classes and functions of theirs."""
     return (home_of(value) for value in [*variables.values()] if issubclass(type(value), NAMING))
 
 
-def _is_module(value: Any) -> TypeGuard[types.ModuleType]:
+def is_module(value: Any) -> TypeGuard[types.ModuleType]:
     """Without a look at its attributes: other objects may stand in for modules, and import them when they are used."""
     return issubclass(type(value), types.ModuleType)
 
 
-def _variables(module: types.ModuleType) -> Mapping[str, Any]:
+def variables_of(module: types.ModuleType) -> Mapping[str, Any]:
     return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
-
-
-def _package(name: str) -> str:
-    return name.partition(".")[0]

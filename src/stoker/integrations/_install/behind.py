@@ -82,14 +82,40 @@ def behind(loader: Any) -> HiddenLoader | None:
     return kept.loader
 
 
-def early(loader: Any) -> None:
+def startable(loader: Any) -> HiddenLoader | None:
+    """Returns the loader of ours behind a torch loader, for a new iterator.
+
+    Returns None, and warns once for each loader, if the loader stays torch's: Stoker refuses its arguments, or would
+    have to send to clean workers what torch forks, and cannot.
+    """
+    hidden = behind(loader)
+    if hidden is None or hidden.has_place:
+        return hidden
+    try:
+        hidden.check_start()
+    except errors.CannotSendError as error:
+        leave_to_torch(loader, f"{type(error).__name__}: {error}")
+        return None
+    return hidden
+
+
+def leave_to_torch(loader: Any, why: str) -> None:
+    """Leaves a loader on torch's engine, and warns."""
+    kept: Behind = loader.__dict__[HIDDEN]
+    kept.loader = kept.first = None
+    _tell(f"{_name(loader)} stays on torch's engine: {why}")
+
+
+def early(loader: Any) -> HiddenLoader | None:
     """Makes the first iterator of a loader of torchdata's class at its first `state_dict()`, as torchdata does.
 
     So its numbers are drawn when torchdata draws them: Accelerate asks all loaders for a state before the first epoch.
+    Returns the loader behind it; None if it stays torch's.
     """
-    kept: Behind | None = loader.__dict__.get(HIDDEN)
-    if kept is not None and kept.loader is not None and kept.is_fresh and kept.first is None:
+    kept: Behind = loader.__dict__[HIDDEN]
+    if kept.loader is not None and kept.is_fresh and kept.first is None and startable(loader) is not None:
         kept.first = iter(kept.loader)
+    return kept.loader
 
 
 def begun(loader: Any) -> Any:

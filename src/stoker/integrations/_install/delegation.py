@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker import errors
-from stoker.integrations._install.behind import begun, behind, early, kept_behind, renewed
+from stoker.integrations._install.behind import begun, behind, early, kept_behind, renewed, startable
 from stoker.integrations._install.changes import ORIGINAL, Changes, original_of
 from stoker.integrations._install.current import HIDDEN
 from stoker.loader.hidden import HiddenIterator, HiddenLoader
@@ -51,7 +51,7 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
         return kept
 
     def _get_iterator(self: Any) -> Any:
-        hidden = behind(self)
+        hidden = startable(self)
         if hidden is None:
             return first["_get_iterator"](self)
         hidden._IterableDataset_len_called = self._IterableDataset_len_called
@@ -62,12 +62,11 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
         """Returns the state right after the last batch received; an empty one if the loader stays torch's."""
         hidden = kept_behind(self)
         hidden = behind(self) if hidden is None else hidden
+        if hidden is not None and stateful:
+            hidden = early(self)
         if hidden is None:
             return {} if first["state_dict"] is None else first["state_dict"](self)
-        if not stateful:
-            return hidden.state_dict()
-        early(self)
-        return as_torchdatas(hidden, hidden.state_dict())
+        return as_torchdatas(hidden, hidden.state_dict()) if stateful else hidden.state_dict()
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         """Makes the next `iter()` continue from a state; an empty one, of a loader that stayed torch's, says nothing.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stoker.datasets.base import IterableDataset
-from stoker.integrations._install.behind import behind, stays_torchs
+from stoker.integrations._install.behind import startable, stays_torchs
 from stoker.integrations._install.current import CURRENT
 from stoker.integrations._install.jpegs import register_jpegs
 from stoker.loader.hidden import HiddenLoader
@@ -38,7 +38,7 @@ def new_of(torchs: Any) -> Callable[..., Any]:
             return object.__new__(kind)
         loader = arguments[0]
         if isinstance(loader, loaders):
-            hidden = behind(loader)
+            hidden = startable(loader)
             return object.__new__(kind) if hidden is None else iter(hidden)
         made = _made(loader)
         return object.__new__(kind) if made is None else iter(made)
@@ -53,7 +53,7 @@ def _made(loader: Any) -> HiddenLoader | None:
     try:
         if not loader._dataset_kind or loader._auto_collation:
             raise TypeError("torch's iterator was called by hand, on an object that is no DataLoader and no stream")
-        return HiddenLoader(
+        hidden = HiddenLoader(
             register_jpegs if settings.images else None,
             dataset=_DatasetOfIterator(loader.dataset),
             batch_size=None,
@@ -67,6 +67,8 @@ def _made(loader: Any) -> HiddenLoader | None:
             shard="none",
             output="torch",
         )
+        hidden.check_start()
+        return hidden
     except Exception as error:  # whatever the cause: the program runs on as it did without us
         kind = type(loader)
         stays_torchs(f"a {kind.__module__}.{kind.__qualname__}", f"{type(error).__name__}: {error}")

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from stoker import _exceptions
-from stoker._engine.fork.start_zygote import quiet_about_threads, signals_blocked
+from stoker._engine.fork.native_pools import quiet_about_forks
+from stoker._engine.fork.start_zygote import signals_blocked
 from stoker._engine.process import linux, process_setup
 from stoker.errors import PreviewError, WorkerTraceback
 from stoker.loader._display import contact_sheet
@@ -107,7 +108,7 @@ def _elsewhere(work: Callable[[], bytes], seconds: float) -> bytes:
         sys.stdout.flush()
         sys.stderr.flush()
     try:
-        with signals_blocked() as before, quiet_about_threads():
+        with signals_blocked() as before, quiet_about_forks():
             pid = os.fork()
             if pid == 0:
                 _child(work, reading, writing, trainer, before)
