@@ -320,3 +320,26 @@ def test_loader_that_cannot_send_what_torch_forks_is_torchs(monkeypatch: pytest.
     torch.manual_seed(0)
     loader = DataLoader(Locked(), num_workers=1, shuffle=True)
     assert found == [[batch.tolist() for batch in loader] for _ in range(2)]
+
+
+class OwnWorkers(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+    pass
+
+
+class OwnIterators(DataLoader[int]):
+    """As litdata's `StreamingDataLoader`."""
+
+    def _get_iterator(self) -> Any:
+        return OwnWorkers(self) if self.num_workers else torch.utils.data.dataloader._SingleProcessDataLoaderIter(self)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # torch forks; Python 3.12 and later warn
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+def test_loader_with_iterators_of_its_own_says_so(options: Any, installed: stoker.Installation) -> None:
+    loader = OwnIterators(Asking(), 4, **options)
+    with pytest.warns(
+        stoker.StokerWarning, match="OwnIterators of a Asking stays on torch's engine: its class"
+    ) as told:
+        assert [engines(loader) for _ in range(2)] == [{0}, {0}]
+    assert len(told) == 1 and stoker.loader_of(loader) is None and loader.state_dict() == {}
+    loader._iterator = None

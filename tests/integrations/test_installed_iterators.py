@@ -147,8 +147,10 @@ def test_torchs_iterator_of_a_class_is_kept_too(installed: stoker.Installation) 
             return OfTorch(self)
 
     loader = Own(Asking(), persistent_workers=True)
-    for _ in range(2):
-        assert [index for indices, _ in loader for index in indices.tolist()] == list(range(12))
+    with pytest.warns(stoker.StokerWarning, match="OfTorch") as told:
+        for _ in range(2):
+            assert [index for indices, _ in loader for index in indices.tolist()] == list(range(12))
+    assert len(told) == 1
     assert loader.made == 1
     assert isinstance(loader._iterator, OfTorch)
     del loader._iterator  # as Lightning's teardown does

@@ -16,6 +16,7 @@ from stoker.integrations._install.jpegs import register_jpegs
 from stoker.loader._torch import from_torch
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.hidden import HiddenLoader
+from stoker.loader.iterator import LoaderIterator
 
 _READ = (
     *("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
@@ -97,6 +98,14 @@ def startable(loader: Any) -> HiddenLoader | None:
         leave_to_torch(loader, f"{type(error).__name__}: {error}")
         return None
     return hidden
+
+
+def noticed(loader: Any, iterator: Any) -> Any:
+    """Returns a new iterator of a loader; warns if the loader's class has made one of torch's in place of ours."""
+    torchs = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
+    if isinstance(iterator, torchs) and not isinstance(iterator, LoaderIterator) and kept_behind(loader) is not None:
+        leave_to_torch(loader, f"its class makes iterators of its own ({type(iterator).__name__})")
+    return iterator
 
 
 def leave_to_torch(loader: Any, why: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker import errors
-from stoker.integrations._install.behind import begun, behind, early, kept_behind, renewed, startable
+from stoker.integrations._install.behind import begun, behind, early, kept_behind, noticed, renewed, startable
 from stoker.integrations._install.changes import ORIGINAL, Changes, original_of
 from stoker.integrations._install.current import HIDDEN
 from stoker.loader.hidden import HiddenIterator, HiddenLoader
@@ -42,10 +42,10 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
         if hidden is None:
             return first["__iter__"](self)
         if not hidden.persistent_workers or getattr(self._get_iterator, "__func__", None) is _get_iterator:
-            return self._get_iterator()
+            return noticed(self, self._get_iterator())
         kept = _kept(self, hidden)
         if kept is None:
-            kept = self._iterator = self._get_iterator()
+            kept = self._iterator = noticed(self, self._get_iterator())
         else:
             kept._reset(self)
         return kept

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stoker.datasets.base import IterableDataset
-from stoker.integrations._install.behind import startable, stays_torchs
+from stoker.integrations._install.behind import noticed, startable, stays_torchs
 from stoker.integrations._install.current import CURRENT
 from stoker.integrations._install.jpegs import register_jpegs
 from stoker.loader.hidden import HiddenLoader
@@ -34,9 +34,11 @@ def new_of(torchs: Any) -> Callable[..., Any]:
     iterators, loaders = torchs._MultiProcessingDataLoaderIter, torchs.DataLoader
 
     def __new__(kind: type, *arguments: Any, **named: Any) -> Any:
-        if CURRENT.settings is None or kind is not iterators or len(arguments) != 1:
+        if CURRENT.settings is None or len(arguments) != 1:
             return object.__new__(kind)
         loader = arguments[0]
+        if kind is not iterators:
+            return noticed(loader, object.__new__(kind)) if isinstance(loader, loaders) else object.__new__(kind)
         if isinstance(loader, loaders):
             hidden = startable(loader)
             return object.__new__(kind) if hidden is None else iter(hidden)
