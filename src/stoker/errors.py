@@ -310,7 +310,7 @@ class QueryError(StokerError, ValueError):
 
 class RecordError(StokerError, ValueError):
     """A line is no JSON value, or a row of a CSV file has other fields than it should: the message names file, line and
-    byte."""
+    byte. Or a file holds no lines of its kind."""
 
 
 class RecordDecodeError(StokerError, ValueError):

@@ -64,6 +64,21 @@ def test_named_database_is_read(tmp_path: Path) -> None:
         LMDBDataset(path, database="test")
 
 
+def test_names_of_databases_are_no_samples_without_a_word(tmp_path: Path) -> None:
+    path = written(tmp_path / "db", {b"k": b"v"}, database=b"train")
+    written(path, {b"k": b"w"}, database=b"val")
+    with pytest.raises(LMDBError, match=r"names of other databases, and no values: 'train', 'val'.*database='train'"):
+        LMDBDataset(path)
+    assert LMDBDataset(path, database="val")[0] == b"w"
+    written(path, {b"plain": b"x" * 48})  # as long as the value of a name
+    with pytest.warns(StokerWarning, match="are 'train', 'val', which are the names of other databases"):
+        dataset = LMDBDataset(path)
+    assert [len(dataset[index]) for index in range(3)] == [48, 48, 48]  # as the library gives them
+    assert LMDBDataset(path, keys=["plain"])[0] == b"x" * 48
+    path = written(tmp_path / "plain", dict.fromkeys([b"%d" % number for number in range(100)], b"x" * 48))
+    assert len(LMDBDataset(path)) == 100
+
+
 def test_two_datasets_share_one_environment(tmp_path: Path) -> None:
     path = written(tmp_path / "db", numbered(4))
     os.symlink(path, tmp_path / "link")

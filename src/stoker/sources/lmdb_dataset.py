@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,12 +14,14 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.column import TextColumn
 from stoker.datasets.combining import absolute
-from stoker.errors import LMDBError, MissingExtraError, MissingKeyError
+from stoker.errors import LMDBError, MissingExtraError, MissingKeyError, StokerWarning
 from stoker.sources.per_process import PerProcess
 from stoker.sources.urls import check_local
 
 _MOST_DATABASES = 64
 """Named databases of one environment that datasets of a process may read: the library wants a bound when it opens."""
+_SIZE_OF_NAMED, _MOST_TESTED = 48, 16
+"""Bytes of the value that stands for a named database in the main one, and values of that size that are looked at."""
 _LISTED_AT_ONCE = 100_000
 """Keys that are joined at once while all are listed: some megabytes, so that a list of all is never in memory."""
 
@@ -44,7 +47,8 @@ class LMDBDataset(Dataset[Any]):
     Raises:
         FileNotFoundError: there is no such file or folder, or no `data.mdb` in it.
         MissingExtraError: the package `lmdb` is not installed.
-        LMDBError: the file is no LMDB, is damaged, or has no such database.
+        LMDBError: the file is no LMDB, is damaged, or has no such database; or `database` is None, and the main one
+            holds nothing but the names of others.
         TypeError: a key is neither `bytes` nor `str`, or `transform` cannot be called.
         ValueError: the path is a URL, or there are no keys.
 
@@ -83,7 +87,7 @@ class LMDBDataset(Dataset[Any]):
     def _listed(self) -> Iterable[bytes]:
         reader = self._process.get()
         try:
-            yield from reader.keys()
+            yield from reader.keys() if self.database is not None else reader.keys_of_main()
         finally:
             self._process.close()  # no handle is open while the dataset is only made and sent
 
@@ -216,6 +220,46 @@ class _Reader:
         """Yields all keys, in LMDB's order."""
         with self._environment.handle.begin(db=self._database) as transaction:
             yield from transaction.cursor().iternext(keys=True, values=False)
+
+    def keys_of_main(self) -> Iterable[bytes]:
+        """Yields all keys of the main database.
+
+        Raises:
+            LMDBError: each is the name of a database. If some are, it warns.
+        """
+        names: list[str] = []
+        count = like_names = tested = 0
+        with self._environment.handle.begin(buffers=True) as transaction:
+            for data, value in transaction.cursor():
+                key = bytes(data)
+                count += 1
+                if len(value) == _SIZE_OF_NAMED:
+                    like_names += 1
+                    if tested < _MOST_TESTED:
+                        tested += 1
+                        names += [key.decode(errors="replace")] * self._is_database(key, transaction)
+                yield key
+        if not names:
+            return
+        some = f"{', '.join(map(repr, names[:5]))}{', …' * (len(names) > 5)}"
+        if len(names) == tested and like_names == count:
+            raise LMDBError(
+                f"the main database of {self._path} holds the names of other databases, and no values: {some}. Name "
+                f"the one to read: database={names[0]!r}"
+            )
+        warnings.warn(
+            f"among the samples of {self._path} are {some}, which are the names of other databases: their values are "
+            "records of the library. Pass the keys to read by keys=, or database= to read one of them.",
+            StokerWarning,
+            stacklevel=2,
+        )
+
+    def _is_database(self, key: bytes, transaction: Any) -> bool:
+        try:
+            self._environment.handle.open_db(key, txn=transaction, create=False)
+        except (self._lmdb.IncompatibleError, self._lmdb.DbsFullError):
+            return False
+        return True
 
     def value(self, key: bytes) -> bytes:
         """Returns the value of a key.

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import CompressedFileError, FileChangedError, StokerWarning
+from stoker.errors import CompressedFileError, CSVHeaderError, FileChangedError, RecordError, StokerWarning
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.lines.csv_rows import CSVDataset, CSVStream
-from stoker.sources.lines.json_lines import JSONLinesDataset
+from stoker.sources.lines.json_lines import JSONLinesDataset, JSONLinesStream
 from stoker.sources.lines.text_lines import TextLineDataset, TextLineStream
 from stoker.testing.datasets import DatasetSuite
 
@@ -157,3 +157,20 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         JSONLinesDataset(path, columns="a")
     with pytest.raises(FileNotFoundError, match="lead to no file"):
         TextLineDataset(tmp_path / "missing.txt")
+
+
+def test_lines_that_end_in_cr_alone_name_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    said = r"tr '\\r' '\\n' < old > new"
+    path.write_bytes(b"a,b\r1,2\r3,4\r")
+    for read in (TextLineDataset, TextLineStream, JSONLinesDataset, JSONLinesStream, CSVDataset, CSVStream):
+        with pytest.raises((RecordError, CSVHeaderError), match=said):
+            next(iter(read(path)))
+    for content in (b"a\r", b"a\rb\n", b"a\r\n", b"a\rb\nc\r"):
+        path.write_bytes(content)
+        expected = [line.removesuffix(b"\r").decode() for line in content.removesuffix(b"\n").split(b"\n")]
+        expected[-1] += "\r" * content.endswith(b"\r")  # no line end
+        dataset = TextLineDataset(path)
+        assert [dataset[index] for index in range(len(dataset))] == expected == list(TextLineStream(path))
+    path.write_bytes(b'a\n"1\r2"')
+    assert CSVDataset(path)[0] == {"a": "1\r2"} == next(iter(CSVStream(path)))

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,31 @@ def test_headers_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no record in 1 files"):
         CSVDataset(of(tmp_path / "d.csv", b"a,b\n"))
     assert list(CSVStream(tmp_path / "d.csv")) == []
+
+
+def test_a_name_twice_may_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b,a\n1,2,3\n")
+    for read in (CSVDataset, CSVStream):
+        assert next(iter(read(path, columns=["b"]))) == {"b": "2"}
+        for columns in (None, ["a"], ["b", "a"]):
+            with pytest.raises(CSVHeaderError, match=r"names the column 'a' twice: .*leave such .* out by columns="):
+                read(path, columns=columns)
+
+
+def test_a_header_of_one_column_names_the_delimiter(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for character in (";", "\t"):
+        path.write_text(f"a{character}b\n1{character}2\n")
+        for read in (CSVDataset, CSVStream):
+            with pytest.warns(
+                StokerWarning, match=rf"one column, .*pass delimiter={re.escape(repr(character))}"
+            ) as warned:
+                read([path, path])
+            assert len(warned) == 1 and warned[0].filename == __file__
+            assert next(iter(read(path, delimiter=character))) == {"a": "1", "b": "2"}
+    path.write_text("a;b,c\n1,2\n")
+    assert CSVDataset(path)[0] == {"a;b": "1", "c": "2"}
 
 
 def test_bad_rows_are_named_and_the_next_follows(tmp_path: Path) -> None:

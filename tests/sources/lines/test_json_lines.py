@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,52 @@ def test_a_line_is_a_value(tmp_path: Path) -> None:
     assert list(JSONLinesStream(path, transform=type)) == [dict, dict, int]
 
 
+def test_blank_lines_are_no_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\n  \n{"a": 1}\n\t \r\n\n {"a": 2}\n \n' + b'{"a": 3}\n   \n' * 2000 + b" \t")
+    expected = [json.loads(line) for line in path.read_text().split("\n") if line.strip()]
+    monkeypatch.setattr("stoker.sources.lines.index._BLOCK", 1000)
+    for _ in range(2):  # with a new index, and with the one beside the file
+        dataset = JSONLinesDataset(path)
+        assert len(dataset) == len(expected) == 2002
+        assert [dataset[index] for index in range(2002)] == expected
+    assert list(JSONLinesStream(path)) == expected
+    assert dataset.describe(1) == f"sample 1: line 6 of {path}, byte 18"
+
+
+ARRAYS: dict[str, bytes] = {
+    "a.json": b'[{"a": 1}, {"a": 2}]',
+    "b.json": b'[{"a": 1}, {"a": 2}]\n',
+    "c.jsonl": b'[\n {"a": 1},\n {"a": 2}\n]\n',
+    "d.json": b'\xef\xbb\xbf{\n "a": 1\n}\n',
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_file_that_is_one_value_names_the_way_out(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(ARRAYS[name])
+    said = rf"{name} is one JSON (array|value over several lines): .*json\.load and pass the list .*jq -c"
+    with pytest.raises(RecordError, match=said):
+        JSONLinesDataset(path)
+    (tmp_path / "z.jsonl").write_bytes(b"1\n")
+    iterator = iter(JSONLinesStream([path, tmp_path / "z.jsonl"]))
+    with pytest.raises(RecordError, match=said):
+        next(iterator)
+    assert list(iterator) == [1], "the next file follows"
+
+
+def test_arrays_may_be_values(tmp_path: Path) -> None:
+    for name, content in (("a.jsonl", b"[1, 2]\n"), ("a.json", b"[1, 2]\n[3]\n")):
+        (tmp_path / name).write_bytes(content)
+        expected = [json.loads(line) for line in content.splitlines()]
+        dataset = JSONLinesDataset(tmp_path / name)
+        assert [dataset[index] for index in range(len(dataset))] == expected == list(JSONLinesStream(tmp_path / name))
+    (tmp_path / "b.json").write_bytes(b'[{"a": 1},\n{"a": 2}]')
+    with pytest.raises(RecordError, match=r"line 1 of .*b\.json.*If the file is one JSON value, .*json\.load"):
+        JSONLinesDataset(tmp_path / "b.json")[0]
+
+
 def test_columns_are_keys_of_the_objects(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(CONTENT + b'\n{"b": 2, "c": 1}\n')
@@ -49,7 +96,7 @@ def test_columns_are_keys_of_the_objects(tmp_path: Path) -> None:
 
 def test_a_bad_line_is_named_and_the_next_follows(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"a": 1}\n{"a": 1\n' + b"[" * 100_000 + b"\n   \n{}\n")
+    path.write_bytes(b'{"a": 1}\n{"a": 1\n' + b"[" * 100_000 + b"\n nul \n{}\n")
     values = iter(JSONLinesStream(path))
     assert next(values) == {"a": 1}
     for match in (

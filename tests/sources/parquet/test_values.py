@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_tensors_have_their_shape(tmp_path: Path) -> None:
     table = arrow.table({"x": arrow.ExtensionArray.from_storage(kind, storage)})
     dataset = ParquetDataset(write(tmp_path / "a.parquet", table))
     assert np.array_equal(dataset[1]["x"], np.arange(6, 12, dtype=np.uint8).reshape(2, 3))
+
+
+@pytest.mark.skipif(not hasattr(arrow, "uuid"), reason="this pyarrow has no UUIDs")
+def test_uuids_are_those_of_pyarrow(tmp_path: Path) -> None:
+    data = [bytes(range(16)), None, bytes(16)]
+    ids = arrow.ExtensionArray.from_storage(arrow.uuid(), arrow.array(data, arrow.binary(16)))
+    flags = arrow.ExtensionArray.from_storage(arrow.bool8(), arrow.array([2, None, 0], arrow.int8()))
+    lists = arrow.ListArray.from_arrays(arrow.array([0, 1, 1, 3], arrow.int32()), ids)
+    table = arrow.table({"id": ids, "flag": flags, "ids": lists})
+    dataset = ParquetDataset(write(tmp_path / "a.parquet", table))
+    assert [dataset[row] for row in range(3)] == table.to_pylist()
+    assert isinstance(dataset[0]["id"], uuid.UUID) and dataset[0]["flag"] is True
 
 
 def test_arrays_are_the_samples_own(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from stoker.sources.index_file import Integers
 from stoker.sources.lines.cutting import Cutting, begin_of_text
 from stoker.sources.lines.index import STEP, index_of
 from stoker.sources.lines.opened_text import compression_of
-from stoker.sources.lines.parsing import TextParser
+from stoker.sources.lines.parsing import BEGIN, TextParser
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.source_files import SourceFiles
 from stoker.sources.storage import Version
@@ -30,6 +30,7 @@ class IndexedRecords:
         cutting: how they are cut into records.
         encoding: of the text.
         stream: the name of the class that reads compressed files.
+        parser: that checks the begin of each file; None for files that are checked elsewhere.
 
     Attributes:
         files: their names.
@@ -38,10 +39,13 @@ class IndexedRecords:
     Raises:
         CompressedFileError: a file is compressed.
         FileChangedError: a file was written to while it was indexed.
+        RecordError: the parser refuses a file.
         OSError: a file cannot be read.
     """
 
-    def __init__(self, files: SourceFiles, cutting: Cutting, encoding: str, stream: str) -> None:
+    def __init__(
+        self, files: SourceFiles, cutting: Cutting, encoding: str, stream: str, parser: TextParser | None = None
+    ) -> None:
         self.files = files.names
         self._places = files.places
         self._open = OpenFiles(files.storage)
@@ -50,7 +54,7 @@ class IndexedRecords:
         offsets: list[Integers] = []
         lines: list[Integers] = []
         for path, place, opened in zip(files.names, files.places, files.opened(), strict=True):
-            first = opened.read(0, 4)
+            first = opened.read(0, BEGIN)
             if (compression := compression_of(first)) is not None:
                 raise CompressedFileError(
                     f"{path} is compressed with {compression}, so its records cannot be read by index. Read it with "
@@ -58,6 +62,8 @@ class IndexedRecords:
                 )
             begin = begin_of_text(first, encoding)
             index = index_of(place, cutting, begin, files.storage, opened)
+            if parser is not None:
+                parser.check(first[begin:], len(index.offsets) == 2, path)
             self._begins.append(begin)
             self._versions.append(index.version)
             offsets.append(index.offsets)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.errors import CSVHeaderError, SchemaMismatchError
+from stoker.errors import CSVHeaderError, SchemaMismatchError, StokerWarning
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.column_types import Convert, functions_of, missing_column
 from stoker.sources.lines.cutting import Cutting, check_encoding, one_byte
@@ -48,7 +49,8 @@ class CSVDataset(RecordDataset):
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
-        CSVHeaderError: a file has no header, two columns of one name, or a header although `names` are given.
+        CSVHeaderError: a file has no header, two columns of one name that is read, or a header although `names` are
+            given.
         SchemaMismatchError: two files have different columns.
         MissingColumnError: there is no such column.
         ValueError: there are no files, rows or columns, or encoding, delimiter or quote cannot be used.
@@ -88,7 +90,7 @@ class CSVDataset(RecordDataset):
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
         found = source_files(files, storage_options, cache, cache_size)
         records = IndexedRecords(found, cutting, encoding, "CSVStream")
-        header = _header_of(found, cutting, encoding, errors, names)
+        header = _header_of(found, cutting, encoding, errors, names, columns)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
         super().__init__(records, parser, 1 if names is None else 0, transform)
@@ -119,7 +121,8 @@ class CSVStream(RecordStream):
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
-        CSVHeaderError: a file has no header, two columns of one name, or a header although `names` are given.
+        CSVHeaderError: a file has no header, two columns of one name that is read, or a header although `names` are
+            given.
         SchemaMismatchError: two files have different columns.
         MissingColumnError: there is no such column.
         ValueError: there are no files or columns, or encoding, delimiter or quote cannot be used.
@@ -155,7 +158,7 @@ class CSVStream(RecordStream):
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
         found = source_files(files, storage_options, cache, cache_size)
-        header = _header_of(found, cutting, encoding, errors, names)
+        header = _header_of(found, cutting, encoding, errors, names, columns)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
         first = 1 if names is None else 0
@@ -172,9 +175,14 @@ def _rules(encoding: str, errors: str, delimiter: str, quote: str | None) -> tup
 
 
 def _header_of(
-    files: SourceFiles, cutting: Cutting, encoding: str, errors: str, names: Sequence[str] | None
+    files: SourceFiles,
+    cutting: Cutting,
+    encoding: str,
+    errors: str,
+    names: Sequence[str] | None,
+    columns: Sequence[str] | None,
 ) -> list[str]:
-    """Returns the names of the columns of all files."""
+    """Returns the names of the columns of all files. Those of `columns`, if there are such, are in it once at most."""
     if isinstance(names, str):
         raise TypeError(f"names is a text, {names!r}, expected a list of names")
     fields = FieldParser(encoding, errors, cutting)
@@ -195,7 +203,8 @@ def _header_of(
             )
         if header is None:
             header = first
-            _check_names(header, f"the header of {path}")
+            _check_names(header, f"the header of {path}", checked_columns(columns))
+            _check_delimiter(header, path)
         elif first != header:
             raise SchemaMismatchError(
                 f"{path} has the columns {first}, but {files.names[0]} has {header}. Pass files of the same columns, "
@@ -221,11 +230,25 @@ def _first_row(path: str, rows: UntransformedRecords, is_header: bool) -> list[s
         raise
 
 
-def _check_names(names: list[str], where: str) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
+def _check_names(names: list[str], where: str, wanted: list[str] | None = None) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1 and (wanted is None or name in wanted)})
     if repeated or not names:
         what = f"names the column {repeated[0]!r} twice" if repeated else "names no column"
-        raise CSVHeaderError(f"{where} {what}: {names}. A sample is a dict, so each column needs a name of its own")
+        raise CSVHeaderError(
+            f"{where} {what}: {names}. A sample is a dict, so each column needs a name of its own. Change the first "
+            "row, or leave such columns out by columns=[...]"
+        )
+
+
+def _check_delimiter(header: list[str], path: str) -> None:
+    """Warns of a header of one column that looks like several."""
+    found = [character for character in (";", "\t") if len(header) == 1 and character in header[0]]
+    if found:
+        warnings.warn(
+            f"the header of {path} is one column, {header[0]!r:.200}. If it names several, pass delimiter={found[0]!r}",
+            StokerWarning,
+            stacklevel=4,
+        )
 
 
 def _parser(

@@ -19,6 +19,7 @@ class Cutting:
 
     Attributes:
         skips_blank: whether lines with nothing but a line end are no records.
+        skips_spaces: whether lines of spaces and tabs are no records either.
         delimiter: of CSV fields, one byte; empty if lines are not CSV.
         quote: of CSV fields, one byte; empty if every line end ends a record.
     """
@@ -26,16 +27,21 @@ class Cutting:
     skips_blank: bool = False
     delimiter: bytes = b""
     quote: bytes = b""
+    skips_spaces: bool = False
 
     @property
     def rule(self) -> str:
         """The text that identifies these rules in an index."""
         if self.delimiter:
             return f"csv {self.delimiter.hex()} {self.quote.hex() or 'unquoted'}"
+        if self.skips_spaces:
+            return "lines that are not blank"
         return "lines that are not empty" if self.skips_blank else "lines"
 
     def is_blank(self, line: bytes) -> bool:
         """Returns whether a line, with its end, is no record because it is empty."""
+        if self.skips_spaces:
+            return line.isspace() and not line.strip(b" \t\r\n")
         return self.skips_blank and len(line) <= 2 and line in (b"\n", b"\r\n", b"\r")
 
     def is_open(self, line: bytes, was_open: bool = False) -> bool:

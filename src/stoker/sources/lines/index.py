@@ -22,6 +22,7 @@ STEP = 1024
 """Records from one line number to the next."""
 _BLOCK = 4 << 20
 """Bytes searched at once."""
+_SPACES = np.frombuffer(b" \t\r\n", np.uint8)
 _FORMAT = "stoker lines 1"
 
 
@@ -104,7 +105,11 @@ def _scanned(file: File, cutting: Cutting, begin: int, starts_in: Any) -> LineIn
         lines = len(starts)
         kept, is_open = starts_in(array, block, starts, cutting, is_open)
         places = np.arange(lines, dtype=np.int64) if kept is None else np.flatnonzero(kept)
-        if cutting.skips_blank:
+        if cutting.skips_spaces:
+            begins = np.isin(array[starts[places]], _SPACES)
+            blank = [place for place in places[begins].tolist() if cutting.is_blank(block[starts[place] : ends[place]])]
+            places = places[~np.isin(places, blank)] if blank else places
+        elif cutting.skips_blank:
             places = places[~_are_blank(array, starts[places])]
         offsets.append(starts[places] + at)
         numbers.append(places[-records % STEP :: STEP] + line)

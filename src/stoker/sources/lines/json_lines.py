@@ -14,14 +14,15 @@ from stoker.sources.lines.text_lines import checked_transform
 from stoker.sources.places import Place
 from stoker.sources.source_files import source_files
 
-_CUTTING = Cutting(skips_blank=True)
+_CUTTING = Cutting(skips_blank=True, skips_spaces=True)
 
 
 class JSONLinesDataset(RecordDataset):
     """Values of JSON Lines files, by index: one line, one JSON value. `JSONLinesStream` reads in sequence.
 
-    A sample is what `json.loads` makes of the line: mostly a dict of Python scalars, `str`, lists and dicts. Empty
-    lines are left out. Index (`file.jsonl.jsonl.index`), memory, processes and threads are as in `TextLineDataset`.
+    A sample is what `json.loads` makes of the line: mostly a dict of Python scalars, `str`, lists and dicts. Lines that
+    are empty or hold spaces alone are left out. Index (`file.jsonl.jsonl.index`), memory, processes and threads are as
+    in `TextLineDataset`.
 
     Args:
         files: a path, a glob pattern, a brace pattern, a URL of an object store or a web server, or a list of these,
@@ -40,6 +41,7 @@ class JSONLinesDataset(RecordDataset):
         ValueError: there are no files, no values or no columns, or the encoding cannot be used.
         CompressedFileError: a file is compressed with gzip or zstd.
         FileChangedError: a file was written to while it was indexed.
+        RecordError: a file is one JSON array, or one value over several lines.
         TypeError: `columns` is a single text, or `transform` cannot be called.
 
     Attributes:
@@ -69,7 +71,7 @@ class JSONLinesDataset(RecordDataset):
         encoding = check_encoding(encoding, errors)
         parser = JSONParser(encoding, errors, checked_columns(columns))
         records = IndexedRecords(
-            source_files(files, storage_options, cache, cache_size), _CUTTING, encoding, "JSONLinesStream"
+            source_files(files, storage_options, cache, cache_size), _CUTTING, encoding, "JSONLinesStream", parser
         )
         super().__init__(records, parser, 0, transform)
 

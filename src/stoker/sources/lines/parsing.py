@@ -11,6 +11,14 @@ from typing import Any
 from stoker.errors import RecordError
 from stoker.sources.lines.cutting import MOST_RECORD, Cutting
 
+BEGIN = 4096
+"""Bytes of a file at which a parser looks."""
+_CR = "lines that end in CR alone are not found: convert the file (tr '\\r' '\\n' < old > new)"
+_ONE_VALUE = (
+    "it is no JSON Lines file, which has one value on each line: load it with json.load and pass the list as the "
+    "dataset, or write one value on each line (jq -c '.[]' old.json > new.jsonl)"
+)
+
 
 class TextParser:
     """A line as `str`, without its end.
@@ -35,6 +43,20 @@ class TextParser:
             raw = raw[: -2 if raw.endswith(b"\r\n") else -1]
         return raw.decode(self._encoding, self._errors)
 
+    def check(self, begin: bytes, is_alone: bool, path: str) -> None:
+        """Checks that a file has lines of this kind.
+
+        Args:
+            begin: of the file, its first bytes.
+            is_alone: whether the file has a single record.
+            path: of the file, for messages.
+
+        Raises:
+            RecordError: it has not.
+        """
+        if is_alone and b"\n" not in begin and b"\r" in begin.rstrip(b"\r"):
+            raise RecordError(f"{path} has a single line, with carriage returns in it: {_CR}")
+
 
 class JSONParser(TextParser):
     """A line as the value that it holds in JSON.
@@ -54,7 +76,7 @@ class JSONParser(TextParser):
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RecordError(f"no JSON value: {error}. It is {_short(text)}") from error
+            raise RecordError(f"no JSON value: {error}. It is {_short(text)}{_hint(text)}") from error
         if self._columns is None:
             return value
         if not isinstance(value, dict):
@@ -63,6 +85,21 @@ class JSONParser(TextParser):
             return {name: value[name] for name in self._columns}
         except KeyError as error:
             raise RecordError(f"an object without {error}; its keys are {_short(', '.join(value))}") from None
+
+    def check(self, begin: bytes, is_alone: bool, path: str) -> None:
+        line = begin.lstrip().partition(b"\n")[0].strip()
+        if line in (b"[", b"{"):
+            raise RecordError(f"{path} is one JSON value over several lines: {_ONE_VALUE}")
+        if is_alone and line.startswith(b"[") and path.lower().endswith((".json", ".json.gz", ".json.zst")):
+            raise RecordError(f"{path} is one JSON array: {_ONE_VALUE}")
+
+
+def _hint(text: str) -> str:
+    text = text.strip()
+    if "\r" in text:
+        return f". In it, {_CR}"
+    is_part = text.endswith(("[", "{", ",")) or text in ("]", "}")
+    return f". If the file is one JSON value, {_ONE_VALUE}" if is_part else ""
 
 
 class CSVParser(TextParser):
@@ -113,6 +150,9 @@ class CSVParser(TextParser):
             row = [row[place] for place in self._places]
         return dict(zip(self.columns, row, strict=True))
 
+    def check(self, begin: bytes, is_alone: bool, path: str) -> None:
+        """Checks nothing: a field may hold carriage returns in quotes, and others are an error of the record."""
+
 
 class FieldParser(TextParser):
     """A CSV record as a list of its fields, as Python's csv module reads it, without that module's limit of length.
@@ -142,6 +182,9 @@ class FieldParser(TextParser):
                 raise not_closed(len(raw)) from None
             return self._loosely(text)
 
+    def check(self, begin: bytes, is_alone: bool, path: str) -> None:
+        """Checks nothing: a field may hold carriage returns in quotes, and others are an error of the record."""
+
     def _loosely(self, text: str) -> list[str]:
         """Returns the fields of a record that is longer than csv's limit, or has text behind a closing quote."""
         fields: list[str] = []
@@ -157,7 +200,9 @@ class FieldParser(TextParser):
             end = text.find(self._delimiter, place)
             rest = text[place:] if end < 0 else text[place:end]
             if "\r" in rest:
-                raise RecordError(f"a carriage return within a field that has no quotes. It is {_short(repr(text))}")
+                raise RecordError(
+                    f"a carriage return within a field that has no quotes; {_CR}. It is {_short(repr(text))}"
+                )
             fields.append(field + rest)
             place = end + 1 if end >= 0 else -1
         return fields

@@ -14,7 +14,7 @@ from stoker.errors import MissingExtraError, RecordError, StateFormatError
 from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.lines.cutting import MOST_RECORD, UTF8_MARK, Cutting, is_utf8
 from stoker.sources.lines.opened_text import check_zstd, text_of, told_again
-from stoker.sources.lines.parsing import TextParser, not_closed
+from stoker.sources.lines.parsing import BEGIN, TextParser, not_closed
 from stoker.sources.source_files import SourceFiles
 
 
@@ -82,8 +82,10 @@ class _RecordIterator(StreamIterator[Any]):
                 self._progress.finish(number)
                 self._next_file()
                 continue
-            if begin == 0 and not (raw := raw.removeprefix(self._source.mark)):
-                continue
+            if begin == 0:
+                if not (raw := raw.removeprefix(self._source.mark)):
+                    continue
+                self._check(raw, number)
             if self._skips_blank and self._cutting.is_blank(raw):
                 continue
             line = self._line
@@ -115,6 +117,21 @@ class _RecordIterator(StreamIterator[Any]):
         elif self._progress.waiting:
             self._number = self._progress.waiting.popleft()
         self._to_skip = 0 if self._offset else self._source.first
+
+    def _check(self, raw: bytes, number: int) -> None:
+        """Checks a file by its first line; one that is refused is left.
+
+        Raises:
+            RecordError: the file is refused.
+        """
+        text = self._text
+        is_alone = not raw.endswith(b"\n") or (raw.startswith(b"[") and text is not None and not text.peek(1))
+        try:
+            self._source.parser.check(raw[:BEGIN], is_alone, self._names[number])
+        except RecordError:
+            self._progress.finish(number)
+            self._next_file()
+            raise
 
     def _read_line(self, number: int) -> bytes:
         try:

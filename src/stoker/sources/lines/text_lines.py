@@ -41,6 +41,7 @@ class TextLineDataset(RecordDataset):
         ValueError: there are no files or no lines, the encoding is unknown, or its text cannot be cut at line ends.
         CompressedFileError: a file is compressed with gzip or zstd.
         FileChangedError: a file was written to while it was indexed.
+        RecordError: the lines of a file end in `\\r` alone.
         TypeError: `transform` cannot be called.
 
     Attributes:
@@ -65,10 +66,11 @@ class TextLineDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding = check_encoding(encoding, errors)
+        parser = TextParser(encoding, errors)
         records = IndexedRecords(
-            source_files(files, storage_options, cache, cache_size), Cutting(), encoding, "TextLineStream"
+            source_files(files, storage_options, cache, cache_size), Cutting(), encoding, "TextLineStream", parser
         )
-        super().__init__(records, TextParser(encoding, errors), 0, transform)
+        super().__init__(records, parser, 0, transform)
 
 
 class TextLineStream(RecordStream):
@@ -106,6 +108,7 @@ class TextLineStream(RecordStream):
 
     While iterating:
         UnicodeDecodeError: a line is not in the encoding. The message names the file, the line and its byte.
+        RecordError: the lines of a file end in `\\r` alone.
         OSError: a file is damaged (gzip, zstd), deleted, or has changed while being read.
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from stoker.datasets.column import Array
 
 Read = Callable[[int], Any]
 """Returns the value of a row."""
+_VALUES: dict[str, Callable[[Any], Any]] = {"arrow.uuid": lambda data: UUID(bytes=data), "arrow.bool8": bool}
+"""Functions of the stored value, by the name of an extension type."""
 
 
 class DecodedGroup:
@@ -73,7 +76,7 @@ def reader_of(arrow: Any, array: Any) -> Read:
 
     Numbers and booleans become Python scalars; lists of them arrays, of the dtype of the column, if no element is null;
     other lists, lists; structs, dicts; dictionary columns, their values. Times in nanoseconds, which Python's
-    `datetime` cannot hold, become NumPy scalars. A null is None.
+    `datetime` cannot hold, become NumPy scalars; UUIDs `uuid.UUID`. A null is None.
     """
     types, kind = arrow.types, array.type
     if isinstance(kind, arrow.BaseExtensionType):
@@ -147,6 +150,8 @@ def _starts(arrow: Any, array: Any) -> Read:
 
 def _of_extension(arrow: Any, array: Any) -> Read:
     read, kind = reader_of(arrow, array.storage), array.type
+    if (value := _VALUES.get(kind.extension_name)) is not None:
+        return lambda row: None if (stored := read(row)) is None else value(stored)
     if not isinstance(kind, arrow.FixedShapeTensorType):
         return read
     order = kind.permutation or range(len(kind.shape))
