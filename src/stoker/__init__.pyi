@@ -65,6 +65,7 @@ from stoker.errors import ForkDeadlockError as ForkDeadlockError
 from stoker.errors import FrameworkVersionError as FrameworkVersionError
 from stoker.errors import GradientInWorkerError as GradientInWorkerError
 from stoker.errors import HDF5Error as HDF5Error
+from stoker.errors import HDF5ValueError as HDF5ValueError
 from stoker.errors import ImageArgumentError as ImageArgumentError
 from stoker.errors import ImageError as ImageError
 from stoker.errors import ImageFormatError as ImageFormatError
@@ -90,6 +91,7 @@ from stoker.errors import NotAFolderError as NotAFolderError
 from stoker.errors import ObjectStoreError as ObjectStoreError
 from stoker.errors import PackError as PackError
 from stoker.errors import ParquetFileError as ParquetFileError
+from stoker.errors import ParquetValueError as ParquetValueError
 from stoker.errors import PreviewError as PreviewError
 from stoker.errors import ProgramFailedError as ProgramFailedError
 from stoker.errors import QuarantineError as QuarantineError

@@ -27,6 +27,7 @@
     ├── FrameworkVersionError (ImportError)    a framework that is older than what Stoker's integration needs
     ├── GradientInWorkerError (RuntimeError)   a tensor made by autograd in a worker's batch
     ├── HDF5Error (OSError)                    an HDF5 file that cannot be opened, or is damaged
+    │   └── HDF5ValueError (ValueError, TypeError)  a row of a type without an equivalent, or a text that is no UTF-8
     ├── ImageArgumentError (ValueError)        a crop outside the image, a size of 0, an `out` of another shape
     ├── ImageError (OSError)                   an image that cannot be read or decoded
     │   ├── ImageFormatError                   a file that is no image, or of an unknown format
@@ -47,6 +48,7 @@
     ├── ObjectStoreError (OSError)             an object store that cannot be reached, or answers with errors
     ├── PackError (ValueError)                 a dataset or folder that cannot be packed
     ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
+    │   └── ParquetValueError (ValueError, OverflowError)   a date beyond Python's, or a text that is no UTF-8
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
@@ -198,6 +200,11 @@ class HDF5Error(StokerError, OSError):
     """An HDF5 file cannot be opened, is locked, or a row of it cannot be read: the message names file, key and row."""
 
 
+class HDF5ValueError(HDF5Error, ValueError, TypeError):
+    """A row of an HDF5 file has no equivalent in Python: a type that NumPy lacks, a reference that leads to no dataset,
+    a text that is no UTF-8. The message names file, key and row."""
+
+
 class ImageArgumentError(StokerError, ValueError):
     """An argument does not fit the image or the other arguments: the message states both."""
 
@@ -290,6 +297,11 @@ class ObjectStoreError(StokerError, OSError):
 class ParquetFileError(StokerError, OSError):
     """A Parquet file is truncated, damaged, or no Parquet file: the message names the file, and the row group if one is
     damaged."""
+
+
+class ParquetValueError(ParquetFileError, ValueError, OverflowError):
+    """A value of a Parquet file has no equivalent in Python: a date beyond its calendar, a text that is no UTF-8. The
+    message names file, row and column."""
 
 
 class PreviewError(StokerError, RuntimeError):

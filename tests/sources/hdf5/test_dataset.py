@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker.errors import FileChangedError, HDF5Error, MissingKeyError
+from stoker.errors import FileChangedError, HDF5Error, HDF5ValueError, MissingKeyError
 from stoker.loader.dataloader import DataLoader
 from stoker.samplers.row_groups import RowGroupSampler
 from stoker.sources.hdf5.dataset import HDF5Dataset
@@ -250,8 +250,66 @@ def test_references_are_replaced_by_what_they_lead_to(tmp_path: Path) -> None:
     assert [list(sample["regions"]) for sample in samples[1:3]] == [[0], [0, 1]]
     pairs = HDF5Dataset(tmp_path / "a.h5", keys=["pairs"])
     assert pairs[2]["pairs"][0] is None and pairs[2]["pairs"][1].tolist() == [0, 1]
-    with pytest.raises(HDF5Error, match="a reference in 'pairs' leads to the group '/parts'"):
+    with pytest.raises(HDF5ValueError, match=r"row 3 of 'pairs' in .*a\.h5 .* a reference leads to the group '/parts'"):
         pairs[3]
+
+
+def test_references_are_followed_to_the_last(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        leaf = file.create_dataset("leaf", data=np.arange(3))
+        cell, loop = (file.create_dataset(name, (2,), h5py.ref_dtype) for name in ("cell", "loop"))
+        cell[0], loop[1] = leaf.ref, loop.ref
+        outer = file.create_dataset("outer", (3,), h5py.ref_dtype)
+        outer[0], outer[1], outer[2] = cell.ref, loop.ref, leaf.ref
+        lists = file.create_dataset("lists", (3,), h5py.vlen_dtype(h5py.ref_dtype))
+        lists[0] = np.array([leaf.ref, cell.ref], h5py.ref_dtype)
+        pairs = file.create_dataset("pairs", (3,), np.dtype([("number", "i4"), ("part", h5py.ref_dtype)]))
+        pairs[0] = (1, leaf.ref)
+        file["x"] = np.arange(3)
+    dataset = HDF5Dataset(tmp_path / "a.h5", keys=["outer", "lists"])
+    loader = DataLoader(dataset, sampler=[0, 2], batch_size=None, num_workers=1, output="numpy")
+    first, last = loader
+    assert first["outer"][0].tolist() == [0, 1, 2] and first["outer"][1] is None and last["outer"].tolist() == [0, 1, 2]
+    assert first["lists"][1][0].tolist() == [0, 1, 2] and last["lists"] == []
+    with pytest.raises(HDF5ValueError, match=r"row 1 of 'outer' in .*a\.h5 .* leads back to itself"):
+        dataset[1]
+    with pytest.raises(HDF5ValueError, match=r"row 0 of 'pairs' in .*a\.h5 .* a compound type that holds references"):
+        HDF5Dataset(tmp_path / "a.h5", keys=["x", "pairs"])[0]
+
+
+def test_text_that_is_no_utf_8_is_an_error_of_its_row(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, kind in [("long", h5py.string_dtype()), ("fixed", h5py.string_dtype("utf-8", 8))]:
+            file.create_dataset(name, (3,), kind)[1] = b"caf\xe9"
+        file["x"] = np.arange(3)
+    for key in ("long", "fixed"):
+        dataset = HDF5Dataset(tmp_path / "a.h5", keys=["x", key])
+        assert dataset[0] == {"x": 0, key: ""}
+        for error in (HDF5Error, ValueError):
+            with pytest.raises(error, match=rf'row 1 of .{key}. in .*a\.h5 .* byte 0xe9 .* errors="replace"'):
+                dataset[1]
+        for errors in ("replace", "surrogateescape", "ignore"):
+            dataset = HDF5Dataset(tmp_path / "a.h5", keys=[key], errors=errors)
+            with DataLoader(dataset, batch_size=None, num_workers=1) as loader:
+                assert [sample[key] for sample in loader] == ["", b"caf\xe9".decode("utf-8", errors), ""]
+    with pytest.raises(ValueError, match="errors is 'strikt'"):
+        HDF5Dataset(tmp_path / "a.h5", errors="strikt")
+
+
+def test_types_that_numpy_lacks_are_errors_of_their_key(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+        tagged = h5py.h5t.create(h5py.h5t.OPAQUE, 5)
+        tagged.set_tag(b"other")
+        for name, kind in [(b"time", h5py.h5t.UNIX_D32LE), (b"tagged", tagged)]:
+            h5py.h5d.create(file.id, name, kind, h5py.h5s.create_simple((3,)))
+    assert HDF5Dataset(tmp_path / "a.h5", keys=["x"])[2] == {"x": 2}
+    for key in ("time", "tagged"):
+        dataset = HDF5Dataset(tmp_path / "a.h5", keys=["x", key])
+        assert len(dataset) == 3 and dataset.gather_layout() is None
+        for error in (HDF5Error, TypeError):
+            with pytest.raises(error, match=rf"row 2 of '{key}' in .*a\.h5 cannot be read: .* keys="):
+                dataset[2]
 
 
 def test_file_that_grows_is_refused(tmp_path: Path) -> None:

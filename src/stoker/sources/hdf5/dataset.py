@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import os
 import weakref
@@ -14,13 +15,13 @@ from stoker._worker_info import get_worker_info
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute, positive
 from stoker.datasets.gather import Indices, inside, row_layout
-from stoker.errors import FileChangedError, HDF5Error, MissingKeyError, StokerError
+from stoker.errors import FileChangedError, HDF5Error, HDF5ValueError, MissingKeyError, StokerError
 from stoker.sources.arrays.mapped_rows import MappedFile
 from stoker.sources.arrays.stored import FileContents
 from stoker.sources.arrays.zarr_rows import ChunkCache
 from stoker.sources.hdf5.open_file import h5py_module, opened
 from stoker.sources.hdf5.place import HDF5Place
-from stoker.sources.hdf5.rows import rows_of
+from stoker.sources.hdf5.rows import has_dtype, rows_of
 from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import PerProcess
 from stoker.sources.storage import File, Version
@@ -39,8 +40,8 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
 
     A sample is a dict: for each key, the row at the index of the HDF5 dataset of that name. It is a NumPy array in
     memory of its own; a NumPy scalar where the dataset has one dimension; `str` or `bytes` where it holds texts. A key
-    in a group is a path: `"train/images"`. A reference to another dataset is replaced by its contents. Numbers are in
-    the byte order of this machine.
+    in a group is a path: `"train/images"`. A reference to another dataset is replaced by its contents, also within
+    these. Numbers are in the byte order of this machine.
 
     Each process opens the file at first use; none is open when the dataset is made, and none is inherited or pickled.
     Data that is stored in one piece, without compression, is read from a memory map, which all processes share. Chunks
@@ -63,6 +64,8 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         keys: the HDF5 datasets to read, in the order of the sample. None for all
             that lie in its groups; of several hard links to one, one. Soft and external links are named here.
         transform: a function of the dict, whose result is the sample. Batches are then not gathered.
+        errors: for texts that are not UTF-8, as of `bytes.decode`: "replace", "surrogateescape", "ignore". "strict"
+            raises HDF5ValueError for such a row.
         threads: that decompress gzip chunks of a batch at once, in each worker process. They end with the batch.
             Without worker processes there are none. Of a URL, 8 at least: each waits for a request.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
@@ -79,7 +82,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         PermissionError: a store refuses the credentials.
         ObjectStoreError: a store cannot be reached.
         ValueError: the path is a URL that cannot be read or leads to several files, there are no keys or rows, the
-            datasets have different lengths, or `threads` is not positive.
+            datasets have different lengths, `errors` is unknown, or `threads` is not positive.
 
     Attributes:
         path: of the file; a URL without what signs it.
@@ -89,6 +92,8 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         IndexError: the index is out of range.
         FileChangedError: the file was changed since the dataset was made.
         HDF5Error: the row cannot be read: the chunk is damaged, or its filter is not installed.
+        HDF5ValueError: the row has no equivalent: a type that NumPy lacks, a text that is not UTF-8, a reference that
+            leads to no dataset, or references within a compound type.
     """
 
     stoker_protocol = True
@@ -99,6 +104,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         *,
         keys: Sequence[str] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        errors: str = "strict",
         threads: int = 1,
         storage_options: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -112,6 +118,10 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
             raise ValueError("keys is an empty list: name at least one dataset, or leave it out to read all")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a row")
+        try:
+            codecs.lookup_error(errors)
+        except LookupError as error:
+            raise ValueError(f'errors is {errors!r}, expected "strict", "replace", "surrogateescape", ...') from error
         threads = positive(threads, "threads")
         h5py = h5py_module()
         place = HDF5Place(path, storage_options, cache, cache_size)
@@ -130,7 +140,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
             self._length, self._chunk_rows = _rows(self.path, {key: file[key] for key in self.keys})
             self._layout = _layout({key: file[key] for key in self.keys})
         # A forked child keeps what it inherited: closing it would take the lock of the parent's file
-        opens = _TableOpener(place, self.keys, self._version)
+        opens = _TableOpener(place, self.keys, self._version, errors)
         self._process: PerProcess[_OpenTables] = PerProcess(opens, keeps_inherited=True)
 
     @property
@@ -184,10 +194,11 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
 class _TableOpener:
     """Opens the file, if it is the one that the dataset was made of."""
 
-    def __init__(self, place: HDF5Place, keys: list[str], version: Version) -> None:
+    def __init__(self, place: HDF5Place, keys: list[str], version: Version, errors: str) -> None:
         self._place = place
         self._keys = keys
         self._version = version
+        self._errors = errors
 
     def __call__(self) -> _OpenTables:
         version, contents = self._place.opened(self._version)
@@ -196,13 +207,13 @@ class _TableOpener:
                 f"{self._place.name} was changed since the dataset was made: it has {version.size:,} bytes, and had "
                 f"{self._version.size:,}. Make the dataset anew, and give new data another name."
             )
-        return _OpenTables(self._place.name, self._keys, self._version, contents)
+        return _OpenTables(self._place.name, self._keys, self._version, contents, self._errors)
 
 
 class _OpenTables:
     """The open file of a process, and for each key its rows."""
 
-    def __init__(self, path: str, keys: list[str], version: Version, contents: File | None) -> None:
+    def __init__(self, path: str, keys: list[str], version: Version, contents: File | None, errors: str) -> None:
         self._path = path
         self._keys = keys
         self._version = version
@@ -212,7 +223,7 @@ class _OpenTables:
             weakref.finalize(self, self._file.close)  # before the interpreter ends
         self._map: MappedFile | None = None
         cache = ChunkCache()
-        self._rows = [rows_of(self._file, key, cache, self._mapped, contents) for key in keys]
+        self._rows = [rows_of(self._file, key, cache, self._mapped, contents, errors) for key in keys]
 
     def row(self, row: int) -> dict[str, Any]:
         """Returns a row of all keys."""
@@ -222,7 +233,7 @@ class _OpenTables:
                 sample[key] = rows.row(row)
             except (StokerError, FileNotFoundError, PermissionError):
                 raise
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, TypeError, ValueError) as error:
                 raise self._unread(f"row {row}", key, error) from error
         return sample
 
@@ -233,7 +244,7 @@ class _OpenTables:
                 of_key.take(rows, out[key], threads)  # type: ignore[union-attr]  # references are not gathered
             except (StokerError, FileNotFoundError, PermissionError):
                 raise
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, TypeError, ValueError) as error:
                 raise self._unread("a row", key, error) from error
 
     def _mapped(self) -> MappedFile:
@@ -242,9 +253,16 @@ class _OpenTables:
         return self._map
 
     def _unread(self, row: str, key: str, error: Exception) -> HDF5Error:
+        said = f"{row} of {key!r} in {self._path} cannot be read: {error}. "
+        if isinstance(error, UnicodeDecodeError):
+            return HDF5ValueError(
+                said + 'Is it a text in another encoding? Pass errors="replace" or "surrogateescape".'
+            )
+        if isinstance(error, (TypeError, ValueError)) or "conversion path" in str(error):
+            return HDF5ValueError(said + "Leave this key out: name the others by keys=[...].")
         return HDF5Error(
-            f"{row} of {key!r} in {self._path} cannot be read: {error}. The file is damaged, or its filter is not "
-            "installed: plugins come with `import hdf5plugin` in a worker_init_fn."
+            f"{said}The file is damaged, or its filter is not installed: plugins come with `import hdf5plugin` in a "
+            "worker_init_fn."
         )
 
 
@@ -286,7 +304,7 @@ def _layout(tables: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the layout of a row; None if a key holds no numbers."""
     leaves = {}
     for key, table in tables.items():
-        if table.dtype.subdtype is not None:
+        if not has_dtype(table) or table.dtype.subdtype is not None:
             return None
         leaves[key] = row_layout(np.empty((0, *table.shape[1:]), table.dtype))
     return None if any(leaf is None for leaf in leaves.values()) else leaves

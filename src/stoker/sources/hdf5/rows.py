@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from stoker.datasets.gather import Array, Indices
-from stoker.errors import HDF5Error
 from stoker.sources.arrays.mapped_rows import MappedFile, MappedRows
 from stoker.sources.arrays.stored import StoredArray
 from stoker.sources.arrays.zarr_rows import CACHE, ChunkCache
@@ -121,31 +120,55 @@ class ReferenceRows:
     """Rows of references to other datasets of the file, whose contents are the sample's. Thread safe.
 
     Args:
-        name: of the HDF5 dataset.
         table: the `h5py.Dataset`.
     """
 
-    def __init__(self, name: str, table: Any) -> None:
-        self._name = name
+    def __init__(self, table: Any) -> None:
         self._table = table
 
     def row(self, row: int) -> Any:
         """Returns the array that the reference of a row leads to, a list of them where a row has several; None for a
-        reference to nothing."""
-        return self._contents(self._table[row])
+        reference to nothing. References in what they lead to are replaced too.
 
-    def _contents(self, found: Any) -> Any:
+        Raises:
+            TypeError: a reference leads to a group, to itself, or to what holds references within a compound type.
+        """
+        return self._contents(self._table[row], ())
+
+    def _contents(self, found: Any, above: tuple[int, ...]) -> Any:
+        h5py = h5py_module()
         if isinstance(found, np.ndarray):
-            return [self._contents(each) for each in found]
+            return [self._contents(each, above) for each in found]
         if not found:
             return None
         there = self._table.file[found]
-        if not isinstance(there, h5py_module().Dataset):
-            raise HDF5Error(
-                f"a reference in {self._name!r} leads to the group {there.name!r} of {self._table.file.filename}, and "
-                "not to a dataset. Name the datasets of the group by keys=."
-            )
-        return there[found] if isinstance(found, h5py_module().RegionReference) else there[()]
+        if not isinstance(there, h5py.Dataset):
+            raise TypeError(f"a reference leads to the group {there.name!r}, and not to a dataset")
+        contents = there[found] if isinstance(found, h5py.RegionReference) else there[()]
+        if not holds_references(there.dtype):
+            return contents
+        address = h5py.h5o.get_info(there.id).addr
+        if address in above:
+            raise TypeError(f"a reference leads to {there.name!r}, which leads back to itself")
+        if there.dtype.names:
+            raise TypeError(f"a reference leads to {there.name!r}, a compound type that holds references")
+        return self._contents(contents, (*above, address))
+
+
+def holds_references(dtype: Any) -> bool:
+    """Returns whether a dtype of h5py's is of references, or holds some: lists of them, or a compound type."""
+    h5py = h5py_module()
+    if dtype.names:
+        return any(holds_references(dtype[name]) for name in dtype.names)
+    of_list = h5py.check_vlen_dtype(dtype) or (dtype.subdtype and dtype.subdtype[0])
+    return h5py.check_ref_dtype(dtype) is not None or bool(of_list and holds_references(np.dtype(of_list)))
+
+
+class CompoundReferences:
+    """Rows of a compound type that holds references, which lead nowhere without the open file."""
+
+    def row(self, row: int) -> Any:
+        raise TypeError("it is a compound type that holds references")
 
 
 class SharedMapRows:
@@ -166,11 +189,11 @@ class SharedMapRows:
         self._rows.take(rows, out)
 
 
-Rows = SharedMapRows | BlockRows | LibraryRows | ReferenceRows
+Rows = SharedMapRows | BlockRows | LibraryRows | ReferenceRows | CompoundReferences
 
 
 def rows_of(
-    file: Any, name: str, cache: ChunkCache, mapped: Callable[[], MappedFile], contents: File | None = None
+    file: Any, name: str, cache: ChunkCache, mapped: Callable[[], MappedFile], contents: File | None, errors: str
 ) -> Rows:
     """Returns the rows of a dataset in an open file.
 
@@ -180,13 +203,16 @@ def rows_of(
         cache: of chunks, shared by the keys of a file.
         mapped: returns the file as a map, which is made at the first call.
         contents: the file in its store; None for one of this machine, which is mapped.
+        errors: for texts that are no UTF-8, as of `bytes.decode`.
     """
     h5py, table = h5py_module(), file[name]
+    if not has_dtype(table):
+        return LibraryRows(table, None)  # which says why
     text = h5py.check_string_dtype(table.dtype)
     if text is not None:
-        return LibraryRows(table.asstr() if text.encoding == "utf-8" else table, None)
-    if h5py.check_ref_dtype(table.dtype) is not None:
-        return ReferenceRows(name, table)
+        return LibraryRows(table.asstr(errors=errors) if text.encoding == "utf-8" else table, None)
+    if holds_references(table.dtype):
+        return CompoundReferences() if table.dtype.names else ReferenceRows(table)
     if table.dtype.hasobject or table.dtype.subdtype is not None:
         return LibraryRows(table, None)
     is_own = table.file == file  # an external link leads to another file
@@ -198,6 +224,14 @@ def rows_of(
         access.set_chunk_cache(1, 0, 0.75)  # each chunk is read once, and kept here
         return BlockRows(name, h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access)), cache, contents)
     return LibraryRows(table, table.dtype.newbyteorder("="))
+
+
+def has_dtype(table: Any) -> bool:
+    """Returns whether NumPy has a type like that of an `h5py.Dataset`."""
+    try:
+        return table.dtype is not None
+    except TypeError:
+        return False
 
 
 def is_in_one_piece(table: Any) -> bool:
