@@ -4,13 +4,15 @@ import errno
 import os
 import resource
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from stoker._machine import reserve as reserving
+from stoker._machine.anonymous import anonymous
 from stoker._machine.memory import Available
-from stoker._machine.reserve import kept_free, punch, reserve
+from stoker._machine.reserve import kept_free, lengthen, punch, reserve
 from stoker.errors import MemoryLimitError
 
 MB = 1 << 20
@@ -50,6 +52,39 @@ def test_reserved_memory_is_there(memory):
     reserve(memory, 0, 4 * MB)
     reserve(memory, 8 * MB, 2 * MB)
     assert held(memory) == 6 * MB and os.fstat(memory).st_size == 10 * MB
+
+
+def test_full_disk_in_place_of_memory_is_named(monkeypatch, tmp_path):
+    """Where the system denies files in memory, the file lies in the folder of temporary files."""
+
+    def denied(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "memfd_create", denied)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    fd = anonymous()
+    try:
+        assert not os.get_inheritable(fd) and not list(tmp_path.iterdir())
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        named = rf"unlinked file in {tmp_path}, [\d,]+ MiB free, because memfd_create is denied"
+        for reserving_it in (lambda: reserve(fd, 0, MB), lambda: lengthen(fd, MB)):
+            with pytest.raises(MemoryLimitError, match=named):
+                reserving_it()
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_other_errors_of_files_in_memory_are_raised(number, monkeypatch):
+    def refused(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        anonymous()
 
 
 def test_punched_memory_is_given_back_and_can_be_reserved_again(memory):

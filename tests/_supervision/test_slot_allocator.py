@@ -9,6 +9,7 @@ from stoker._supervision.slot_allocator import SlotAllocator
 from stoker._supervision.worker_memory import MUCH, WorkerMemory
 from stoker._transport import segments
 from stoker._transport.arena import Arena, Slot, SpokenFor, rounded
+from stoker._transport.arena_files import ArenaFiles
 from stoker.errors import MemoryLimitError
 
 
@@ -218,7 +219,7 @@ def test_usual_size_is_offered_unless_a_worker_waits() -> None:
 def test_worker_that_asks_for_one_leaf_makes_no_batch_uneven() -> None:
     descriptor, dispatch = segments.create(), Dispatch(3)
     try:
-        arena = Arena(descriptor)
+        arena = Arena(ArenaFiles([descriptor]))
         slots = SlotAllocator(arena, dispatch)
         one, both = (9 << 20) + 1, (18 << 20) + 1
         for unit in range(3):

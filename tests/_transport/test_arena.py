@@ -11,18 +11,19 @@ import pytest
 from stoker._transport import arena as arena_module
 from stoker._transport import segments
 from stoker._transport.arena import Arena, rounded
+from stoker._transport.arena_files import ArenaFiles
 from stoker.errors import MemoryLimitError
 
 
 @pytest.fixture
 def arena() -> Iterator[Arena]:
     descriptor = segments.create()
-    yield Arena(descriptor, clock=lambda: 0.0)
+    yield Arena(ArenaFiles([descriptor]), clock=lambda: 0.0)
     os.close(descriptor)
 
 
 def blocks(arena: Arena) -> int:
-    return os.fstat(arena.descriptor).st_blocks * 512
+    return os.fstat(arena.files[0]).st_blocks * 512
 
 
 @pytest.mark.parametrize("size", [1, 4096, 4097, 100_000, 38 << 20, (38 << 20) + 1])
@@ -125,7 +126,7 @@ def test_a_segment_has_no_name(memfd: bool, monkeypatch: pytest.MonkeyPatch, tmp
 def test_idle_slots_are_given_back_after_a_while() -> None:
     now = [0.0]
     descriptor = segments.create()
-    arena = Arena(descriptor, clock=lambda: now[0])
+    arena = Arena(ArenaFiles([descriptor]), clock=lambda: now[0])
     try:
         three = [arena.take(4 << 20) for _ in range(3)]  # reserved anew in 0.8 ms
         for slot in three:
@@ -151,7 +152,7 @@ def test_slots_needed_again_soon_are_kept(arena: Arena) -> None:
 def test_freed_slots_are_not_freed_twice() -> None:
     now = [0.0]
     descriptor = segments.create()
-    arena = Arena(descriptor, clock=lambda: now[0])
+    arena = Arena(ArenaFiles([descriptor]), clock=lambda: now[0])
     try:
         slots = [arena.take(4096) for _ in range(24)]
         for slot in slots[:20]:
@@ -168,7 +169,7 @@ def test_freed_slots_are_not_freed_twice() -> None:
 def test_slots_needed_now_and_then_are_kept() -> None:
     now = [0.0]
     descriptor = segments.create()
-    arena = Arena(descriptor, clock=lambda: now[0])
+    arena = Arena(ArenaFiles([descriptor]), clock=lambda: now[0])
     try:
         several = [arena.take(1 << 20) for _ in range(3)]
         for _ in range(50):

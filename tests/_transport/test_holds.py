@@ -13,6 +13,7 @@ import pytest
 
 from stoker._transport import board, holds, segments
 from stoker._transport.arena import Arena, Slot
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.board import Board
 from stoker._transport.reader import Reader
 from stoker._transport.writer import SlotWriter
@@ -26,9 +27,9 @@ class Line:
     def __init__(self, budget: int = 1 << 30, with_board: bool = True) -> None:
         self.descriptor = segments.create()
         self.board = Board(self.descriptor) if with_board else None
-        self.arena = Arena(self.descriptor, begin=board.SIZE if with_board else 0)
-        self.reader = Reader(self.descriptor, budget, Board(self.descriptor) if with_board else None)
-        self.writer = SlotWriter(self.descriptor, self.arena.take)
+        self.arena = Arena(ArenaFiles([self.descriptor]), begin=board.SIZE if with_board else 0)
+        self.reader = Reader(ArenaFiles([self.descriptor]), budget, Board(self.descriptor) if with_board else None)
+        self.writer = SlotWriter(ArenaFiles([self.descriptor]), self.arena.take)
 
     def send(self, batch: Any) -> Any:
         slot = self.arena.take(batch.nbytes)

@@ -18,6 +18,7 @@ import pytest
 
 from stoker._transport import board, reader, segments
 from stoker._transport.arena import Arena
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.board import Board
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import ForkHold, Reader, forking
@@ -35,9 +36,9 @@ class Line:
     def __init__(self, budget: int = 1 << 30) -> None:
         self.descriptor = segments.create()
         self.board = Board(self.descriptor)
-        self.arena = Arena(self.descriptor, begin=board.SIZE)
-        self.reader = Reader(self.descriptor, budget, Board(self.descriptor))
-        self.writer = SlotWriter(self.descriptor, self.exchange)
+        self.arena = Arena(ArenaFiles([self.descriptor]), begin=board.SIZE)
+        self.reader = Reader(ArenaFiles([self.descriptor]), budget, Board(self.descriptor))
+        self.writer = SlotWriter(ArenaFiles([self.descriptor]), self.exchange)
         self.hint = 0
         self.held: Any = None  # the slot that the writer has, also while it waits for another
 

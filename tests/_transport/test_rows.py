@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stoker import collate
 from stoker._transport import segments
 from stoker._transport.arena import Arena
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.leaves import SMALL
 from stoker._transport.reader import Reader
 from stoker._transport.rows import HEAVY, Layout, MisfitError, RowWriter, WrittenRows
@@ -27,9 +28,9 @@ class Hall:
 
     def __init__(self) -> None:
         self.descriptor = segments.create()
-        self.arena = Arena(self.descriptor)
-        self.reader = Reader(self.descriptor, 1 << 30)
-        self.mappings = SlotWriter(self.descriptor, self.arena.take)
+        self.arena = Arena(ArenaFiles([self.descriptor]))
+        self.reader = Reader(ArenaFiles([self.descriptor]), 1 << 30)
+        self.mappings = SlotWriter(ArenaFiles([self.descriptor]), self.arena.take)
         self.slot: Any = None
         self.copied = 0
 

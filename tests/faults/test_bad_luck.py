@@ -135,6 +135,31 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+class Filled:
+    """Samples of 128 KiB."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(1 << 15, index, np.float32)
+
+
+@pytest.mark.parametrize("birth", ["fork", "forkserver"])
+def test_batches_exceed_the_limit_on_file_sizes_together(birth: str) -> None:
+    """Not one batch by itself: that one is refused, and the message names the limit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600 << 10, before[1]))
+    try:
+        options: Any = {"num_workers": 2, "output": "numpy", "multiprocessing_context": birth}
+        kept = list(stoker.DataLoader(Filled(), batch_size=4, **options))
+        assert [batch[:, -1].tolist() for batch in kept] == [[*range(at, at + 4)] for at in range(0, 24, 4)]
+        with pytest.raises(stoker.MemoryLimitError, match=r"`ulimit -f`.*is 0\.6 MiB"):
+            list(stoker.DataLoader(Filled(), batch_size=6, **options))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_small_batches_need_no_file_that_grows() -> None:
     """They travel in messages: there is no slot, and no board for slots that come back."""
     with no_room(), stoker.DataLoader([np.zeros(4)] * 8, batch_size=2, num_workers=2, output="numpy") as loader:

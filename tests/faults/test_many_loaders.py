@@ -170,6 +170,6 @@ def test_10000_batches(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert now[0] == descriptors, (before, after)
         assert now[1] <= mappings + 8, (before, after)
         assert now[2] <= memory + 1024, (before, after)
-    assert os.fstat(it._backend._life.arena).st_size <= MOST * SLOT
+    assert os.fstat(it._backend._life.arena[0]).st_size <= MOST * SLOT
     """
     assert ended(start, tmp_path, monkeypatch, "fork", lines, ["reached"] * 20) == (0, "")

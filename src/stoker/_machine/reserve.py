@@ -17,6 +17,7 @@ import sys
 import threading
 from typing import NoReturn
 
+from stoker._machine.anonymous import replaced_by
 from stoker._machine.memory import Available, available
 from stoker.errors import MemoryLimitError
 
@@ -62,7 +63,35 @@ def refused(number: int | None) -> str | None:
     """Returns the reason, in words, for an `errno` that refuses memory to a file; None for other numbers."""
     if number == errno.EFBIG:
         return "the limit on file sizes (`ulimit -f`), which also applies to files in memory, is lower: raise it"
-    return f"the system refused it: {os.strerror(number)}" if number in (errno.ENOSPC, errno.ENOMEM) else None
+    if number not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+        return None
+    said = f"the system refused it: {os.strerror(number)}"
+    replaced = None if number == errno.ENOMEM else replaced_by()
+    return said if replaced is None else f"{said}. It would lie in {replaced}: free space there, or set TMPDIR"
+
+
+def file_limit() -> int:
+    """Returns the limit on file sizes (`ulimit -f`) in bytes, which also applies to files in memory."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return sys.maxsize
+    soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def lengthen(fd: int, size: int) -> None:
+    """Lengthens a shared file to `size` bytes and reserves them, without a look at the available memory.
+
+    Raises:
+        MemoryLimitError: there is no room for them.
+        OSError: the limit on file sizes is lower.
+    """
+    failure = _reserve_here(fd, 0, size)
+    if failure != errno.EFBIG and (why := refused(failure)) is not None:
+        raise MemoryLimitError(f"cannot reserve {size} bytes of shared memory: {why}")
+    if failure:
+        raise OSError(failure, os.strerror(failure))
 
 
 def check(size: int, spoken_for: int = 0) -> Available:
@@ -82,7 +111,7 @@ def punch(fd: int, offset: int, size: int) -> None:
     """Gives the memory of a range back to the system; the file keeps its length, and the range reads as zeros.
 
     The range must be reserved again before it is written. Whole pages are given back, parts of pages are zeroed. Does
-    nothing on systems other than Linux.
+    nothing on systems other than Linux, and where the file system cannot do it.
 
     Raises:
         OSError: the descriptor is not of a memory file.
@@ -90,7 +119,7 @@ def punch(fd: int, offset: int, size: int) -> None:
     if _libc is None:
         return
     where = ctypes.c_int64(offset), ctypes.c_int64(size)
-    if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, *where):
+    if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, *where) and ctypes.get_errno() != errno.EOPNOTSUPP:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 

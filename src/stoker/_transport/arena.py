@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from stoker._machine import reserve
 from stoker._machine.memory import available
+from stoker._machine.reserve import file_limit
 from stoker._transport import segments
+from stoker._transport.arena_files import ArenaFiles
 from stoker.errors import MemoryLimitError
 
 RESERVING = 0.75e-6
@@ -31,7 +33,8 @@ def _nothing() -> int:
 
 
 class Slot(NamedTuple):
-    """A range of whole pages of the arena; its place and size never change. Messages refer to it by `number`."""
+    """A range of whole pages of one of the arena's files; its place and size never change. Messages refer to it by
+    `number`."""
 
     number: int
     offset: int
@@ -43,28 +46,33 @@ def rounded(size: int) -> int:
     return _up_to(max(segments.PAGE, 1 << max(0, size.bit_length() - 4)), size)
 
 
+def _text(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
+
+
 def _up_to(step: int, size: int) -> int:
     return -(-size // step) * step
 
 
 class Arena:
-    """Slots in one shared file. Not thread safe; used only by the process that forks the workers.
+    """Slots in shared files. Not thread safe; used only by the process that forks the workers.
 
     Args:
-        descriptor: of the shared file.
+        files: where the slots lie.
         limit: bytes that all slots together may take; None: limited only by the available memory.
         clock: returns seconds.
-        begin: offset of the first slot.
+        begin: place of the first slot.
     """
 
     def __init__(
         self,
-        descriptor: int,
+        files: ArenaFiles,
         limit: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         begin: int = 0,
     ) -> None:
-        self.descriptor = descriptor
+        self.files = files
+        self._file_limit = file_limit()
         self._limit = limit
         self._clock = clock
         self._slots: list[Slot] = []
@@ -118,11 +126,11 @@ class Arena:
         self._least_idle = 0
         slot = self._best(self._holes, size)
         if slot is None:
-            slot = Slot(len(self._slots), self._end, self._capacity(size))
+            slot = self._new(size)
         while True:
             try:
                 self._check_limit(slot.capacity)
-                reserve.reserve(self.descriptor, slot.offset, slot.capacity, spoken_for())
+                reserve.reserve(*self.files.at(slot.offset), slot.capacity, spoken_for())
                 break
             except MemoryLimitError:
                 if not self._free:
@@ -130,9 +138,28 @@ class Arena:
                 self._give_back(max(self._free, key=lambda number: self._slots[number].capacity))
         if slot.number == len(self._slots):
             self._slots.append(slot)
-            self._end += slot.capacity
+            self._end = slot.offset + slot.capacity
         self._holes.discard(slot.number)
         return slot
+
+    def _new(self, size: int) -> Slot:
+        """Returns a new slot, not yet reserved, behind the others: in the next file where the limit on file sizes asks
+        for it.
+        """
+        for capacity in (self._capacity(size), _up_to(segments.PAGE, size)):
+            place = self.files.room_for(capacity, self._end, self._file_limit)
+            if place is not None:
+                return Slot(len(self._slots), place, capacity)
+        limit = _text(self._file_limit)
+        here = f"the limit on file sizes (`ulimit -f`), which also applies to files in memory, is {limit}"
+        if capacity > self._file_limit:
+            raise MemoryLimitError(
+                f"a batch needs {_text(size)}, but {here}: raise it, or use a smaller batch_size or output."
+            )
+        raise MemoryLimitError(
+            f"a batch needs {_text(size)}, but {here}, and the {len(self.files)} files for batches are full: raise the "
+            "limit, use smaller batches, fewer workers or a smaller prefetch_factor, or delete batches that are kept."
+        )
 
     def wrote(self, size: int) -> None:
         """Records that a batch takes `size` bytes of its slot."""
@@ -149,8 +176,8 @@ class Arena:
         taken = self.reserved_bytes
         if self._limit is not None and taken + size > self._limit:
             raise MemoryLimitError(
-                f"a batch needs {size / 2**20:,.1f} MiB, but of the {self._limit / 2**20:,.1f} MiB that memory_budget "
-                f"leaves for batches, other batches take {taken / 2**20:,.1f} MiB. Use smaller batches, fewer workers "
+                f"a batch needs {_text(size)}, but of the {_text(self._limit)} that memory_budget "
+                f"leaves for batches, other batches take {_text(taken)}. Use smaller batches, fewer workers "
                 "or a smaller prefetch_factor, delete delivered batches that are still kept, or raise memory_budget."
             )
 
@@ -179,4 +206,4 @@ class Arena:
         slot = self._slots[number]
         self._free.discard(number)
         self._holes.add(number)
-        reserve.punch(self.descriptor, slot.offset, slot.capacity)
+        reserve.punch(*self.files.at(slot.offset), slot.capacity)

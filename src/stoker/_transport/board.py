@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 
+from stoker._machine import reserve
 from stoker._transport.segments import PAGE, Mapping
 
 SIZE = PAGE
@@ -27,11 +28,12 @@ class Board:
 
     Raises:
         OSError: the process has too many mappings, or the file-size limit is lower than `SIZE`.
+        MemoryLimitError: there is no room for it.
     """
 
     def __init__(self, descriptor: int) -> None:
         if os.fstat(descriptor).st_size < SIZE:
-            os.ftruncate(descriptor, SIZE)
+            reserve.lengthen(descriptor, SIZE)
         self._owner = os.getpid()
         self._mapping = Mapping(descriptor, 0, SIZE)
         self._bytes = self._mapping.part(0, SIZE)

@@ -25,6 +25,7 @@ import numpy as np
 from stoker._machine.reserve import check, punch
 from stoker._transport import holds, leaves, owned, segments
 from stoker._transport.arena import Slot
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.board import Board
 from stoker._transport.holds import Hold
 from stoker._transport.leaves import SMALL, Leaf, Opaque
@@ -197,13 +198,13 @@ class Reader:
     """Rebuilds batches from slots. Used by one thread at a time; leases may end in any thread.
 
     Args:
-        descriptor: of the arena's file; the reader does not close it.
+        files: of the arena; the reader does not close them.
         budget: bytes of leased slots above which batches are copied out of their slots, if there is memory for it.
         board: receives released slots; None: `returned()` is the only way.
     """
 
-    def __init__(self, descriptor: int, budget: int, board: Board | None = None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, files: ArenaFiles, budget: int, board: Board | None = None) -> None:
+        self._files = files
         self._budget = budget
         self._mappings: dict[int, Mapping] = {}
         self._kept: dict[int, Slot] = {}  # slots that are leased or that a fork can see
@@ -272,7 +273,7 @@ class Reader:
     def _copy(self, slot: Slot, offset: int, size: int) -> bytearray:
         mapping = self._map(slot)
         if mapping is None:
-            return segments.read(self._descriptor, slot.offset + offset, size)
+            return segments.read(*self._files.at(slot.offset + offset), size)
         return bytearray(mapping.part(offset, size))
 
     def _map(self, slot: Slot) -> Mapping | None:
@@ -280,7 +281,7 @@ class Reader:
         mapping = self._mappings.get(slot.number)
         if mapping is None:
             try:
-                mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
+                mapping = self._mappings[slot.number] = Mapping(*self._files.at(slot.offset), slot.capacity)
             except OSError:
                 return None
         return mapping
@@ -300,18 +301,19 @@ class Reader:
     def close(self) -> None:
         """Stops reading; no worker may write any more. Leased slots stay until their last view is gone.
 
-        All other memory is given back to the system now, even if a fork of this process holds the arena's file or a
+        All other memory is given back to the system now, even if a fork of this process holds the arena's files or a
         mapping.
         """
         self._home.board = None
         self._settle()
         self._mappings.clear()
-        at = 0
-        end = Slot(-1, os.fstat(self._descriptor).st_size, 0)
-        for slot in [*sorted(self._kept.values(), key=lambda slot: slot.offset), end]:
-            if slot.offset > at:
-                punch(self._descriptor, at, slot.offset - at)
-            at = slot.offset + slot.capacity
+        kept = sorted(self._kept.values(), key=lambda slot: slot.offset)
+        for begin, size in self._files.sizes():
+            at, end = begin, begin + size
+            for slot in [*(slot for slot in kept if begin <= slot.offset < end), Slot(-1, end, 0)]:
+                if slot.offset > at:
+                    punch(*self._files.at(at), slot.offset - at)
+                at = slot.offset + slot.capacity
 
     def returned(self) -> list[int]:
         """Returns the numbers of the slots released since the last call and not posted on the board."""

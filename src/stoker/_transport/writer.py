@@ -15,6 +15,7 @@ from stoker import _native, errors
 from stoker._machine.reserve import check
 from stoker._transport import leaves, segments
 from stoker._transport.arena import Slot
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.leaves import SMALL, Dtype, Leaf, Opaque
 from stoker._transport.owned import AnyDtype, Array
 from stoker._transport.segments import Mapping
@@ -72,12 +73,12 @@ class SlotWriter:
     """Writes batches into slots of one arena, one after the other. Not thread safe.
 
     Args:
-        descriptor: of the arena's file.
+        files: of the arena.
         ask: exchanges the held slot for one of at least the given bytes; raises MemoryLimitError.
     """
 
-    def __init__(self, descriptor: int, ask: Callable[[int], Slot]) -> None:
-        self._descriptor = descriptor
+    def __init__(self, files: ArenaFiles, ask: Callable[[int], Slot]) -> None:
+        self._files = files
         self._ask = ask
         self._mappings: dict[int, Mapping] = {}
         self._slot: Slot | None = None
@@ -204,7 +205,7 @@ class SlotWriter:
         """Returns the slot's mapping in this process."""
         mapping = self._mappings.get(slot.number)
         if mapping is None:
-            mapping = self._mappings[slot.number] = Mapping(self._descriptor, slot.offset, slot.capacity)
+            mapping = self._mappings[slot.number] = Mapping(*self._files.at(slot.offset), slot.capacity)
         return mapping
 
 

@@ -11,6 +11,7 @@ from stoker import _native, collate
 from stoker._epoch import epoch
 from stoker._epoch.gather_or_split import gathers, may_share, under_way
 from stoker._machine import cpus, memory
+from stoker._machine.anonymous import replaced_by
 from stoker._random.generators import GLOBALS
 from stoker._supervision import split_policy
 from stoker.datasets.nesting import batched_by
@@ -156,7 +157,7 @@ def _ahead(options: LoaderOptions) -> str:
     order = "delivered in order" if options.in_order else "delivered as they come"
     if options.capabilities.are_threads:
         return f"up to {count} batches, {order}"
-    kept = "in anonymous shared memory (no /dev/shm) that is reserved before it is written"
+    kept = f"in {replaced_by() or 'anonymous shared memory (no /dev/shm)'}; it is reserved before it is written"
     shared = ""
     if may_share(options):
         fewer = under_way(options, options.batch_size or options.num_workers, options.num_workers)

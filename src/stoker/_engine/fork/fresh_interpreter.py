@@ -44,7 +44,7 @@ _COMMAND = (
 def start(
     entry: str,
     parts: Mapping[str, object],
-    fds: Sequence[int],
+    fds: Sequence[int | None],
     plan: object = None,
     lent: list[object] | None = None,
 ) -> int:
@@ -53,7 +53,8 @@ def start(
     Args:
         entry: "module:function", called with (`Payload`, list of `fds`) in the main thread of the new process.
         parts: what is sent, by the names under which messages speak of them ("dataset", "collate_fn").
-        fds: descriptors that the new process gets, under the same numbers. They stay open here.
+        fds: descriptors that the new process gets, under the same numbers; None stands for one that is not there. They
+            stay open here.
         plan: what it is told before it opens the parts. Nothing of the user's.
         lent: gets what the caller keeps until the new process, and those that it forks, have ended.
 
@@ -88,15 +89,14 @@ def start(
         executable = os.fsencode(spawn.get_executable())
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [executable, *flags, "-c", _COMMAND.format(stream=stream.fd, head=at)]
-        travelling = {*fds, *theirs, stream.fd, buffers.fd}
-        if head["tracker"] is not None:
-            travelling.add(head["tracker"])
+        every = {*fds, *theirs, stream.fd, buffers.fd, head["tracker"]}
+        travelling = [descriptor for descriptor in every if descriptor is not None]
         if lent is not None:
             lent += written.lent
         pid = 0
         try:
             with _interrupt_held():
-                pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], list(travelling))
+                pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], travelling)
         except BaseException:  # Ctrl-C while it was started, heard now
             if pid:
                 linux.end(pid)

@@ -119,9 +119,8 @@ def clean(
     if not lineage.process.__module__.startswith("multiprocessing."):  # the user's own: it may be the main module's
         lineage, process = lineage._replace(process=BaseProcess), pickle.dumps(lineage.process)
     settings = zygote_main.ZygoteSettings(lineage, process, assemble, workers, rules, how.once)
-    descriptors = [descriptor for descriptor in ends if descriptor is not None]
     try:
-        return start("stoker._engine.fork.zygote_main:run_clean", parts, descriptors, settings, lent)
+        return start("stoker._engine.fork.zygote_main:run_clean", parts, ends.flat(), settings, lent)
     except CannotSendError as error:
         error.add_note(f"Workers are clean interpreters: {how.why}.")
         raise

@@ -12,6 +12,8 @@ import os
 import sys
 import time
 
+from stoker._machine.anonymous import DENIED
+
 _MONOTONIC = 1
 
 
@@ -27,8 +29,8 @@ class Timer:
     """Rings once, when it is set. In a forked child it is only to be closed.
 
     Attributes:
-        descriptor: readable from when it rings until it is set anew or quieted. None on platforms without such timers:
-            there a wait ends by `patience()`.
+        descriptor: readable from when it rings until it is set anew or quieted. None where the platform has no such
+            timers, or a filter of system calls denies them: there a wait ends by `patience()`.
         is_set: whether it is to ring, or has rung and was not quieted.
 
     Raises:
@@ -39,7 +41,12 @@ class Timer:
         self._kernel = _kernel()
         self.descriptor: int | None = None
         if self._kernel is not None:
-            self.descriptor = _checked(self._kernel.timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+            try:
+                self.descriptor = _checked(self._kernel.timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+            except OSError as error:
+                if error.errno not in DENIED:
+                    raise
+                self._kernel = None
         self.is_set = False
         self._due = 0.0
 
@@ -74,6 +81,13 @@ class Timer:
         """Gives the descriptor back."""
         if self.descriptor is not None:
             os.close(self.descriptor)
+
+
+def works() -> bool:
+    """Whether waits need no end of their own here, or the platform never has such timers."""
+    timer = Timer()
+    timer.close()
+    return timer.descriptor is not None or _kernel() is None
 
 
 def _kernel() -> ctypes.CDLL | None:

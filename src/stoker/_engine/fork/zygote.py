@@ -11,8 +11,8 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, NoReturn, cast
 
 from stoker._engine.backend import Failure, JobSource
 from stoker._engine.commands import (
@@ -61,9 +61,11 @@ from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
 from stoker._engine.process.worker_activity import WorkerActivity
 from stoker._engine.supervisor import Supervisor, dumps
 from stoker._machine import memory
+from stoker._machine.anonymous import DENIED
 from stoker._supervision.rules import Rules
 from stoker._transport import board
 from stoker._transport.arena import Arena
+from stoker._transport.arena_files import ArenaFiles
 
 
 class Ends(NamedTuple):
@@ -71,14 +73,24 @@ class Ends(NamedTuple):
 
     channel: int
     """Socket to the trainer."""
-    arena: int
-    """The arena's shared file."""
     lifeline: int
     """A pipe whose other end the trainer holds."""
     inquiry: int
     """Socket for requests from any thread of the trainer."""
     trainer: int | None = None
     """pidfd of the trainer, or None if pidfds are not available."""
+    arena: ArenaFiles = ArenaFiles()
+    """The arena's shared files."""
+
+    def flat(self) -> list[int | None]:
+        """Returns all descriptors, for `of`."""
+        return [*self[:-1], *self.arena]
+
+    @classmethod
+    def of(cls, flat: Sequence[int | None]) -> Ends:
+        """Returns the ends of these descriptors."""
+        channel, lifeline, inquiry, trainer, *arena = cast("list[int]", flat)
+        return cls(channel, lifeline, inquiry, trainer, ArenaFiles(arena))
 
 
 class _ForkedWorker:
@@ -130,7 +142,7 @@ class Zygote:
             rules,
             arena,
             self,
-            board.Board.where_allowed(ends.arena),
+            board.Board.where_allowed(ends.arena[0]),
             unpickles=source.unpickles,
             ahead=True,
             may_be_locked=True,
@@ -141,7 +153,7 @@ class Zygote:
         self._stacks = Stacks(workers)
         self._deadlock_check = ForkDeadlockCheck()
         self._alarm = Timer()  # rings when something is due, other than what the peers say
-        self._selector = selectors.DefaultSelector()
+        self._selector = _selector()
         self._full: set[int] = set()  # sockets that are watched for room to write
         self._workers_die_first = False  # whether the kernel prefers workers when memory runs out
 
@@ -387,6 +399,16 @@ class Zygote:
 
     def _stacks_of(self, *numbers: int) -> str:
         return self._stacks.read((number, self._children[number].pid) for number in numbers)
+
+
+def _selector() -> selectors.BaseSelector:
+    """The platform's selector, or `poll` where a filter of system calls denies epoll."""
+    try:
+        return selectors.DefaultSelector()
+    except OSError as error:
+        if error.errno not in DENIED:
+            raise
+        return selectors.PollSelector()
 
 
 def dumped(error: BaseException) -> bytes:

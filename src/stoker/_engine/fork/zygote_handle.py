@@ -20,7 +20,7 @@ from stoker._engine.process_guard import allow, time_left
 from stoker._engine.start_method import Assemble, Parts, StartMethod
 from stoker._machine import standard_streams
 from stoker._supervision.rules import Rules, held_bytes
-from stoker._transport import segments
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.board import Board
 from stoker._transport.reader import ForkHold, Reader
 
@@ -38,9 +38,9 @@ class ZygoteHandle:
             contextlib.ExitStack() as handed_over,
         ):
             standard_streams.occupy()
-            self.arena = segments.create()
-            undo.callback(os.close, self.arena)
-            board = Board.where_allowed(self.arena)
+            self.arena = ArenaFiles.create()
+            undo.callback(self.arena.close)
+            board = Board.where_allowed(self.arena[0])
             self.hold = ForkHold()
             undo.callback(self.hold.release)
             ours, theirs = pair()
@@ -56,7 +56,7 @@ class ZygoteHandle:
             self.alarm = Timer()
             undo.callback(self.alarm.close)
             trainer = linux.process_descriptor(self.owner)
-            ends = Ends(theirs.fileno(), self.arena, lifeline, answers.fileno(), trainer)
+            ends = Ends(theirs.fileno(), lifeline, answers.fileno(), trainer, self.arena)
             if ends.trainer is not None:
                 handed_over.callback(os.close, ends.trainer)
             if how.forked:
@@ -82,7 +82,7 @@ class ZygoteHandle:
     def bytes_of_batches(self) -> int:
         """Returns the bytes of its arena; 0 when it is closed, which may be while another thread reports."""
         try:
-            return os.fstat(self.arena).st_blocks * 512
+            return self.arena.reserved_bytes
         except OSError:
             return 0
 
@@ -101,7 +101,7 @@ class ZygoteHandle:
             self.alarm.close()
             if self.descriptor is not None:
                 os.close(self.descriptor)
-            os.close(self.arena)
+            self.arena.close()
             os.close(self.lifeline)
             self.hold.release()
             self._lent.clear()

@@ -77,7 +77,7 @@ def main(
     os._exit(1)
 
 
-def run_clean(parcel: Payload, descriptors: Sequence[int]) -> None:
+def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     """Entry of a clean interpreter. What was sent is opened in each worker, unless the settings have it opened here."""
 
     def make() -> tuple[Lineage, JobSource, int, Rules, bool]:
@@ -97,7 +97,7 @@ def run_clean(parcel: Payload, descriptors: Sequence[int]) -> None:
         process_setup.write_out()  # otherwise every worker would print again the text buffered meanwhile
         return lineage, source, settings.workers, settings.rules, True
 
-    main(Ends(*descriptors), make)
+    main(Ends.of(descriptors), make)
 
 
 def _without_collections(recipe: Callable[[], JobFactory]) -> JobFactory:

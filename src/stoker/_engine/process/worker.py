@@ -51,6 +51,7 @@ from stoker._engine.timings import Stopwatch
 from stoker._machine import reserve
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.rows import Layout, MisfitError, RowWriter
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import SlotWriter
@@ -64,7 +65,7 @@ SOON = 2e-3
 class Worker(ABC):
     """The loop of one worker process; subclasses know its supervisor, and how messages travel."""
 
-    def __init__(self, number: int, arena: int, mark: Mark | None = None) -> None:
+    def __init__(self, number: int, arena: ArenaFiles, mark: Mark | None = None) -> None:
         self._number = number
         self._mark: Mark = [*NEW_MARK] if mark is None else mark
         self._writer = SlotWriter(arena, self._ask)
@@ -282,14 +283,14 @@ class ZygotesWorker(Worker):
     Args:
         number: the worker's.
         channel: to the zygote.
-        arena: the arena's shared file.
+        arena: the arena's shared files.
         zygote: its pid.
         trainer: pidfd of the trainer, or None if pidfds are not available.
         mark: receives its place and activity.
     """
 
     def __init__(
-        self, number: int, channel: Channel[ToWorker], arena: int, zygote: int, trainer: int | None, mark: Mark
+        self, number: int, channel: Channel[ToWorker], arena: ArenaFiles, zygote: int, trainer: int | None, mark: Mark
     ) -> None:
         super().__init__(number, arena, mark)
         self._channel = channel

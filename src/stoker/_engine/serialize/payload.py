@@ -23,7 +23,7 @@ class Head(TypedDict):
     """The first record that a clean interpreter reads. Plain values only."""
 
     entry: str
-    fds: list[int]
+    fds: list[int | None]
     shared: list[int]
     preparation: dict[str, Any]
     modules: list[str]

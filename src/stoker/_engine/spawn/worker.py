@@ -7,6 +7,7 @@ import mmap
 import multiprocessing
 import os
 import signal
+from collections.abc import Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -18,6 +19,8 @@ from stoker._engine.process.deadlines import DEAD
 from stoker._engine.process.worker import Worker, work
 from stoker._engine.process.worker_activity import SIZE, WorkerActivity, views_of
 from stoker._engine.serialize.payload import Head, Payload
+from stoker._machine.reserve import lengthen
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.segments import Sent
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ class SharedActivity(WorkerActivity):
         """Makes room for this number of workers. Earlier workers keep the memory that they have mapped."""
         before = len(self._views)
         if workers > before:
-            os.ftruncate(self._descriptor, SIZE * workers)
+            lengthen(self._descriptor, SIZE * workers)
             self._views += views_of(mmap.mmap(self._descriptor, SIZE * workers))[before:]
         for worker in range(before, workers):
             self.forget(worker)
@@ -45,7 +48,7 @@ class SharedActivity(WorkerActivity):
 class SpawnedWorker(Worker):
     """A worker with a pipe to the trainer. Leaves when the pipe or the trainer ends."""
 
-    def __init__(self, number: int, pipe: Pipe, arena: int, mark: memoryview) -> None:
+    def __init__(self, number: int, pipe: Pipe, arena: ArenaFiles, mark: memoryview) -> None:
         super().__init__(number, arena, mark)
         self._pipe = pipe
         trainer = multiprocessing.parent_process()
@@ -105,12 +108,12 @@ def parcel(stream: Sent, buffers: Sent, places: list[tuple[int, int]]) -> Payloa
     return Payload(packed, head)
 
 
-def main(number: int, pipe: Pipe, arena: Sent, marks: Sent, workers: int, parcel: Payload) -> None:
+def main(number: int, pipe: Pipe, arena: Sequence[Sent], marks: Sent, workers: int, parcel: Payload) -> None:
     """The work of a spawned worker; multiprocessing does the rest."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
     _nominal.prefer_none()
     mark = SharedActivity(marks.descriptor, workers).of(number)
     os.close(marks.descriptor)
     end_duties.watch(mark, multiprocessing.current_process())
-    works = SpawnedWorker(number, pipe, arena.descriptor, mark)
+    works = SpawnedWorker(number, pipe, ArenaFiles(file.descriptor for file in arena), mark)
     work(lambda: works.open(JobSource(lambda: opened(parcel), unpickles=True)), works.bye)

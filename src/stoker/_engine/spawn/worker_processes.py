@@ -26,6 +26,7 @@ from stoker._machine import memory, standard_streams
 from stoker._supervision.rules import Rules, held_bytes
 from stoker._transport import segments
 from stoker._transport.arena import Arena
+from stoker._transport.arena_files import ArenaFiles
 from stoker._transport.reader import Reader
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ class WorkerProcesses:
     def __init__(self, parts: Mapping[str, object], workers: int, rules: Rules) -> None:
         standard_streams.occupy()
         budget = rules.memory_budget
-        self.arena = Arena(segments.create(), None if budget is None else budget // 2)
-        self.reader = Reader(self.arena.descriptor, held_bytes(rules))
+        self.arena = Arena(ArenaFiles.create(), None if budget is None else budget // 2)
+        self.reader = Reader(self.arena.files, held_bytes(rules))
         self.children: dict[int, WorkerProcess] = {}
         self._workers = workers
         self._marked = segments.create()
@@ -126,7 +127,7 @@ class WorkerProcesses:
         self.marks.forget(number)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        files = segments.Sent(self.arena.descriptor), segments.Sent(self._marked)
+        files = [segments.Sent(file) for file in self.arena.files], segments.Sent(self._marked)
         arguments = (number, theirs, *files, self._workers, self._shipment)
         process = context.Process(target=spawned.main, args=arguments, name=f"stoker-worker-{number}", daemon=True)
         try:
@@ -186,5 +187,5 @@ class WorkerProcesses:
             if self._shipment is not None:
                 self._shipment.close()
             self.reader.close()
-            os.close(self.arena.descriptor)
+            self.arena.files.close()
             os.close(self._marked)

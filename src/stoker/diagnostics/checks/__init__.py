@@ -13,6 +13,7 @@ ALL = (
     machine.memory,
     machine.shared_memory,
     machine.descriptors,
+    machine.system_calls,
     programs.start_method,
     programs.packages,
     programs.compiled_part,

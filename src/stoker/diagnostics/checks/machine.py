@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 
-from stoker._machine import cpus
+from stoker._engine.fork import timerfd
+from stoker._machine import anonymous, cpus
 from stoker._machine import memory as machine_memory
 from stoker.diagnostics.checks.finding import Finding
 
@@ -69,6 +71,33 @@ def shared_memory() -> Iterator[Finding]:
         "not fit is a bus error. Stoker's batches do not use it.",
         "docker run --shm-size=8g (Kubernetes: an emptyDir of medium Memory), or from stoker import DataLoader",
     )
+
+
+def system_calls() -> Iterator[Finding]:
+    """Yields the system calls that Stoker replaces, because a filter (seccomp) denies them."""
+    calls = {"timerfd_create": timerfd.works(), "epoll_create1": _has_epoll()}
+    denied = [name for name, works in calls.items() if not works]
+    file = anonymous.replaced_by()
+    if file is None and not denied:
+        yield Finding("system calls", "fine", "files in memory, timers and epoll are there")
+        return
+    what = ([f"batches lie in {file}"] if file else []) + ([f"{' and '.join(denied)}: denied"] if denied else [])
+    yield Finding(
+        "system calls",
+        "advice" if file else "fine",
+        "; ".join(what),
+        "The system may write batches to the disk, and a full disk is a MemoryLimitError." if file else "",
+        "Allow memfd_create in the container's seccomp profile, or set TMPDIR to a folder in memory" if file else "",
+    )
+
+
+def _has_epoll() -> bool:
+    if hasattr(select, "epoll"):  # Linux
+        try:
+            select.epoll().close()
+        except OSError:
+            return False
+    return True
 
 
 def descriptors() -> Iterator[Finding]:
