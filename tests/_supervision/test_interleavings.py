@@ -333,7 +333,7 @@ class Interleavings(RuleBasedStateMachine):
         worker = self.there[number]
         assert not worker.is_dismissed or not isinstance(message, messages.Unit)
         match message:
-            case messages.Unit(unit, _, slot, _, part):
+            case messages.Unit(unit, _, slot, _, part, _):
                 assert worker.is_ready and self.bound.get(unit, number) == number
                 assert [held.unit for held in worker.units] < [unit], "a worker has an earlier unit behind a later one"
                 if self.room is not None and not worker.units:
@@ -372,10 +372,10 @@ class Interleavings(RuleBasedStateMachine):
     def one_step(self, number: int, fails: bool = False, seconds: float = SLOW_UNIT / 2) -> None:
         """It answers, or asks for the memory that it needs."""
         worker = self.there[number]
-        unit, _, _, _, part = worker.units[0]
+        unit, _, _, _, part, _ = worker.units[0]
         slot = worker.slots[unit]
         if worker.refused or fails:
-            kind, value = ("short", False) if part is not None and worker.refused else ("error", b"")
+            kind, value = ("short", (False, b"samples")) if part is not None and worker.refused else ("error", b"")
             self.answer(number, kind, value, seconds)
         elif slot is None or slot[2] < self.size[unit]:
             worker.asked += 1
@@ -388,7 +388,7 @@ class Interleavings(RuleBasedStateMachine):
         elif part is None:
             self.answer(number, "batch", (slot[0], self.size[unit]), seconds)
         else:
-            self.answer(number, "rows", (LAYOUT, {}), seconds)
+            self.answer(number, "rows", (LAYOUT, {}, b"form"), seconds)
 
     def answer(self, number: int, kind: Any, value: Any, seconds: float) -> None:
         worker = self.there[number]

@@ -34,7 +34,7 @@ class Hall:
         self.slot: Any = None
         self.copied = 0
 
-    def ask(self, size: int) -> Any:
+    def ask(self, size: int, layout: Any = None) -> Any:
         if self.slot is None:
             self.slot = self.arena.take(size)
         assert size <= self.slot.capacity

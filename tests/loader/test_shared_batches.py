@@ -5,12 +5,15 @@ The whole conformance suite runs on shared batches as well (`tests/conformance`)
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import select
 import signal
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -167,16 +170,82 @@ def test_error_that_occurs_once_in_a_split_batch_is_raised(tmp_path: Path) -> No
     assert made.report().as_dict()["epoch"]["raised"] == 16
 
 
-@pytest.mark.usefixtures("row_by_row")
-def test_a_sample_that_asks_to_be_left_out_is_asked_again(tmp_path: Path) -> None:
-    class Choosy(Images):
-        def __getitem__(self, index: int) -> Any:
-            if index == 20:
-                raise SkipSample("blurred")
-            return super().__getitem__(index)
+class Pair(NamedTuple):
+    x: Any
+    y: Any
 
-    batches = list(loader(Choosy()))
-    assert [label for batch in batches for label in batch["y"].tolist()] == [i for i in range(N) if i != 20]
+
+class Counted(Dataset[Any]):
+    """Counts the calls for each sample, in a file that all processes have open."""
+
+    def __init__(self, file: Any, make: Callable[[int], Any]) -> None:
+        self._file, self._make = file, make
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        os.write(self._file.fileno(), bytes([index]))
+        return self._make(index)
+
+
+def unlike_samples() -> dict[str, Callable[[int], Any]]:
+    """Samples of which some cannot be rows of one batch with the others."""
+
+    class Local(NamedTuple):
+        x: Any
+        y: Any
+
+    @dataclasses.dataclass
+    class Record:
+        x: Any
+        y: Any
+
+    def skipped(index: int) -> Any:
+        if index in (7, 40, 41):
+            raise SkipSample("blurred")
+        return {"x": image(index), "y": index, "name": str(index)}
+
+    def image(index: int) -> Any:
+        return np.full((40, 40), index, np.float64 if index % 20 == 0 else np.float32)
+
+    return {
+        "dtypes": lambda index: {"x": image(index), "y": np.random.rand(), "name": str(index)},
+        "numbers": lambda index: (index if index % 20 else float(index), [np.int16(index), "text"]),
+        "booleans": lambda index: {"x": index % 2 == 1 if index % 20 else index, "y": np.full(3, index)},
+        "small numbers": lambda index: (np.int16(index) if index % 20 else np.int32(index), image(index)),
+        "keys": lambda index: {"x": index, "y": 1} if index % 20 else {"y": 1, "x": index},
+        "fields": lambda index: {"x": index, "nothing": {}},
+        "named": lambda index: Pair(image(index), index),
+        "local classes": lambda index: Local(Record(image(index), index), index),
+        "left out": skipped,
+    }
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_no_sample_is_asked_for_twice() -> None:
+    for name, make in unlike_samples().items():
+        batches = {}
+        for workers in (1, 2):
+            with tempfile.TemporaryFile() as file:
+                made = loader(Counted(file, make), num_workers=workers, seed=3)
+                batches[workers] = [repr(batch) for batch in made]
+                file.seek(0)
+                assert workers == 1 or sorted(file.read()) == list(range(N)), name
+            skipped = 3 if name == "left out" else 0
+            assert made.report().as_dict()["epoch"]["skipped"] == skipped
+        assert batches[1] == batches[2], name
+
+
+def test_no_sample_is_asked_for_twice_without_memory(monkeypatch: pytest.MonkeyPatch, row_by_row: None) -> None:
+    monkeypatch.setattr(split_policy, "PATIENCE", 1 << 30)
+    with tempfile.TemporaryFile() as file:
+        images = Counted(file, lambda index: np.full((50, 50), index, np.float32))
+        made = loader(images, num_workers=4, prefetch_factor=4, memory_budget=300_000, batch_size=8)
+        labels = [batch[:, 0, 0].tolist() for batch in made]
+        file.seek(0)
+        assert sorted(file.read()) == list(range(N))
+    assert labels == np.arange(N).reshape(-1, 8).tolist()
 
 
 @pytest.mark.usefixtures("row_by_row")

@@ -1,7 +1,8 @@
 """The interface of a backend: units in, answers out.
 
 A backend runs a *job* (a callable made by the loader) on workers. It knows nothing of datasets or samplers: a unit is
-an opaque picklable object, and what the job returns is an answer.
+an opaque picklable object, and what the job returns is an answer. The file is long because both sides of the interface,
+the job and the backend, use the same records.
 """
 
 from __future__ import annotations
@@ -102,6 +103,20 @@ class UnitReport(NamedTuple):
     drawn: tuple[str, ...] = ()
 
 
+class MadeRows(NamedTuple):
+    """Samples of a unit that another worker has made.
+
+    Attributes:
+        first: place of the first in the unit.
+        rows: the samples in a list, or their collated rows.
+        form: of the samples, if they are collated.
+    """
+
+    first: int
+    rows: object
+    form: object
+
+
 class Job(Protocol):
     """The work of a worker. Made once for each worker, in that worker.
 
@@ -122,15 +137,24 @@ class Job(Protocol):
     upcoming: Callable[[], Iterable[object]]
 
     def run(
-        self, work: object, /, lend: Lender | None = None, known: KnownFaults = (), rows: tuple[int, int] | None = None
+        self,
+        work: object,
+        /,
+        lend: Lender | None = None,
+        known: KnownFaults = (),
+        rows: tuple[int, int] | None = None,
+        made: Sequence[MadeRows] = (),
     ) -> object:
         """Returns the batch of a unit; raises the exceptions of the user's code, StreamEnd, or NothingLeft.
 
         `lend` gives memory in which a collator may write (`stoker.collate._leaves.batch_memory`). Each `known` fault of
         the unit is treated as an error at its position, and the sample is not tried again. For a unit that workers
-        share, only the `rows` from the first to before the second are made; a failure there is found again when the
-        unit is made as a whole.
+        share, only the `rows` from the first to before the second are made. If these cannot be joined with others,
+        one worker makes the unit of the samples that are `made`, and of those that are not.
         """
+
+    def handed_over(self, written: bool) -> object:
+        """Returns the samples of the last rows, as far as they were made, or only their form if they are `written`."""
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a maker of batches for the caller's thread, if units need only samples and collation; else None."""

@@ -69,6 +69,12 @@ Part = tuple[int, int, int, PlainLayout | None]
 """Rows of a unit: the first, the one behind the last, the number of the unit's rows, and their layout, if it is known.
 """
 
+MadePart = tuple[int, int, int, PlainLayout | None, dict[int, bytes], bytes]
+"""Rows of a unit that a worker has made: the first, the one behind the last, the number of the unit's rows; then either
+their layout in the unit's slot, their texts, and the form of their samples; or None, nothing, and the samples. Form and
+samples are pickled.
+"""
+
 PlainReport = tuple[
     list[str], bytes | None, list[FaultRecord], int, bool, PlainGuess | None, tuple[UnitTimings, ...], tuple[str, ...]
 ]
@@ -140,18 +146,21 @@ class AskWorkers(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A unit to make, or a `part` of one, and an idle slot for it, if there is one. `known` are its known faults."""
+    """A unit to make, or a `part` of one, and an idle slot for it, if there is one. `known` are its known faults.
+    `made` are parts of it that other workers have made: those with a layout lie in the slot.
+    """
 
     unit: int
     work: bytes
     slot: PlainSlot | None
     known: Sequence[KnownFault]
     part: Part | None
+    made: Sequence[MadePart] = ()
 
 
 class SlotGiven(NamedTuple):
-    """The answer to this question of the worker: a slot, or the reason for having none, in words; None if rows get
-    none.
+    """The answer to this question of the worker: a slot, or the reason for having none, in words: that there is no
+    memory or, for rows, that their layout is not that of other rows. None if there is no memory for rows.
     """
 
     question: int
@@ -206,18 +215,21 @@ class SlotWanted(NamedTuple):
 
 
 class RowsWanted(NamedTuple):
-    """Requests the slot in which several workers write the unit; the worker waits for `SlotGiven`."""
+    """Requests the slot in which several workers write the unit; the worker waits for `SlotGiven`. It was told no
+    `layout`, and has this one.
+    """
 
     unit: int
     size: int
     question: int
     own: int
+    layout: PlainLayout | None = None
 
 
 Kind = Literal["batch", "error", "end", "empty", "rows", "misfit", "short"]
 """The kind of a worker's answer. A "batch", an "error", the "end" of a stream, "empty" if all samples were left out.
-For part of a unit: "rows"; "misfit" if the results cannot be joined as rows, for good if the value is true; "short" if
-there was no memory.
+For part of a unit: "rows", with layout, texts and the form of the samples; "misfit" if the results cannot be joined as
+rows, and "short" if there was no memory, with the samples in their place and whether the same holds for all units.
 """
 
 Delivered = Literal["batch", "error", "end", "empty", "dropped"]

@@ -387,6 +387,8 @@ class Supervisor:
             self._out.append(Tell(LastDeath(end, len(self._blame.deaths))))
             return
         self._dispatch.requeued(lost)
+        for each in lost:
+            self._sharing.refused(each)
         for run in runs:
             if run.is_part:
                 self._sharing.lost(run)
@@ -435,9 +437,12 @@ class Supervisor:
             case SlotWanted(unit, size, question, own):
                 worker.asked = question
                 self._lending.asked(number, unit, size, own)
-            case RowsWanted(unit, size, question, own):
-                slot = self._lending.share(unit, size, number, own)
-                self._send(number, SlotGiven(question, slot and _plain_slot(slot)))
+            case RowsWanted(unit, size, question, own, layout):
+                if self._sharing.agrees(unit, layout):
+                    slot = self._lending.share(unit, size, number, own)
+                    self._send(number, SlotGiven(question, slot and _plain_slot(slot)))
+                else:
+                    self._send(number, SlotGiven(question, "its rows have another layout than other rows"))
             case Unpickled():
                 self._out.append(Tell(message))
                 self._unpickled_in = max(self._unpickled_in or 0.0, message.seconds)
@@ -455,7 +460,8 @@ class Supervisor:
         self._alone_since = None
         run = self._dispatch.held(number)[0]  # a worker answers its units in the order in which it received them
         self._dispatch.answered(number, run, seconds)
-        if kind not in ("misfit", "short"):
+        is_joined = self._sharing.is_joined(unit)
+        if kind not in ("misfit", "short") and not is_joined:
             self._cut.learned(made.samples, seconds)
             if self._answered in TOLD:
                 self._tell_costs()
@@ -465,6 +471,8 @@ class Supervisor:
         else:
             if self._shares is None:
                 self._tell_whether_shared(made.samples)
+            if is_joined:
+                made = self._sharing.joined(unit, made)
             self._deliver(number, unit, cast("Delivered", kind), value, made)
         worker = self._there[number]
         if self._headroom.growth is None:  # it needed no memory for its batch
@@ -478,7 +486,7 @@ class Supervisor:
             self._care_for(worker, number, made)
 
     def _conclude(self, unit: int, number: int) -> None:
-        """Delivers a shared unit if all its rows are made, or queues it again if they cannot be joined."""
+        """Delivers a shared unit if all its rows are made, or queues it again if one worker has to join them."""
         if not self._sharing.is_over(unit):
             return
         result = self._sharing.result(unit)
@@ -489,6 +497,7 @@ class Supervisor:
             self._deliver(number, unit, kind, value, said)
         elif unit < self._dropped_below:
             self._dispatch.done(unit)
+            self._sharing.refused(unit)
             self._deliver(number, unit, "dropped", None, UnitReport())
         else:
             self._tell_whether_shared(self._dispatch.rows(unit))
@@ -532,18 +541,25 @@ class Supervisor:
     def _forget_dropped(self) -> None:
         for unit in (*self._dispatch.dropped(self._dropped_below), *self._sharing.dropped(self._dropped_below)):
             self._dispatch.done(unit)
+            self._sharing.refused(unit)
             self._work.pop(unit, None)
 
     def _hand_out(self) -> None:
         admission = self._admission
         for number, run in self._dispatch.hand_out(admission.gate()):
-            unit, slot, part = run.unit, None, None
+            unit, part, made = run.unit, None, self._sharing.to_join(run.unit)
             known = self._blame.known(unit) if self._troubled else ()
+            if made and known:  # it is made with care, from the beginning
+                self._sharing.refused(unit)
+                made = ()
             if run.is_part:
-                part, slot = self._sharing.handed_out(run), self._lending.offer_to_share(unit)
-            else:
+                part = self._sharing.handed_out(run)
+            if part is None and not made:
                 slot = self._lending.offer(unit)
-            self._out.append(Send(number, Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part)))
+            else:  # the rows of a part whose layout is not known may not fit the others
+                slot = self._lending.offer_to_share(unit) if part is None or part[3] is not None else None
+            message = Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part, made)
+            self._out.append(Send(number, message))
         if admission.refused is not None and not self._is_crowded:
             self._is_crowded = True
             busy, there, growth = len(self._dispatch.busy), admission.refused, self._headroom.growth or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -55,7 +56,12 @@ class ErrorRecord:
 
 OnError: TypeAlias = Decision | Callable[[ErrorRecord], Decision]
 
-LEFT_OUT: Any = object()
+
+class _Mark(enum.Enum):  # of which there is one object in each process
+    LEFT_OUT = "left out"
+
+
+LEFT_OUT: Any = _Mark.LEFT_OUT
 """Takes the place of a sample that was left out."""
 
 _OUTCOMES: dict[Decision, Outcome] = {"raise": "raised", "skip": "skipped", "replace": "replaced"}

@@ -1,13 +1,14 @@
 """Runs a unit in a worker: fetches its samples under the right seeds, and collates them.
 
-The file is long because the short way of a batch in process (`plain`) must agree with the long one.
+The file is long because one class knows all ways of a unit, which must agree: from a map or a stream, whole, in parts,
+joined of them, and the short way of a batch in process (`plain`).
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,13 +21,14 @@ from stoker._engine.backend import (
     JobFactory,
     KnownFaults,
     Lender,
+    MadeRows,
     PlainMaker,
     PlainPlace,
     UnitReport,
 )
 from stoker._engine.process_guard import harmless
 from stoker._job import datapipes, preload, torch_worker_info
-from stoker._job.error_policy import ErrorPolicy
+from stoker._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker._job.map_fetcher import MapFetcher
 from stoker._job.timed_steps import stopwatch_of
 from stoker._job.work import JobSettings, Work
@@ -125,6 +127,7 @@ class LoaderJob:
         self._stream: StreamFetcher | None = None
         self._resumed: bytes | None = None
         self._samples = 0
+        self._run_of_samples: list[Any] = []
         self._notes: list[str] = []
         self._failed: Any = None
         self._knows = False  # whether something is known of the unit
@@ -135,7 +138,13 @@ class LoaderJob:
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
 
     def run(
-        self, unit: object, /, lend: Lender | None = None, known: KnownFaults = (), rows: tuple[int, int] | None = None
+        self,
+        unit: object,
+        /,
+        lend: Lender | None = None,
+        known: KnownFaults = (),
+        rows: tuple[int, int] | None = None,
+        made: Sequence[MadeRows] = (),
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
@@ -153,17 +162,17 @@ class LoaderJob:
                 self._lend = lend if self._may_lend else None
             else:
                 self._lend = self._recycled.lend
-            return self._made(work, seeds, rows)
+            return self._made(work, seeds, rows, made)
         finally:
             if self._compiled is not None:
                 self._compiled.end()
             if not self._has_workers:
                 current.rng = outside  # of another loader, if this one runs within its dataset
 
-    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None) -> Any:
+    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, made: Sequence[MadeRows]) -> Any:
         if rows is not None:
             return self._rows(work, seeds, *rows)
-        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds)
+        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, made)
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
@@ -351,19 +360,23 @@ class LoaderJob:
         return self._seeding
 
     def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:
-        """Returns a run of a batch's rows. Samples raise their own errors; all other errors are left to the whole
-        batch.
+        """Returns a run of a batch's rows. Samples raise their own errors; all other errors are left to the worker that
+        joins the samples.
         """
         source = self._source
+        samples = self._run_of_samples = list[Any]()
         self._samples = last - first
         keep = self._keep(last - first, run_of=len(work.indices))
         try:
-            samples = source.run(work, seeds, first, last, keep)
-        except SkipSample as wish:
-            raise MisfitError("a sample to be left out") from wish
+            source.run(work, seeds, first, last, samples, keep)
+        except MisfitError:
+            raise
         except Exception:
+            samples.clear()
             self._failed = source.failed_index if seeds.failed_at is not None else work.indices
             raise
+        if any(sample is LEFT_OUT for sample in samples):
+            raise MisfitError("a sample to be left out")
         self.mark[ACTIVITY] = Activity.COLLATE
         try:
             with batch_memory.lent_by(self._lend):
@@ -374,6 +387,11 @@ class LoaderJob:
             raise MisfitError("samples with what has no rows of one size", for_good=True)
         self.mark[ACTIVITY] = Activity.WRITE
         return batch
+
+    def handed_over(self, written: bool) -> Any:
+        """Returns the samples of the last rows, as far as they were made, or only their form; forgets them."""
+        samples, self._run_of_samples = self._run_of_samples, []
+        return collate.form_of(samples[0]) if written else samples
 
     def _keep(self, count: int, run_of: int | None = None) -> RowSink | None:
         """Returns a sink that takes samples as they are made, or None if it gains nothing."""
@@ -407,10 +425,10 @@ class LoaderJob:
             )
         return self._map
 
-    def _from_map(self, work: Work, seeds: SampleSeeding) -> Any:
+    def _from_map(self, work: Work, seeds: SampleSeeding, made: Sequence[MadeRows]) -> Any:
         source = self._source
         self._failed = work.indices
-        if self._gathered is not None and not self._knows:
+        if self._gathered is not None and not self._knows and not made:
             self.mark[ACTIVITY] = Activity.WHOLE
             may_keep = segments.CAN_DETACH or self._recycled is not None  # `out` is in the user's hands
             with batch_memory.lent_by(self._lend if may_keep else None):
@@ -421,9 +439,13 @@ class LoaderJob:
         if isinstance(work.indices, np.ndarray):  # datasets get Python integers
             self._failed = work.indices.tolist()
             work = work._replace(indices=self._failed)
-        keep = self._keep(len(work.indices) if self._settings.batched else 1)
         try:
-            batch = self._collated(work.seed, work.position, source.samples(work, seeds, keep))
+            if made:
+                samples = source.joined(work, seeds, _by_place(made))
+            else:
+                keep = self._keep(len(work.indices) if self._settings.batched else 1)
+                samples = source.samples(work, seeds, keep)
+            batch = self._collated(work.seed, work.position, samples)
         except Exception as error:
             self._failed = source.failed_index if seeds.failed_at is not None else self._odd_ones(work.indices, error)
             raise
@@ -486,3 +508,12 @@ class LoaderJob:
         marked = BatchIndices(indices)
         marked.odd = places
         return marked
+
+
+def _by_place(made: Sequence[MadeRows]) -> dict[int, Any]:
+    """Returns samples that other workers have made, by their places in the unit."""
+    found: dict[int, Any] = {}
+    for first, rows, form in made:
+        samples = cast("list[Any]", rows) if form is None else collate.samples_of(form, rows)
+        found.update(enumerate(samples, first))
+    return found

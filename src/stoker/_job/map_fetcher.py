@@ -15,6 +15,7 @@ from stoker._engine.backend import NothingLeft
 from stoker._exceptions import safe_str
 from stoker._job.error_policy import LEFT_OUT, ErrorPolicy, candidates
 from stoker._random.generators import mix
+from stoker._transport.rows import MisfitError
 from stoker.datasets.nesting import batched_by
 from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample, WorkerDiedError
 
@@ -108,21 +109,75 @@ class MapFetcher:
         """Takes the first samples of the next unit, already fetched, and the error of the one behind them."""
         self._at_hand = deque(samples if error is None else [*samples, _ErrorAtHand(error)])
 
-    def run(self, work: Work, seeds: SampleSeeding, first: int, last: int, keep: RowSink | None = None) -> list[Any]:
-        """Returns the samples from `first` to before `last`, none left out; `keep` counts places from `first`.
+    def run(
+        self, work: Work, seeds: SampleSeeding, first: int, last: int, out: list[Any], keep: RowSink | None = None
+    ) -> None:
+        """Appends the samples from `first` to before `last` to `out`, `LEFT_OUT` for one that asks for it.
+
+        Args:
+            work: the unit.
+            seeds: seeds the generators for each sample.
+            first: place of the first sample in the unit.
+            last: the place behind the last.
+            out: keeps the samples made before one that raised.
+            keep: counts places from `first`; raises if there is no memory for the rows: `out` then ends with the
+                sample that it was called for.
 
         Raises:
             Exception: raised by the dataset.
+            MisfitError: raised by `keep`.
         """
         indices = list(work.indices)
         positions = _positions(work, indices)
+        done: list[Any] = []
+        refused: list[Any] = []
+        fetch = self._kept(keep, first)
+        if keep is not None:
+            fetch = functools.partial(self._kept_or_refused, keep, first, refused)
+        skipped = functools.partial(self._skipped, work, seeds, indices, None)
         try:
-            fetch = self._kept(keep, first)
-            return seeds.samples(work.seed, positions[first:last], fetch, indices[first:last], first, in_part=True)
+            seeds.samples(
+                *(work.seed, positions[first:last], fetch, indices[first:last], first),
+                in_part=True,
+                skipped=skipped,
+                done=done,
+            )
+        except MisfitError:
+            done += refused
+            raise
         except Exception as error:
-            if seeds.failed_at is not None and not isinstance(error, SkipSample):
+            if seeds.failed_at is not None:
                 self._blame(first + seeds.failed_at, indices, positions, error)
             raise
+        finally:
+            out += done
+            done.clear()  # a kept exception must not keep them
+
+    def joined(self, work: Work, seeds: SampleSeeding, made: Mapping[int, Any]) -> list[Any]:
+        """Returns the unit's samples, without those that were left out: those `made` already, by place, and the rest
+        now.
+        """
+        seeds.failed_at = None
+        samples: list[Any] = []
+        count = len(work.indices)
+        while (first := len(samples)) < count:
+            last = next((place for place in range(first, count) if place in made), count)
+            if last > first:
+                self.run(work, seeds, first, last, samples)
+            else:
+                samples.append(made[first])
+        samples = [sample for sample in samples if sample is not LEFT_OUT]
+        if not samples:
+            raise NothingLeft
+        return samples
+
+    def _kept_or_refused(self, keep: RowSink, first: int, refused: list[Any], index: Any) -> Any:
+        sample = self._fetch(index)
+        try:
+            return keep(self._mark[PLACE] - first, sample)
+        except Exception as error:
+            refused[:] = [sample]
+            raise MisfitError("no memory for the rows") from error
 
     def _kept(self, keep: RowSink | None, first: int = 0) -> Callable[[Any], Any]:
         """Returns the function that fetches the sample at the marked place."""

@@ -179,6 +179,7 @@ class SampleSeeding:
         *,
         in_part: bool = False,
         skipped: Callable[[int, SkipSample], T] | None = None,
+        done: list[T] | None = None,
     ) -> list[T]:
         """Returns the samples `fetch(index)`, in order, each under generators seeded for its position. No sample is
         fetched twice.
@@ -191,12 +192,14 @@ class SampleSeeding:
             first: mark of the first sample: its place in a unit whose other samples are made elsewhere.
             in_part: whether they are.
             skipped: returns the substitute of the sample at a mark that raised `SkipSample`.
+            done: receives the samples; keeps those made before one that raised.
 
         Raises:
             Exception: raised by `fetch`, unchanged; `failed_at` is then the place of the index.
         """
         key = self._begin(seed, _SAMPLE)
-        many, done, mark, rng = len(indices), list[T](), self._mark, self._rng
+        kept, done = done, list[T]() if done is None else done
+        many, mark, rng = len(indices), self._mark, self._rng
         mark[PLACE], mark[ACTIVITY] = first, Activity.SAMPLE
         rng.key, rng.find_position = key, lambda: positions[mark[PLACE] - first]
 
@@ -237,7 +240,8 @@ class SampleSeeding:
                             fetch_until(many, self._active, False)
         except BaseException:
             self.failed_at = len(done)
-            done.clear()  # a kept exception must not keep the batch
+            if kept is None:
+                done.clear()  # a kept exception must not keep the batch
             raise
         return done
 

@@ -17,9 +17,9 @@ class SplitBatch(Generic[Layout, Report, Answer]):
 
     Attributes:
         writers: parts that workers have in hand. Until there is none, the unit's memory is in use.
-        layout: how the rows lie in memory, as the first part said.
-        reports: the reports on the parts that were written.
-        spoiled: whether the unit has to be made again as a whole, or is not wanted any more.
+        layout: how the rows lie in memory, as the first part says.
+        reports: the reports on the parts that were made.
+        spoiled: whether one worker has to join the parts to a unit, or it is not wanted any more.
         error: (row, answer) of the first part, in order of the rows, whose samples raised: it is the unit's answer.
     """
 
@@ -53,10 +53,12 @@ class SplitBatch(Generic[Layout, Report, Answer]):
         if self.error is None or first < self.error[0]:
             self.error = first, answer
 
-    def failed(self) -> None:
-        """A worker could not make its part, or is gone."""
+    def failed(self, report: Report | None = None) -> None:
+        """A worker is gone, or could not make rows of its part, as its report says."""
         self.writers -= 1
         self.spoiled = True
+        if report is not None:
+            self.reports.append(report)
 
     @property
     def is_over(self) -> bool:

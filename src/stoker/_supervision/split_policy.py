@@ -21,13 +21,13 @@ the zygote half a millisecond.
 """
 
 AT_FIRST = 4
-"""Rows of a part until the cost of a row is known. They are wasted if the unit turns out not to be shareable."""
+"""Rows of a part until the cost of a row is known. They are sent on if the unit turns out not to be shareable."""
 
 LARGE = 16
 """Rows. Smallest unit that is shared before the cost of a row is known."""
 
 PATIENCE = 3
-"""Units that may be made again as a whole before the policy checks whether most are."""
+"""Units that one worker may have to join before the policy checks whether most are."""
 
 
 class SplitPolicy:
@@ -92,6 +92,6 @@ class SplitPolicy:
         self._shared += 1
 
     def in_vain(self, for_good: bool) -> None:
-        """Records a shared unit that one worker has to make again; `for_good`: the same holds for all others."""
+        """Records a shared unit that one worker has to join; `for_good`: the same holds for all others."""
         self._in_vain += 1
         self._never = self._never or for_good or self._in_vain > max(PATIENCE, self._shared)

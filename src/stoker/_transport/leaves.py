@@ -285,6 +285,38 @@ class _LeafPickler(_Takes, pickle.Pickler):  # type: ignore[misc]
     """Pickles classes and functions by reference."""
 
 
+class _BetweenWorkers(_LeafPickler):
+    """Pickles a class that a function made by its bases, name and address: the workers have it from before their fork.
+    A copy of the class would not do, since samples of one batch must be of one class.
+    """
+
+    def _otherwise(self, thing: Opaque) -> Reduced:
+        if isinstance(thing, type) and "<locals>" in thing.__qualname__:
+            return _local_class, (thing.__bases__[0], thing.__module__, thing.__qualname__, id(thing))
+        return super()._otherwise(thing)
+
+
+def _local_class(base: type, module: str, name: str, address: int) -> type:
+    below: list[type] = type.__subclasses__(base)
+    found = [each for each in below if (each.__module__, each.__qualname__) == (module, name)]
+    if len(found) > 1:
+        found = [each for each in found if id(each) == address]
+    if not found:
+        raise pickle.UnpicklingError(f"this worker has no class {module}.{name}")
+    return found[0]
+
+
+def dumps_samples(samples: Opaque) -> bytes:
+    """Returns samples as a pickle for another worker of the same loader, which `loads` reads.
+
+    Raises:
+        Exception: they cannot be pickled, or one of their classes cannot be found again.
+    """
+    sink = io.BytesIO()
+    _BetweenWorkers(sink, lambda leaf: None, {}).dump(samples)
+    return sink.getvalue()
+
+
 @functools.cache
 def _by_value() -> type[_LeafPickler]:
     """Returns a pickler class that pickles classes and functions without an importable module by value."""

@@ -243,7 +243,7 @@ class Reader:
         try:
             for number, leaf in enumerate(written.leaves):
                 if number in written.texts:
-                    made.append(_joined(leaf, written.texts[number]))
+                    made.append(joined_texts(leaf, written.texts[number]))
                 elif mapping is None or copies or leaf.size < SMALL:
                     made.append(_copied(leaf, self._copy(slot, leaf.offset, leaf.size)))
                 else:
@@ -353,7 +353,7 @@ class Reader:
                         self._returned.append(lease.slot.number)
 
 
-def _joined(leaf: Leaf, runs: list[bytes]) -> list[str | bytes] | tuple[str | bytes, ...]:
+def joined_texts(leaf: Leaf, runs: list[bytes]) -> list[str | bytes] | tuple[str | bytes, ...]:
     """Returns a column of texts, joined from its runs."""
     texts = [text for run in runs for text in pickle.loads(run)]
     return tuple(texts) if leaf.dtype == "tuple" else texts
@@ -372,6 +372,12 @@ def _copied(leaf: Leaf, memory: bytearray) -> Array | torch.Tensor:
         flat = tensor_over(Owned(len(memory), np.uint8, memory)).view(getattr(torch, str(leaf.dtype)))
         tensor = flat.view(leaf.shape) if leaf.strides is None else flat.as_strided(leaf.shape, leaf.strides)
     return tensor.requires_grad_() if leaf.requires_grad else tensor
+
+
+def array_or_tensor(leaf: Leaf, memory: bytearray) -> Array | torch.Tensor:
+    """Returns the leaf's values over this memory: an array if NumPy has the dtype, also of a tensor."""
+    dtype = _IN_NUMPY.get(str(leaf.dtype)) if leaf.tensor else leaf.dtype
+    return _copied(leaf, memory) if dtype is None else np.ndarray(leaf.shape, dtype, memory)
 
 
 def _built(leaf: Leaf, buffer: Exporter | bytearray, offset: int) -> Array | torch.Tensor:

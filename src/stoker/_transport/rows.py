@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 from stoker._machine import reserve
 from stoker._transport import leaves
 from stoker._transport.leaves import Dtype, Leaf, Opaque
+from stoker._transport.reader import array_or_tensor, joined_texts
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import IN_MESSAGE, Lent, Memory, Written, aligned, copied, copy_to, describe
 
@@ -24,7 +25,7 @@ HEAVY = 8 << 20
 
 
 class MisfitError(Exception):
-    """These samples cannot be written as rows of a shared batch: one worker has to make the whole batch.
+    """These samples cannot be written as rows of a shared batch: one worker has to join them with the others.
 
     Args:
         why: in words.
@@ -67,6 +68,19 @@ class Layout(NamedTuple):
         ]
         return Written(slot, end, whole, self.pickle, texts)
 
+    def read(self, mapping: Mapping, count: int, first: int, last: int, texts: dict[int, bytes]) -> Opaque:
+        """Returns rows of a batch, copied out of its memory: leaves of NumPy's dtypes are arrays."""
+        found: list[Opaque] = []
+        for number, (at, rows) in enumerate(zip(self.offsets(count), self.rows, strict=False)):
+            shape = (last - first, *rows.shape)
+            leaf = Leaf(0, rows.size * (last - first), rows.tensor, rows.dtype, shape, None, False)
+            if number in texts:
+                found.append(joined_texts(leaf, [texts[number]]))
+            else:
+                memory = bytearray(mapping.part(at + first * rows.size, leaf.size))
+                found.append(array_or_tensor(leaf, memory))
+        return leaves.loads(self.pickle, found)
+
 
 class WrittenRows(NamedTuple):
     """A worker's report on the rows that it has written: their layout, and the pickled texts by leaf number."""
@@ -83,7 +97,7 @@ class RowWriter:
         last: the row behind the last.
         count: rows of the whole batch.
         layout: the layout of the rows, if it is known already.
-        ask: returns the batch's memory, of at least the given bytes.
+        ask: returns the batch's memory, of at least the given bytes, for this layout if it was not known.
         check: raises MemoryLimitError if processes cannot take the given bytes.
     """
 
@@ -93,7 +107,7 @@ class RowWriter:
         last: int,
         count: int,
         layout: Layout | None,
-        ask: Callable[[int], Mapping],
+        ask: Callable[[int, Layout | None], Mapping],
         check: Callable[[int], object] = reserve.check,
     ) -> None:
         self._first = first
@@ -182,6 +196,6 @@ class RowWriter:
         """Returns the memory of this worker's rows of a leaf."""
         if self._mapping is None:
             self._offsets = layout.offsets(self._count)
-            self._mapping = self._ask(self._offsets[-1])
+            self._mapping = self._ask(self._offsets[-1], None if self._layout else layout)
         size = layout.rows[number].size
         return self._mapping.part(self._offsets[number] + self._first * size, size * self._rows)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stoker._first_use import loading
 from stoker.collate._compiled.compiled import Compiled
+from stoker.collate._compiled.run_samples import form_of, samples_of
 from stoker.collate._leaves.stacking import TensorLeaf
 from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
 from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
@@ -53,11 +54,13 @@ __all__ = [
     "deferred_collate",
     "deferred_convert",
     "for_output",
+    "form_of",
     "gathering",
     "is_default",
     "is_gathered",
     "is_ours",
     "numpy_collate",
     "numpy_convert",
+    "samples_of",
     "write_in_place",
 ]

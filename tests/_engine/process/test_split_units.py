@@ -20,6 +20,7 @@ from stoker._supervision.slot_allocator import SlotAllocator
 from stoker._supervision.split_policy import PATIENCE, SplitPolicy
 from stoker._transport.arena import Slot
 from stoker._transport.rows import Layout
+from stoker.events import FaultRecord
 from tests._supervision.arena import Memory
 
 ROWS = 32
@@ -46,7 +47,7 @@ def test_refused_split_unit_leaves_nothing() -> None:
         sharing.handed_out(run)
     assert lending.share(0, SIZE, worker=0) is not None
     for worker, run in handed_out:
-        sharing.answered(run, "rows", (tuple(ALIKE), {}), UnitReport())
+        sharing.answered(run, "rows", (tuple(ALIKE), {}, b"form"), UnitReport())
         dispatch.answered(worker, run, SLOW_UNIT * 2)
     assert dispatch.outstanding == [0] and not sharing.is_over(0)
     dispatch.refused(0)
@@ -67,10 +68,10 @@ def test_dropped_or_lost_units_do_not_discourage_sharing(how: str) -> None:
         if how == "dropped":
             dispatch.dropped(unit + 1)
             assert sharing.dropped(unit + 1) == []
-            sharing.answered(first, "rows", (tuple(ALIKE), {}), UnitReport())
+            sharing.answered(first, "rows", (tuple(ALIKE), {}, b"form"), UnitReport())
         else:
             sharing.lost(first)
-        sharing.answered(second, "rows", (tuple(ALIKE), {}), UnitReport())
+        sharing.answered(second, "rows", (tuple(ALIKE), {}, b"form"), UnitReport())
         assert sharing.is_over(unit) and sharing.result(unit) is None
         for worker, run in ((one, first), (1 - one, second)):
             dispatch.answered(worker, run, SLOW_UNIT * 2)
@@ -89,12 +90,54 @@ def test_row_layout_is_kept_when_only_memory_was_short(kind: Any, is_known: bool
         parts = [sharing.handed_out(run) for _, run in handed]
         for (worker, run), answer in zip(handed, answers, strict=False):
             assert lending.share(unit, SIZE, worker)
-            sharing.answered(run, answer, (tuple(ALIKE), {}) if answer == "rows" else False, UnitReport())
+            sharing.answered(
+                run, answer, (tuple(ALIKE), {}, b"form") if answer == "rows" else (False, b"samples"), UnitReport()
+            )
             dispatch.answered(worker, run, SLOW_UNIT * 2)
         if answers:
             assert (sharing.result(unit) is not None) == (kind not in answers)
             dispatch.done(unit)
     assert [known is not None for *_, known in parts] == [is_known] * 2
+
+
+def test_parts_that_do_not_fit_together_are_joined() -> None:
+    """Rows stay in their slot until the worker that joins them has answered; what was not begun is withdrawn."""
+    cut, dispatch, lending, sharing = shared(3)
+    dispatch.submitted(0, None, ROWS)
+    handed_out = dispatch.hand_out()
+    for _, run in handed_out:
+        sharing.handed_out(run)
+    fault = FaultRecord(kind="skip", outcome="skipped", place=3, position=3, exception="", traceback="", worker=1)
+    answers = {
+        handed_out[0][1]: ("rows", (tuple(ALIKE), {1: b"texts"}, b"form"), UnitReport(samples=1)),
+        handed_out[1][1]: ("misfit", (False, b"samples"), UnitReport(faults=[fault], samples=1)),
+        handed_out[2][1]: ("misfit", (False, None), UnitReport(samples=1)),  # they cannot be pickled
+    }
+    assert lending.share(0, SIZE, worker=0) is not None
+    for worker, run in handed_out:
+        sharing.answered(run, *answers[run])  # type: ignore[arg-type]
+        dispatch.answered(worker, run, SLOW_UNIT * 2)
+    assert sharing.is_over(0) and sharing.result(0) is None
+    (_, one), (_, two), _ = handed_out
+    assert sharing.to_join(0) == [
+        (one.first, one.last, ROWS, tuple(ALIKE), {1: b"texts"}, b"form"),
+        (two.first, two.last, ROWS, None, {}, b"samples"),
+    ]
+    assert lending.shared(0) is not None
+    dispatch.requeued([0])
+    assert [run for _, run in dispatch.hand_out()] == [Assignment(0)]
+    assert sharing.joined(0, UnitReport(samples=ROWS - 1)) == UnitReport(faults=[fault], samples=ROWS - 1)
+    assert not sharing.is_joined(0) and sharing.to_join(0) == ()
+    assert cut.share(ROWS, ROWS) < ROWS
+
+
+def test_rows_of_another_layout_do_not_get_the_slot() -> None:
+    _, dispatch, _, sharing = shared(2)
+    dispatch.submitted(0, None, 2)
+    for _, run in dispatch.hand_out():
+        assert sharing.handed_out(run)[3] is None
+    assert sharing.agrees(0, tuple(ALIKE)) and sharing.agrees(0, tuple(ALIKE))  # type: ignore[arg-type]
+    assert not sharing.agrees(0, tuple(OTHERWISE))  # type: ignore[arg-type]
 
 
 class Shares(RuleBasedStateMachine):
@@ -116,6 +159,8 @@ class Shares(RuleBasedStateMachine):
         self.whole: dict[int, Slot] = {}  # unit → its slot, where one worker makes it
         self.raised: dict[int, list[int]] = {}  # unit → first rows of parts that raised
         self.rows: dict[int, set[int]] = {}  # unit → rows that were written since it was last begun
+        self.made: dict[int, set[int]] = {}  # unit → rows whose samples have come
+        self.joined: dict[int, Any] = {}  # unit → the parts that one worker joins
         self.next = self.delivered = self.dropped_below = 0
         self.answers: dict[int, Slot | None] = {}
         for worker in self.workers:
@@ -153,6 +198,7 @@ class Shares(RuleBasedStateMachine):
     def forget(self) -> None:
         for unit in (*self.dispatch.dropped(self.dropped_below), *self.sharing.dropped(self.dropped_below)):
             self.dispatch.done(unit)
+            self.sharing.refused(unit)
 
     # The zygote
 
@@ -169,10 +215,13 @@ class Shares(RuleBasedStateMachine):
                 if (offered := self.lending.offer_to_share(run.unit)) is not None:
                     self.writes[worker] = offered
             else:
-                self.rows.pop(run.unit, None)
-                slot = self.lending.offer(run.unit)
+                self.joined[run.unit] = self.sharing.to_join(run.unit)
+                made = [row for first, last, *_ in self.joined[run.unit] for row in range(first, last)]
+                assert sorted(made) == sorted(self.made.get(run.unit, set())), "all that were made, once"
+                slot = self.lending.offer_to_share(run.unit) if made else self.lending.offer(run.unit)
                 if slot is not None:
                     self.whole[run.unit] = slot
+                assert slot is not None or all(part[3] is None for part in self.joined[run.unit])
 
     def grant(self) -> None:
         starving = self.lending.is_asked and self.delivered not in self.answers
@@ -189,6 +238,7 @@ class Shares(RuleBasedStateMachine):
         result = self.sharing.result(unit)
         begun = self.rows.pop(unit)
         if result is not None:
+            self.made.pop(unit, None)
             kind, value, said = result
             assert said.samples == ROWS
             self.dispatch.done(unit)
@@ -200,6 +250,7 @@ class Shares(RuleBasedStateMachine):
                 self.answered(unit, None)
         elif unit < self.dropped_below:
             self.dispatch.done(unit)
+            self.sharing.refused(unit)
         else:
             self.dispatch.requeued([unit])
 
@@ -236,6 +287,8 @@ class Shares(RuleBasedStateMachine):
             slot = self.whole.pop(run.unit)
             self.held[worker].pop(0)
             self.dispatch.answered(worker, run, seconds)
+            self.sharing.joined(run.unit, UnitReport())
+            self.made.pop(run.unit, None)
             self.answered(run.unit, self.lending.answered(run.unit, "batch", (slot.number, SIZE)))
         self.grant()
         self.hand_out()
@@ -251,13 +304,16 @@ class Shares(RuleBasedStateMachine):
         self.held[worker].pop(0)
         self.dispatch.answered(worker, run, seconds)
         if outcome == "misfit":
-            self.sharing.answered(run, "misfit", False, UnitReport())
+            self.sharing.answered(run, "misfit", (False, b"samples"), UnitReport())
+            self.made.setdefault(run.unit, set()).update(range(run.first, run.last))
         elif outcome == "error":
             self.raised.setdefault(run.unit, []).append(run.first)
             self.sharing.answered(run, "error", run.first, UnitReport())
         else:
             layout = ALIKE if outcome == "rows" else OTHERWISE
-            self.sharing.answered(run, "rows", (tuple(layout), {}), UnitReport([], None, [], run.last - run.first))
+            value = tuple(layout), {}, b"form"
+            self.made.setdefault(run.unit, set()).update(range(run.first, run.last))
+            self.sharing.answered(run, "rows", value, UnitReport([], None, [], run.last - run.first))
         self.conclude(run.unit)
 
     @precondition(lambda self: any(self.held.values()))
@@ -273,6 +329,8 @@ class Shares(RuleBasedStateMachine):
         self.writes.pop(worker, None)
         for unit in lost:
             self.whole.pop(unit, None)
+            self.sharing.refused(unit)
+            self.made.pop(unit, None)
         self.waits.discard(worker)
         self.dispatch.requeued(lost)
         for run in runs:

@@ -433,7 +433,10 @@ def test_no_sample_is_held_of_a_batch_beyond_the_memory(error: Exception, is_fir
 
 @pytest.mark.parametrize("in_runs", [False, True])
 def test_refused_batch_keeps_no_samples_alive(in_runs: bool, slot: Any) -> None:
-    """Not even in the frames of its error, which nothing but `gc` would free where they were part of a ring."""
+    """Not even in the frames of its error, which nothing but `gc` would free where they were part of a ring.
+
+    A run of rows raises it at once: the samples that are not made yet need not be made.
+    """
     compiled = collate.Compiled("numpy")
     held: list[weakref.ref[Any]] = []
 
@@ -458,9 +461,9 @@ def test_refused_batch_keeps_no_samples_alive(in_runs: bool, slot: Any) -> None:
         with contextlib.suppress(MemoryLimitError):
             job(refuses)
         compiled.end()
-        assert [one() for one in held] == [None] * 4
+        assert held and not any(one() for one in held)
         batch = job(slot)
-        assert [one() for one in held] == [None] * 8
+        assert not any(one() for one in held)
     finally:
         gc.enable()
     assert slot.holds(batch[0]) and (batch[0][:, 0] == range(4)).all()

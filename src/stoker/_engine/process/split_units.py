@@ -1,4 +1,8 @@
-"""Units that several workers make: the rows of each worker, and the outcome of the unit."""
+"""Units that several workers make: the rows of each worker, and the outcome of the unit.
+
+Rows that do not fit together are joined by one worker: it gets the samples that the others have made, and makes those
+that no worker has begun. No sample is made twice, unless a worker has died or its samples cannot be pickled.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,16 @@ from collections.abc import Sequence
 from typing import cast
 
 from stoker._engine.backend import UnitReport
-from stoker._engine.messages import Delivered, Kind, Part, PlainLayout
+from stoker._engine.messages import Delivered, Kind, MadePart, Part, PlainLayout
 from stoker._supervision.dispatch import Assignment, Dispatch
 from stoker._supervision.slot_allocator import SlotAllocator
 from stoker._supervision.split_batch import SplitBatch
 from stoker._supervision.split_policy import SplitPolicy
 from stoker._transport.rows import Layout
-from stoker.events import FaultRecord
 
 
 class SplitUnits:
-    """Keeps the state of shared units until they are whole or have to be made again.
+    """Keeps the state of shared units until they are whole, and the parts of those that one worker has to join.
 
     Args:
         cut: learns whether sharing is worth it.
@@ -29,6 +32,8 @@ class SplitUnits:
         self._dispatch = dispatch
         self._lending = lending
         self._shares: dict[int, SplitBatch[Layout, UnitReport, tuple[object, UnitReport]]] = {}
+        self._made: dict[int, list[MadePart]] = {}  # of shared units, and of those to be joined
+        self._reports: dict[int, list[UnitReport]] = {}  # on the parts of units to be joined
         self._layout: Layout | None = None  # of the last unit that was shared
 
     def handed_out(self, run: Assignment) -> Part:
@@ -37,26 +42,59 @@ class SplitUnits:
         if share is None:
             share = self._shares[run.unit] = SplitBatch(self._dispatch.rows(run.unit))
         share.handed_out()
-        return run.first, run.last, share.rows, self._layout and (self._layout.rows, self._layout.pickle)
+        share.layout = known = share.layout or self._layout
+        return run.first, run.last, share.rows, known and (known.rows, known.pickle)
+
+    def agrees(self, unit: int, layout: PlainLayout | None) -> bool:
+        """Whether rows of this layout may be written into the unit's slot. Rows of another would lie over them."""
+        share = self._shares[unit]
+        if share.layout is None and layout is not None:
+            share.layout = Layout(*layout)
+        return layout is None or share.layout == Layout(*layout)
 
     def answered(self, run: Assignment, kind: Kind, value: object, said: UnitReport) -> None:
-        """A worker has written its rows, and `value` is their layout and texts; or one of its samples raised the error
-        in `value`; or they are no rows, as those of no batch are if `value` is true; or there was no memory for it."""
+        """A worker has written its rows, or one of its samples raised the error in `value`, or they are no rows, or
+        there was no memory for it (`messages.Kind`).
+        """
         share = self._shares[run.unit]
-        fitted = not share.spoiled
+        fitted, for_good = not share.spoiled, False
         if kind == "rows":
-            layout, texts = cast("tuple[PlainLayout, dict[int, bytes]]", value)
+            layout, texts, form = cast("tuple[PlainLayout, dict[int, bytes], bytes | None]", value)
+            self._keep(run, share.rows, layout, texts, form)
             share.made(run.first, run.last - run.first, Layout(*layout), texts, said)
         elif kind == "error":
             share.raised(run.first, (value, said))
             self._dispatch.withdrawn(run.unit)
         else:
-            share.failed()
+            for_good, samples = cast("tuple[bool, bytes | None]", value)
+            self._keep(run, share.rows, None, {}, samples)
+            share.failed(said)
         if share.spoiled and fitted:  # because of its contents: not because its worker died, or the unit was dropped
-            self._cut.in_vain(kind == "misfit" and bool(value))
+            self._cut.in_vain(kind == "misfit" and for_good)
             if kind != "short":  # that says nothing of the rows, and who knows how they lie asks before it has them
                 self._layout = None
             self._dispatch.withdrawn(run.unit)
+
+    def _keep(
+        self, run: Assignment, rows: int, layout: PlainLayout | None, texts: dict[int, bytes], data: bytes | None
+    ) -> None:
+        if data is not None:
+            part = (run.first, run.last, rows, layout, texts, data)
+            self._made.setdefault(run.unit, []).append(part)
+
+    def to_join(self, unit: int) -> Sequence[MadePart]:
+        """Returns the parts of a unit that one worker has to join; none of a unit that was not shared."""
+        return self._made.get(unit, ()) if unit in self._reports else ()
+
+    def joined(self, unit: int, said: UnitReport) -> UnitReport:
+        """Returns the report on a unit with those on its parts, if it was joined of some; forgets them."""
+        self._made.pop(unit, None)
+        reports = self._reports.pop(unit, None)
+        return said if reports is None else _joined([*reports, said], said.samples)
+
+    def is_joined(self, unit: int) -> bool:
+        """Whether one worker makes this unit of parts."""
+        return unit in self._reports
 
     def lost(self, run: Assignment) -> None:
         """Records that the worker that had these rows is gone."""
@@ -74,7 +112,7 @@ class SplitUnits:
 
     def refused(self, unit: int) -> None:
         """Withdraws a unit whose rest no worker can make, and of which no worker writes any rows."""
-        if unit in self._shares:
+        if unit in self._shares or unit in self._reports:
             self._forget(unit)
 
     def is_over(self, unit: int) -> bool:
@@ -82,30 +120,37 @@ class SplitUnits:
         return self._shares[unit].is_over
 
     def result(self, unit: int) -> tuple[Delivered, object, UnitReport] | None:
-        """Returns the answer of a unit that is over, or None if it has to be made again."""
+        """Returns the answer of a unit that is over, or None if one worker has to join its parts."""
         share = self._shares[unit]
         number = self._lending.shared(unit)
         if share.error is not None:
             self._forget(unit)
             _, (value, said) = share.error
-            return "error", value, _joined([*share.reports, said], share.rows, said.faults)
+            return "error", value, _joined([*share.reports, said], share.rows)
         if share.spoiled or number is None or share.layout is None:
-            self._forget(unit)
+            self._reports[unit] = share.reports
+            made = self._made.setdefault(unit, [])
+            if all(part[3] is None for part in made):  # none lies in the slot
+                self._lending.unshare(unit)
+            del self._shares[unit]
             return None
         del self._shares[unit]
+        self._made.pop(unit, None)
         self._cut.shared()
         self._layout = share.layout
         written = share.layout.written(number, share.rows, share.texts)
         return "batch", written.packed(), _joined(share.reports, share.rows)
 
     def _forget(self, unit: int) -> None:
-        del self._shares[unit]
+        for known in (self._shares, self._made, self._reports):
+            known.pop(unit, None)
         self._lending.unshare(unit)
 
 
-def _joined(reports: Sequence[UnitReport], rows: int, faults: Sequence[FaultRecord] = ()) -> UnitReport:
+def _joined(reports: Sequence[UnitReport], rows: int) -> UnitReport:
     """Returns the report on a unit from those on its parts."""
     notes = [note for report in reports for note in report.notes]
     timings = tuple(timing for report in reports for timing in report.timings)
     drawn = tuple(name for report in reports for name in report.drawn)
-    return UnitReport(notes, None, list(faults), rows, timings=timings, drawn=drawn)
+    faults = sorted((fault for report in reports for fault in report.faults), key=lambda fault: fault.place or 0)
+    return UnitReport(notes, None, faults, rows, timings=timings, drawn=drawn)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import select
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar, cast
 
 from stoker import errors
@@ -20,6 +21,7 @@ from stoker._engine.backend import (
     JobFactory,
     JobSource,
     KnownFaults,
+    MadeRows,
     NothingLeft,
     StreamEnd,
     UnitReport,
@@ -31,6 +33,7 @@ from stoker._engine.messages import (
     Kind,
     Leave,
     Leaves,
+    MadePart,
     Part,
     PlainSlot,
     Resume,
@@ -129,7 +132,7 @@ class Worker(ABC):
             init_failure = Failure.of(error, where)
         end_duties.look()
         while True:
-            self._unit, blob, slot, known, part = self._next(Unit)
+            self._unit, blob, slot, known, part, made = self._next(Unit)
             self._announced.discard(self._unit)
             if job is not None and (resume := self._resume) is not None:
                 self._resume = None
@@ -141,26 +144,47 @@ class Worker(ABC):
             if job is None:
                 self._answer("error", dumps(init_failure), start, None)
             elif part is None:
-                self._do(job, blob, start, where, known)
+                self._do(job, blob, start, where, known, made)
             else:
                 self._do_part(job, blob, start, where, part)
             del blob
 
-    def _do(self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults) -> None:
+    def _do(
+        self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made: Sequence[MadePart]
+    ) -> None:
         process_setup.one_thread()
-        kind, value = self._made(job, blob, where, known)
+        kind, value = self._made(job, blob, where, known, made)
         self._writer.let_go()
         self._answer(kind, value, start, job)
 
-    def _made(self, job: Job, blob: bytes, where: str, known: KnownFaults) -> tuple[Kind, object]:
+    def _made(
+        self, job: Job, blob: bytes, where: str, known: KnownFaults, made: Sequence[MadePart]
+    ) -> tuple[Kind, object]:
         try:
-            return "batch", self._writer.finish(job.run(pickle.loads(blob), self._writer.lend, known)).packed()
+            work, parts = pickle.loads(blob), self._from_others(made) if made else ()
+            return "batch", self._writer.finish(job.run(work, self._writer.lend, known, made=parts)).packed()
         except StreamEnd:
             return "end", b""
         except NothingLeft:
             return "empty", b""
         except Exception as error:
             return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+
+    def _from_others(self, parts: Sequence[MadePart]) -> list[MadeRows]:
+        """Returns the samples that other workers have made of the unit, out of its slot: that may be given away when
+        this worker asks for another. Samples that do not unpickle here are left out, and made again.
+        """
+        made: list[MadeRows] = []
+        for first, last, count, layout, texts, data in parts:
+            with contextlib.suppress(Exception):  # the user's classes may raise anything
+                content = leaves.loads(data, ())
+                if layout is None:
+                    made.append(MadeRows(first, content, None))
+                else:
+                    assert self._offered is not None
+                    rows = Layout(*layout).read(self._writer.map(self._offered), count, first, last, texts)
+                    made.append(MadeRows(first, rows, content))
+        return made
 
     def _do_part(self, job: Job, blob: bytes, start: float, where: str, part: Part) -> None:
         """Makes rows of a batch of which other workers make the rest."""
@@ -177,11 +201,20 @@ class Worker(ABC):
     ) -> tuple[Kind, object]:
         try:
             written = writer.finish(job.run(pickle.loads(blob), writer.lend, rows=rows))
-            return "rows", (tuple(written.layout), written.texts)
+            return "rows", (tuple(written.layout), written.texts, self._handed_over(job, written=True))
         except MisfitError as error:
-            return "short" if self._is_short else "misfit", error.for_good
+            return "short" if self._is_short else "misfit", (error.for_good, self._handed_over(job, written=False))
         except Exception as error:
             return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+
+    def _handed_over(self, job: Job, written: bool) -> bytes | None:
+        """Returns the samples of a part, or their form, pickled; None if they cannot be: if the unit has to be joined,
+        they are made again.
+        """
+        try:
+            return leaves.dumps_samples(job.handed_over(written))
+        except Exception:  # the user's classes may raise anything
+            return None
 
     def _answer(self, kind: Kind, value: object, start: float, job: Job | None) -> None:
         said = UnitReport() if job is None else job.said()
@@ -206,16 +239,19 @@ class Worker(ABC):
             raise errors.MemoryLimitError(given)
         return Slot(*cast("PlainSlot", given))
 
-    def _ask_for_rows(self, size: int) -> Mapping:
+    def _ask_for_rows(self, size: int, layout: Layout | None) -> Mapping:
         """Returns the slot in which several workers write this unit."""
         offered = self._offered
         if offered is not None and size <= offered.capacity:
             return self._writer.map(offered)
-        given = self._given(RowsWanted, size)
+        told = None if layout is None else (layout.rows, layout.pickle)
+        given = self._given(functools.partial(RowsWanted, layout=told), size)
         if given is None:
             self._is_short = True
             raise MisfitError("there is no memory for it now")
-        return self._writer.map(Slot(*cast("PlainSlot", given)))
+        if isinstance(given, str):
+            raise MisfitError(given)
+        return self._writer.map(Slot(*given))
 
     def _check_for_rows(self, size: int) -> None:
         """Raises MemoryLimitError if workers cannot take this much memory for rows that have no place yet."""
@@ -230,7 +266,7 @@ class Worker(ABC):
         if time.perf_counter() - self._start > SOON:
             self._most = max(self._most, linux.private_bytes(os.getpid()))
 
-    def _given(self, question: type[SlotWanted | RowsWanted], size: int) -> PlainSlot | str | None:
+    def _given(self, question: Callable[[int, int, int, int], FromWorker], size: int) -> PlainSlot | str | None:
         """Returns the answer to a request for a slot. Answers to earlier requests are skipped: an exception of the
         user's code, such as from a signal handler, may have ended the wait for them.
         """
@@ -269,8 +305,8 @@ class Worker(ABC):
         self._keep(self.arrived())
         for message in self._inbox:
             if isinstance(message, Unit):
-                unit, blob, _, known, part = message
-                if known or part is not None:
+                unit, blob, _, known, part, made = message
+                if known or part is not None or made:
                     return
                 if unit not in self._announced:
                     self._announced.add(unit)

@@ -61,15 +61,17 @@ class Compiled:
 
         Returns:
             A function to call with each sample's place and the sample as soon as it is made; None if not worthwhile.
+            For a run of rows, it raises the error if there is no memory for the batch.
         """
         plan = self._plan if run_of is None else self._runs
         self._begun = time.perf_counter()
         self._count = run_of or count
-        kept = partial(self._kept, count=count, lender=lender, travels=self._count if travels else 0)
+        is_run = run_of is not None
+        kept = partial(self._kept, count=count, lender=lender, travels=self._count if travels else 0, strict=is_run)
         if count > 1 and (
             self._is_looked_at(plan) if plan is not None and plan.large else plan is None and self._may_plan
         ):
-            opened = partial(self._opened, in_runs=run_of is not None)
+            opened = partial(self._opened, in_runs=is_run)
             self._opening = Probe(plan, opened, kept if self._is_early else None, kept)
             return self._opening
         if plan is None or not plan.large or count < 2:
@@ -82,8 +84,10 @@ class Compiled:
         if early is not None:
             early.end()
 
-    def _kept(self, plan: Node, count: int, lender: batch_memory.Lender | None, travels: int) -> SampleWriter:
-        self._early, self._keeper = plan, SampleWriter(plan, count, lender, travels)
+    def _kept(
+        self, plan: Node, count: int, lender: batch_memory.Lender | None, travels: int, strict: bool
+    ) -> SampleWriter:
+        self._early, self._keeper = plan, SampleWriter(plan, count, lender, travels, strict)
         return self._keeper
 
     def _opened(self, first: Any, second: Any, seconds: float, in_runs: bool) -> Node | None:

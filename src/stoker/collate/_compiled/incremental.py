@@ -137,13 +137,14 @@ def is_worth_it(seconds: float, size: int, count: int) -> bool:
 
 
 class SampleWriter:
-    """Writes the samples of one batch as they arrive. Raises only on interruption.
+    """Writes the samples of one batch as they arrive. Raises only on interruption, or if it is `strict`.
 
     Args:
         plan: of the large leaves of a sample.
         count: samples of the batch, at most.
         lender: gives the batch's memory.
         travels: rows of the batch, if it is handed over to another process.
+        strict: whether the first sample raises the error if there is no memory for the batch.
 
     Attributes:
         is_over: whether a sample did not fit, so that the rest stay as they are.
@@ -151,8 +152,11 @@ class SampleWriter:
         seconds: spent in calls.
     """
 
-    def __init__(self, plan: Node, count: int, lender: batch_memory.Lender | None, travels: int = 0) -> None:
+    def __init__(
+        self, plan: Node, count: int, lender: batch_memory.Lender | None, travels: int = 0, strict: bool = False
+    ) -> None:
         self._plan = plan
+        self._strict = strict
         self._count = count
         self._lender = lender
         self._travels = travels
@@ -198,6 +202,8 @@ class SampleWriter:
             with batch_memory.lent_by(self._lender):
                 self._plan.begin(self._count, self._travels)
         except Exception as error:  # raised after all samples, whose own errors come first
+            if self._strict:
+                raise
             self.is_over, self.refusal = True, error.with_traceback(None)  # frames would keep the samples alive
 
 
