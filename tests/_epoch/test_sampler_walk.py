@@ -563,3 +563,34 @@ def test_an_iterator_is_begun_once() -> None:
     whole = stoker.DataLoader(range(6), batch_sampler=BegunAnewByIter(batches), output="numpy")
     for _ in range(2):
         assert [batch.tolist() for batch in whole] == batches
+
+
+class WithoutLength(Kept):
+    """Its length says nothing of whether there is a sampler."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Endless(Kept):
+    def __len__(self) -> int:
+        raise RuntimeError("there is no end")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("nobody asks for my truth")
+
+
+@pytest.mark.parametrize("kind", [WithoutLength, Endless])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_state_of_a_sampler_does_not_depend_on_its_length(kind: type[Kept], workers: int) -> None:
+    def loader() -> stoker.DataLoader[Any]:
+        return stoker.DataLoader(range(20), batch_size=4, sampler=kind(20), num_workers=workers, output="numpy")
+
+    first = loader()
+    with iter(first) as batches:
+        seen = [next(batches).tolist() for _ in range(2)]
+        state = first.state_dict()
+    second = loader()
+    second.load_state_dict(state)
+    seen += [batch.tolist() for batch in iter(second)]
+    assert [index for batch in seen for index in batch] == list(Kept(20))

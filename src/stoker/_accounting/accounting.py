@@ -57,7 +57,7 @@ class Accounting:
         # Samples that end their workers, by unit and place: an event for each time
         self._blamed: dict[int, dict[int, list[PoisonSample]]] = {}
         self._batched = options.auto_collation
-        self._spared = 0 if options.on_error in ("skip", "replace") else 1  # of each unit: the last may be its error
+        self._spared = 0 if options.error_word in ("skip", "replace") else 1  # of each unit: the last may be its error
 
     def open(self) -> None:
         """Opens the quarantine file before an epoch begins; on failure the epoch has not begun.

@@ -185,7 +185,7 @@ def _beyond(most: int) -> int:
 def _far_only(options: LoaderOptions) -> bool:
     """Returns whether the user's options need workers, or the work may leave traces in the trainer."""
     asked = (
-        *(options.timeout, options.on_error != "raise", options.stall_action != "warn"),
+        *(options.timeout, options.error_word != "raise", options.stall_action != "warn"),
         *(options.threads_per_worker > 1, options.memory_budget, options.max_samples_per_worker),
     )
     own = options.collate_fn

@@ -298,10 +298,12 @@ def _named(sampler: Any) -> str:
 
 
 def length_if_known(sized: Any) -> int | None:
-    """Returns the length of an object, or None; only a call shows whether a wrapper has a length."""
+    """Returns the length of an object, or None if its `__len__` raises, as that of an endless sampler may; only a call
+    shows whether a wrapper has a length.
+    """
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):
+    except Exception:  # torch asks for a length only in len(loader), where the error goes out
         return None
 
 

@@ -60,7 +60,7 @@ def may_share(options: LoaderOptions) -> bool:
         and not options.is_stream
         and not datapipes.prepares_workers(options)
         and options.seeding != "worker"
-        and options.on_error == "raise"
+        and options.error_word == "raise"
         and collate.is_default(collate.for_output(options.collate_fn, options.output))
         and batched_by(options.dataset) is None
         and not may_gather(options)

@@ -359,7 +359,7 @@ class StreamedPlan:
 
     def _walked(self) -> Step | None:
         for indices in self._sampler:
-            if self._batched and not isinstance(indices, list):
+            if self._batched and type(indices) is not list:
                 indices = _as_batch(indices)
             worker = self._count % self._bound_to if self._bound_to else None
             step = Step(indices, self._position, worker, self._count)

@@ -54,7 +54,7 @@ class SamplerWalk:
             rest = at_rest(sampler, dataset)
             self.place = place._replace(mark=rest.mark, generators=rest.generators)
         self._iterator = iter(()) if place.over else self._drawing(lambda: iter(sampler))
-        self._keeper = self._owner or _keeper(self._iterator)
+        self._keeper = _keeper(self._iterator) if self._owner is None else self._owner
         if place.mark is not None and self._owner is None and not place.over:
             if self._keeper is None:
                 raise StateFormatError(

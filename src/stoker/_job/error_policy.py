@@ -89,7 +89,7 @@ class ErrorPolicy:
     """
 
     def __init__(self, policy: OnError, dataset: Any, worker: int) -> None:
-        self.is_lenient = policy != "raise"
+        self.is_lenient = not _is(policy, "raise")
         self.mark: Any = [*NEW_MARK]
         self.rng = SampleRNG(0)
         self.unit: Work
@@ -187,7 +187,7 @@ class ErrorPolicy:
 
     def _wish(self) -> Decision:
         """Returns the outcome of `SkipSample`, which is never an error."""
-        return "replace" if self._policy == "replace" else "skip"
+        return "replace" if _is(self._policy, "replace") else "skip"
 
     def _asked(self, record: ErrorRecord) -> Decision:
         if not callable(self._policy):
@@ -230,6 +230,10 @@ class ErrorPolicy:
             yield
         finally:
             self.mark[ACTIVITY], self.rng.find_position = before
+
+
+def _is(policy: OnError, word: str) -> bool:
+    return isinstance(policy, str) and policy == word  # a user's object may have an __eq__ of its own
 
 
 def candidates(place: int, indices: Sequence[Any], spares: Sequence[Any], key: int) -> Iterator[Any]:

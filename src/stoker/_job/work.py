@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 class GivenBatch(list[Any]):
-    """The indices in a batch that a batch sampler gave as something else than a list.
+    """The indices in a batch that a batch sampler gave as something else than a list, of a subclass of lists as well.
 
     As in torch, `__getitem__` gets what iterating over the batch gives (of an array of uint8, `np.uint8`), and
     `__getitems__` the batch itself.
@@ -40,7 +40,7 @@ class GivenBatch(list[Any]):
     """
 
     def __init__(self, given: Any) -> None:
-        super().__init__(given)
+        super().__init__(index for index in given)  # nothing else is asked of the user's object
         self.given = self if iter(given) is given else given  # an iterator has been read now
 
     def __reduce__(self) -> Any:

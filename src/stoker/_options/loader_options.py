@@ -104,6 +104,11 @@ class LoaderOptions:
         return KINDS[self.method].capabilities
 
     @property
+    def error_word(self) -> str | None:
+        """Returns `on_error` if it is a word: a user's object is not compared with one."""
+        return self.on_error if isinstance(self.on_error, str) else None
+
+    @property
     def threads(self) -> int:
         """Returns the number of threads that make samples in each worker."""
         whole = self.auto_collation and batched_by(self.dataset) is not None

@@ -45,7 +45,7 @@ def for_output(collate_fn: CollateFn, output: Output) -> CollateFn:
     """
     theirs = torch_collation()
     for ours, name in ((_COLLATE, "default_collate"), (_CONVERT, "default_convert")):
-        if collate_fn in ours.values() or (theirs is not None and collate_fn is getattr(theirs, name)):
+        if _is_one_of(collate_fn, ours) or (theirs is not None and collate_fn is getattr(theirs, name)):
             return ours[output]
     return collate_fn.for_output(output) if isinstance(collate_fn, Flavoured) else collate_fn
 
@@ -54,7 +54,11 @@ def is_ours(collate_fn: CollateFn) -> bool:
     """Returns whether it is one of Stoker's collations, which draw no random numbers and write into lent memory."""
     if isinstance(collate_fn, Flavoured):
         return not collate_fn.runs_user_code
-    return isinstance(collate_fn, Compiled) or collate_fn in (*_COLLATE.values(), *_CONVERT.values())
+    return isinstance(collate_fn, Compiled) or _is_one_of(collate_fn, _COLLATE) or _is_one_of(collate_fn, _CONVERT)
+
+
+def _is_one_of(collate_fn: CollateFn, ours: dict[Output, CollateFn]) -> bool:
+    return any(collate_fn is one for one in ours.values())  # a user's object may have an __eq__ of its own
 
 
 def compiling(collate_fn: CollateFn) -> CollateFn:

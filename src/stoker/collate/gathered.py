@@ -318,9 +318,8 @@ def _is_ours(leaves: NumpyLeaves, fn_map: FnMap, sample: Any) -> bool:
     """Returns whether a function of Stoker collates such samples. A user's function for tensors also takes arrays."""
     fn, tensor = registry.function_for(sample, fn_map), getattr(sys.modules.get("torch"), "Tensor", None)
     of_tensors = leaves.tensors if tensor is None else fn_map.get(tensor, leaves.tensors)
-    return fn in (leaves.arrays, leaves.scalars, leaves.floats, leaves.ints, leaves.tensors) and (
-        of_tensors == leaves.tensors
-    )
+    ours = (leaves.arrays, leaves.scalars, leaves.floats, leaves.ints, leaves.tensors)
+    return any(registry.is_method(fn, one) for one in ours) and registry.is_method(of_tensors, leaves.tensors)
 
 
 def _accepts(test: Callable[[Any], Any], value: Any) -> bool:

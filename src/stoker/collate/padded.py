@@ -148,9 +148,10 @@ class _Padding:
             return path in self.named
         elem, dims = batch[0], self.options.dims
         if isinstance(elem, list):
-            some = next((sample[0] for sample in batch if isinstance(sample, list) and sample), 0)
+            some = next((sample[0] for sample in batch if isinstance(sample, list) and list.__len__(sample)), 0)
             return tuple(dims) == (0,) and isinstance(some, (int, float, np.number))
-        if registry.function_for(elem, self.functions) not in (self.leaves.tensors, self.leaves.arrays):
+        fn = registry.function_for(elem, self.functions)
+        if not (registry.is_method(fn, self.leaves.tensors) or registry.is_method(fn, self.leaves.arrays)):
             return False
         return elem.ndim > dims[-1] and (is_tensor(elem) or elem.dtype.kind in "biufc")
 

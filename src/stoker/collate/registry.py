@@ -7,11 +7,12 @@ replaced there take effect. Torch's own functions are replaced by equivalent one
 from __future__ import annotations
 
 import importlib.util
+import operator
 import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Literal
 
 import numpy as np
@@ -75,7 +76,7 @@ def functions(leaves: NumpyLeaves) -> dict[Key, CollateFn]:
     if theirs is not None:
         now += [*theirs.default_collate_fn_map, *theirs.default_collate_fn_map.values()]
     before = _last.get(leaves)
-    if before is None or before[0] != now:
+    if before is None or len(before[0]) != len(now) or not all(map(operator.is_, before[0], now)):
         before = _last[leaves] = now, _in_force(leaves, theirs)
     return before[1]
 
@@ -93,6 +94,11 @@ def _in_force(leaves: NumpyLeaves, theirs: Any) -> dict[Key, CollateFn]:
 def in_place(fn_map: Mapping[Key, CollateFn]) -> dict[Key, CollateFn]:
     """Returns the same functions, with torch's own replaced by Stoker's, which write in place."""
     return {key: _given_by(TENSORS, fn) if is_torchs(fn) else fn for key, fn in fn_map.items()}
+
+
+def is_method(fn: object, method: Callable[..., Any]) -> bool:
+    """Returns whether `fn` is this method of Stoker's leaves. A user's object is not compared."""
+    return type(fn) is MethodType and fn == method
 
 
 def function_for(elem: object, fn_map: Mapping[Key, CollateFn]) -> CollateFn | None:

@@ -267,7 +267,7 @@ class _Cached(StreamIterator[T]):
         self._enter()
 
     def _make(self) -> T:
-        source = self._source or self._open()  # not open if opening failed before
+        source = self._open() if self._source is None else self._source  # not open if opening failed before
         try:
             sample: T = next(source)
             data = pickled(sample, self._before + self._given)

@@ -112,7 +112,7 @@ class _Zipped(StreamIterator[tuple[Any, ...]]):
                     self._refuse_longer(place)
                 raise
             except Exception as error:  # the others advance too, so that all stay aligned
-                failure = failure or error
+                failure = error if failure is None else failure
         if failure is not None:
             self._interrupted = False
             raise failure

@@ -114,7 +114,8 @@ def _batches(options: LoaderOptions) -> str:
 def _workers(options: LoaderOptions, ledger: Ledger) -> str:
     if not options.capabilities.has_workers:
         return "none: samples are fetched in this process, when a batch is asked for"
-    bound = "; batch k is made by worker k mod n, because of worker_init_fn" if options.worker_init_fn else ""
+    has_init = options.worker_init_fn is not None
+    bound = "; batch k is made by worker k mod n, because of worker_init_fn" if has_init else ""
     lives = ", kept between epochs" if options.persistent_workers else ", new for each epoch"
     if options.capabilities.are_threads:
         return f"{options.num_workers} threads of this process{lives}{bound}"

@@ -192,6 +192,6 @@ def _of_instance(
             yield from ((place.attribute(name), item) for name, item in (part or {}).items())
     else:
         yield place.attribute("__getstate__()"), state
-    yield from ((place.item(index), item) for index, item in enumerate(items or ()))
-    yield from ((place.item(key), item) for key, item in pairs or ())
+    yield from ((place.item(index), item) for index, item in enumerate(() if items is None else items))
+    yield from ((place.item(key), item) for key, item in (() if pairs is None else pairs))
     yield place.attribute("__reduce__()[0]"), make

@@ -16,6 +16,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import attrgetter, itemgetter
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -390,7 +391,8 @@ def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool = Fal
 
     if kind is dict and sample:
         return Dicts(list(sample), below(list(sample.values())))
-    if (kind in (tuple, list) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))) and sample:
+    is_named = issubclass(kind, tuple) and bool(getattr(kind, "_fields", None))
+    if is_named or (kind in (tuple, list) and sample):
         return Sequences(kind, below(sample))
     if dataclasses.is_dataclass(kind) and not isinstance(sample, (Mapping, Sequence)):
         names = [field.name for field in dataclasses.fields(kind) if hasattr(sample, field.name)]
@@ -404,6 +406,8 @@ def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool = Fal
 def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool) -> Node | None:
     """Returns the node of a leaf that one of Stoker's functions collates; None for a leaf that cannot be compiled."""
     kind, tensor = type(sample), getattr(sys.modules.get("torch"), "Tensor", None)  # None during torch's import
+    if type(fn) is not MethodType:  # a user's object, which may have an __eq__ of its own
+        return None
     if fn == leaves.floats and kind is float:
         return NumberLeaf(float, {int, bool}, _FLOAT64, leaves, first=True)
     if fn == leaves.ints and kind is int:
@@ -417,7 +421,7 @@ def _leaf(sample: Any, fn: registry.CollateFn, fn_map: FnMap, leaves: NumpyLeave
         return NumberLeaf(kind, set(), common_dtype({sample.dtype}, ()), leaves)
     if fn == leaves.arrays and kind in (np.ndarray, np.memmap) and sample.ndim and sample.dtype.kind in "biufc":
         # A user's function for tensors also takes arrays
-        theirs = tensor is not None and fn_map.get(tensor, leaves.tensors) != leaves.tensors
+        theirs = tensor is not None and not registry.is_method(fn_map.get(tensor, leaves.tensors), leaves.tensors)
         leaves.accept(sample.dtype)
         native = sample.dtype.isnative  # other byte orders are converted, not copied
         return Arrays(sample.shape, common_dtype({sample.dtype}, ()), leaves) if native and not theirs else None

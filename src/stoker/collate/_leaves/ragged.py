@@ -23,7 +23,7 @@ def rows_of(batch: Sequence[Any], dims: Sequence[int]) -> list[Any]:
 
     An empty list has no dtype and no other dimensions: it takes those of a row that has them.
     """
-    given = [None if isinstance(sample, list) and not sample else _row(sample, batch) for sample in batch]
+    given = [None if isinstance(sample, list) and not list.__len__(sample) else _row(sample, batch) for sample in batch]
     some = next((row for row in given if row is not None), np.empty(0, np.int64))
     nothing = some[tuple(slice(0 if dim in dims else None) for dim in range(some.ndim))]
     rows = [nothing if row is None else row for row in given]

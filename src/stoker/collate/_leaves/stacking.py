@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,7 +167,7 @@ class TensorLeaves(DeferredLeaves):
         import torch
 
         of_tensors = (collate_fn_map or {}).get(torch.Tensor, self.tensors)
-        if of_tensors == self.tensors:
+        if type(of_tensors) is MethodType and of_tensors == self.tensors:  # a user's object is not compared
             return super().arrays(batch, collate_fn_map=collate_fn_map)
         self.accept(batch[0].dtype)
         return of_tensors([as_tensor(value) for value in batch], collate_fn_map=collate_fn_map)

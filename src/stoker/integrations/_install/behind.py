@@ -185,7 +185,7 @@ def _arguments(loader: Any, values: list[Any], settings: Settings) -> dict[str, 
         batched = found["_auto_collation"]
         return given | {"batch_size": found["batch_size"] if batched else None, "drop_last": found["drop_last"]}
     sampler = found["_index_sampler"]
-    if settings.order == "stoker" and sampler in (loader.batch_sampler, loader.sampler):
+    if settings.order == "stoker" and (sampler is loader.batch_sampler or sampler is loader.sampler):
         ordered = from_torch.order_of(loader, None)
         if ordered.get("shuffle"):
             return given | ordered | {"batch_size": found["batch_size"], "drop_last": found["drop_last"]}

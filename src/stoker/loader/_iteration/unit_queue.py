@@ -86,7 +86,7 @@ class UnitQueue:
         """
         self._epoch, self._walked, self._progress, self._set_epoch = begun, walked, progress, set_epoch
         self._is_stream = options.is_stream
-        self._replaces = options.on_error != "raise" and options.on_error != "skip"
+        self._replaces = options.error_word not in ("raise", "skip")
 
     @property
     def is_idle(self) -> bool:
