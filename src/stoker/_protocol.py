@@ -45,6 +45,22 @@ def offered(holder: object, name: str) -> Any:
     return None
 
 
+def asked(holder: object, name: str, default: Any = None) -> Any:
+    """Returns an attribute of a user's object for which torch does not ask, or `default` if it has none.
+
+    A `__getattr__` that knows only its own names may answer with any exception, a bag of settings with KeyError.
+
+    Raises:
+        Exception: raised by a property or another attribute that the class itself defines.
+    """
+    try:
+        return getattr(holder, name, default)
+    except Exception:
+        if any(name in vars(base) for base in type(holder).__mro__):
+            raise
+        return default
+
+
 def has(holder: object, name: str) -> bool:
     """Returns whether an object has a method or attribute of this name, offered or not. Runs no code of its class."""
     return name in _own_attributes(holder) or any(name in vars(base) for base in type(holder).__mro__)

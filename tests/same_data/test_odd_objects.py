@@ -100,6 +100,72 @@ def agreeable_objects(data: Any) -> Any:
     ]
 
 
+def bags_of_settings(data: Any) -> Any:
+    class Bag:
+        """Its attributes are its settings: of any other name it raises KeyError."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return self.__dict__["settings"][name]
+
+        def __init__(self) -> None:
+            self.settings = {"size": 4}
+
+    class Sampler(Bag):
+        def __iter__(self) -> Any:
+            return iter([3, 1, 2, 0])
+
+        def __len__(self) -> int:
+            return self.size  # type: ignore[no-any-return]
+
+    class Indices(Bag):
+        def __iter__(self) -> Any:
+            return iter([3, 1])
+
+    Indices.__qualname__ = "Indices"  # it is pickled
+    globals()["Indices"] = Indices
+
+    class Batches(Bag):
+        def __iter__(self) -> Any:
+            return iter([Indices(), [2]])
+
+    class Numbers(Bag, data.Dataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return self.size  # type: ignore[no-any-return]
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    class Stream(Bag, data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return iter(range(self.size))
+
+    class Collate(Bag):
+        def __call__(self, samples: Any) -> Any:
+            return sum(samples)
+
+    results = []
+    for workers in (0, 1):
+        for options in (
+            {"dataset": Numbers(), "sampler": Sampler(), "batch_size": 2},
+            {"dataset": Numbers(), "batch_sampler": Batches()},
+            {"dataset": data.Subset(Numbers(), [1, 0]), "batch_size": 2, "collate_fn": Collate()},
+            {"dataset": Stream(), "batch_size": 3, "collate_fn": Collate()},
+            {"dataset": data.ChainDataset([Stream(), Stream()]), "batch_size": 3},
+        ):
+            loader = data.DataLoader(num_workers=workers, **options)
+            results.append([*(batch for batch in loader)])
+            for name in ("describe", "state_dict", "report"):
+                getattr(loader, name, list)()
+    return results
+
+
+def test_a_getattr_that_raises_anything_means_no_attribute(same: Any) -> None:
+    theirs, _ = same(bags_of_settings)
+    assert theirs.result is not None
+
+
 @pytest.mark.parametrize("program", [touchy_objects, agreeable_objects])
 def test_objects_are_compared_by_identity_only(same: Any, program: Any) -> None:
     theirs, _ = same(program)

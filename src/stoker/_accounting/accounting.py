@@ -18,6 +18,7 @@ from stoker._epoch import epoch as epochs
 from stoker._epoch import ranks as world
 from stoker._epoch.plan import Step
 from stoker._exceptions import format_exception, summary_of
+from stoker._protocol import asked
 from stoker.events import Event, FaultRecord, PoisonSample, QuarantineFailed, SampleFailed, SampleSkipped, plain_index
 
 if TYPE_CHECKING:
@@ -252,10 +253,10 @@ def _world(options: LoaderOptions) -> tuple[int, int]:
     here = epochs.world_of(options)
     if here.size > 1:
         return here.rank, here.size
-    for sampler in (options.sampler, options.batch_sampler, getattr(options.batch_sampler, "sampler", None)):
-        ranks = getattr(sampler, "num_replicas", None)
+    for sampler in (options.sampler, options.batch_sampler, asked(options.batch_sampler, "sampler")):
+        ranks = asked(sampler, "num_replicas")
         if isinstance(ranks, int):
-            rank = getattr(sampler, "rank", 0)
+            rank = asked(sampler, "rank", 0)
             return rank if isinstance(rank, int) else 0, ranks
     group = world.of_torch() or here
     return group.rank, 1 if options.is_stream else group.size  # a stream's number of batches on each rank is unknown

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stoker._epoch import epoch as epochs_
 from stoker._epoch import ranks
 from stoker._options import argument_checks
+from stoker._protocol import asked
 from stoker._state.schema import Place
 from stoker.errors import SamplerError
 
@@ -66,7 +67,7 @@ def _check_is_computed(options: LoaderOptions) -> None:
         )
     if not epochs_.is_computed(options):
         sampler = options.index_sampler
-        inner = getattr(sampler, "sampler", sampler)
+        inner = asked(sampler, "sampler", sampler)
         raise SamplerError(
             f"the order of {type(inner).__name__} can only be iterated from its start, with its generators as they "
             "were then. Leave the sampler out (shuffle=True), or import it from stoker."

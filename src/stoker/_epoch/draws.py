@@ -13,6 +13,7 @@ import numpy as np
 from stoker._epoch import epoch
 from stoker._epoch.epoch_counter import Coming
 from stoker._job import datapipes
+from stoker._protocol import asked
 from stoker._random.generators import global_generators, loaded_torch, mix, stream_of
 from stoker._state.schema import Place
 from stoker.samplers.sequential import SequentialSampler
@@ -118,7 +119,7 @@ def draws_order(options: LoaderOptions) -> bool:
     if options.batches_per_epoch is not None or not epoch.is_computed(options):
         return False
     known = epoch.knower(options)
-    return not isinstance(known, SequentialSampler) and getattr(known, "shuffle", True) is not False
+    return not isinstance(known, SequentialSampler) and asked(known, "shuffle", True) is not False
 
 
 def generator_of_order(options: LoaderOptions) -> Any:

@@ -17,7 +17,7 @@ from stoker._epoch.plan import BatchesPlan, ComputedPlan, Endless, Plan, Streame
 from stoker._epoch.rank_slice import Mode, RankSlice
 from stoker._epoch.sampler_walk import at_rest
 from stoker._job import datapipes
-from stoker._protocol import offered, offers
+from stoker._protocol import asked, offered, offers
 from stoker._random.generators import mix
 from stoker._state.resharding import going_on, not_begun, reshared
 from stoker._state.schema import START, Place
@@ -172,7 +172,7 @@ def computed(
 
 def _positions_in_piece(options: LoaderOptions, batches: int) -> int:
     """Returns the positions of an endless order that all ranks cover with `batches` each."""
-    return batches * (getattr(options.batch_sampler, "batch_size", None) or 1) * world_of(options).size
+    return batches * (asked(options.batch_sampler, "batch_size") or 1) * world_of(options).size
 
 
 def order_of(sampler: Any, seed: int, *, endless: bool) -> Order:
@@ -220,7 +220,7 @@ def is_computed(options: LoaderOptions) -> bool:
     sampler = sampler_of_indices(options)
     if sampler is not None and sampler is options.own_sampler:
         # A generator that Accelerate gives our sampler is used, unless the order follows from seed=
-        told = is_fixed(options) or getattr(sampler, "generator", options.generator) is options.generator
+        told = is_fixed(options) or asked(sampler, "generator", options.generator) is options.generator
         return options.sampler is sampler and told
     return has_function(sampler, "order")
 
@@ -229,7 +229,7 @@ def has_function(sampler: Any, name: str) -> bool:
     """Returns whether a sampler offers its epochs as a function: it has no generator, and no subclass overrides
     `__iter__` alone."""
     kind = type(sampler)
-    if not offers(sampler, name) or getattr(sampler, "generator", None) is not None:
+    if not offers(sampler, name) or asked(sampler, "generator") is not None:
         return False
     homes = [base for base in kind.__mro__ if "__iter__" in vars(base) or name in vars(base)]
     return bool(homes) and name in vars(homes[0])
@@ -282,11 +282,11 @@ def kind_of(options: LoaderOptions) -> dict[str, Any]:
         shared = options.shard == "auto" and options.worker_init_fn is None
         kind |= {"order": "stream", "batch_size": options.batch_size, "drop_last": options.drop_last}
         return kind | {"shard": "auto" if shared else "none"}
-    inner, given = getattr(sampler, "sampler", None), {"batch_size": None, "drop_last": None}
-    kind |= {"samples": length_if_known(dataset)} | {name: _plain(getattr(sampler, name, None)) for name in given}
+    inner, given = asked(sampler, "sampler"), {"batch_size": None, "drop_last": None}
+    kind |= {"samples": length_if_known(dataset)} | {name: _plain(asked(sampler, name)) for name in given}
     if not is_computed(options):
         kind["order"] = f"walked from {_named(sampler)}" + (f" over {_named(inner)}" if inner is not None else "")
-        kind["num_replicas"] = _plain(getattr(sampler if inner is None else inner, "num_replicas", None))
+        kind["num_replicas"] = _plain(asked(sampler if inner is None else inner, "num_replicas"))
         return kind
     known = knower(options)
     kind |= {"order": f"{_named(known)}/{ORDER_VERSION}", "of": length_if_known(known), "ranks": world_of(options).size}
@@ -438,7 +438,7 @@ def _check_something_is_left(options: LoaderOptions) -> None:
         return
     known = knower(options)
     of = length_if_known(known)
-    leaves_out = options.distributed == "drop" or getattr(options.batch_sampler, "drop_last", False)
+    leaves_out = options.distributed == "drop" or asked(options.batch_sampler, "drop_last", False)
     if of and leaves_out and length_of(options) == 0:
         here = world_of(options)
         raise errors.SamplerError(

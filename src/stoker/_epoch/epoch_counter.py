@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker._options import argument_checks
-from stoker._protocol import follows, offers
+from stoker._protocol import asked, follows, offers
 from stoker._state.schema import Place
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.passes import WalkedInEpochs
@@ -160,7 +160,7 @@ class SilentEpochs(EpochCounter):
 def _holders(options: LoaderOptions) -> list[tuple[str, Any]]:
     """Returns the objects whose `set_epoch` is to be called, each once, with their names."""
     batches = options.batch_sampler
-    named = {"in it": getattr(batches, "sampler", None), "sampler": options.sampler, "batch_sampler": batches}
+    named = {"in it": asked(batches, "sampler"), "sampler": options.sampler, "batch_sampler": batches}
     each = {id(holder): (name, holder) for name, holder in [*named.items(), ("dataset", options.dataset)]}.values()
     return [(name, holder) for name, holder in each if _is_to_be_told(holder)]
 
@@ -184,7 +184,7 @@ def _epoch_of(holder: Any, depth: int = 8) -> int | None:
     An object without such an attribute may pass `set_epoch` on to a dataset or a reader that it wraps.
     """
     for name in ("epoch", "_epoch", "current_epoch"):
-        value: Any = getattr(holder, name, None)
+        value: Any = asked(holder, name)
         if isinstance(value, int):
             return value
         if hasattr(value, "__index__"):  # a tensor that workers share

@@ -13,6 +13,7 @@ import numpy as np
 from stoker._engine.process_guard import tears
 from stoker._epoch.rank_slice import RankSlice
 from stoker._job.work import GivenBatch
+from stoker._protocol import asked
 from stoker._random.generators import mix
 from stoker.errors import SamplerError, StateMismatchError
 from stoker.samplers.order import BatchOrder, Int64Array, Order
@@ -385,7 +386,7 @@ class StreamedPlan:
 
 def _as_batch(batch: Any) -> GivenBatch:
     """Returns a batch of indices that came as something else than a list; raises SamplerError if it is none."""
-    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__") or getattr(batch, "ndim", 1) == 0:
+    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__") or asked(batch, "ndim", 1) == 0:
         raise SamplerError(
             f"the batch sampler yielded {batch!r}, which is no batch: each item must be a list of indices. "
             "Pass a sampler of single indices as `sampler=`, with a `batch_size`."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stoker._epoch import epoch
 from stoker._epoch.epoch_counter import EpochCounter
 from stoker._epoch.rank_slice import RankSlice
+from stoker._protocol import asked
 from stoker._random.generators import mix
 from stoker.samplers import passes
 from stoker.samplers.order import HasBatches, HasOrder
@@ -33,7 +34,7 @@ class SamplerEpochs:
         self.num_replicas = options.num_replicas
         self.rank = options.rank
         self.batches_per_epoch = options.batches_per_epoch
-        self._batch_size = getattr(options.batch_sampler, "batch_size", None) or 1
+        self._batch_size = asked(options.batch_sampler, "batch_size") or 1
         self._epochs = epochs
 
     def set_epoch(self, number: int) -> None:

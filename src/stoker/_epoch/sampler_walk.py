@@ -14,6 +14,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from stoker._protocol import asked
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import RandomState, global_generators, global_streams, stream_of
 from stoker._state.schema import START, NotSaid, Place
@@ -135,8 +136,8 @@ def _said_by(keeper: Any) -> Any:
 
 def _keeper(sampler: Any) -> Any:
     """Returns the object with the sampler's state: the sampler, or the one that it wraps; else None."""
-    for candidate in (sampler, getattr(sampler, "sampler", None)):
-        if callable(getattr(candidate, "state_dict", None)) and callable(getattr(candidate, "load_state_dict", None)):
+    for candidate in (sampler, asked(sampler, "sampler")):
+        if callable(asked(candidate, "state_dict")) and callable(asked(candidate, "load_state_dict")):
             return candidate
     return None
 

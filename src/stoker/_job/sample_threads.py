@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.process import process_setup
+from stoker._protocol import asked
 from stoker._random.generators import step
 from stoker._random.sample_rng import SampleRNG
 from stoker._random.sample_seeding import SampleSeeding, Seeding, key_of_samples
@@ -41,7 +42,7 @@ def units_at_once(threads: int, batch_sampler: Any) -> int:
     """
     if threads == 1:
         return 1
-    size = 1 if batch_sampler is None else getattr(batch_sampler, "batch_size", None)
+    size = 1 if batch_sampler is None else asked(batch_sampler, "batch_size")
     if not isinstance(size, int) or size < 1:
         size = threads  # unknown batch size: many units of large batches would need much memory
     return 2 + math.ceil(threads / size)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 import numpy as np
 
 from stoker._exceptions import safe_str
+from stoker._protocol import asked
 from stoker._worker_info import current
 from stoker.datasets._stream.declared import declared
 from stoker.datasets._stream.fingerprint import Fingerprint, same_again
@@ -248,7 +249,7 @@ class _OverAtAnError:
 
 
 def _keeps_state(what: Any) -> TypeGuard[_KeepsState]:
-    return callable(getattr(what, "state_dict", None)) and callable(getattr(what, "load_state_dict", None))
+    return callable(asked(what, "state_dict")) and callable(asked(what, "load_state_dict"))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -402,8 +403,8 @@ class Counted(StreamIterator[Any]):
             return
         if "from" in state:
             self._from = count(state, "from")
-        if "iterator" in state and hasattr(iterator, "load_state_dict"):
-            iterator.load_state_dict(copy.deepcopy(part(state, "iterator")))
+        if "iterator" in state and (load := asked(iterator, "load_state_dict")) is not None:
+            load(copy.deepcopy(part(state, "iterator")))
             return
         seen = count(state, "seen")
         if seen and tell is None and "from" in state and current.reading.on_read_from is not None:

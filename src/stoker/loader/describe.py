@@ -12,6 +12,7 @@ from stoker._epoch import epoch
 from stoker._epoch.gather_or_split import gathers, may_share, under_way
 from stoker._machine import cpus, memory
 from stoker._machine.anonymous import replaced_by
+from stoker._protocol import asked
 from stoker._random.generators import GLOBALS
 from stoker._supervision import split_policy
 from stoker.datasets.nesting import batched_by
@@ -169,7 +170,7 @@ def _ahead(options: LoaderOptions) -> str:
 
 def _collation(options: LoaderOptions) -> str:
     own = collate.is_ours(collate.for_output(options.collate_fn, options.output))
-    name = getattr(options.collate_fn, "__name__", type(options.collate_fn).__name__)
+    name = asked(options.collate_fn, "__name__", type(options.collate_fn).__name__)
     if not options.capabilities.lends_memory:
         return f"{name}, {options.output} leaves"
     how = "straight into shared memory" if own else "what it returns is copied into shared memory once"

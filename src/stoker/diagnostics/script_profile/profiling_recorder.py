@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from stoker._protocol import asked
 from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
 from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in, say
 from stoker.diagnostics.script_profile.profile_order import ProfileOrder
@@ -233,7 +234,7 @@ def _length(loader: Any) -> int | None:
         while sampler is not None:
             if not _is_library(type(sampler)):
                 return None
-            sampler = getattr(sampler, "sampler", None)  # of a batch sampler
+            sampler = asked(sampler, "sampler")  # of a batch sampler
         return len(loader)
     except Exception:  # of the user's dataset
         return None

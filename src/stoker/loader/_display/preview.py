@@ -22,6 +22,7 @@ from stoker import _exceptions
 from stoker._engine.fork.native_pools import quiet_about_forks
 from stoker._engine.fork.start_zygote import signals_blocked
 from stoker._engine.process import linux, process_setup
+from stoker._protocol import asked
 from stoker.errors import PreviewError, WorkerTraceback
 from stoker.loader._display import contact_sheet
 
@@ -74,9 +75,9 @@ def preview(
 def _classes_of(dataset: Any) -> Sequence[str] | None:
     """Returns the attribute `classes` of a dataset, or of the one that it wraps."""
     for _ in range(10):
-        if (found := getattr(dataset, "classes", None)) is not None:
+        if (found := asked(dataset, "classes")) is not None:
             return found if isinstance(found, (list, tuple)) and found else None
-        dataset = getattr(dataset, "dataset", None)
+        dataset = asked(dataset, "dataset")
         if dataset is None:
             return None
     return None
