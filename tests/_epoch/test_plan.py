@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 
 import pytest
@@ -101,9 +102,31 @@ def test_a_walked_sampler_counts_positions_over_uneven_batches() -> None:
 def test_a_short_batch_says_that_the_sampler_has_ended() -> None:
     plan = StreamedPlan(iter([[1, 2], [3]]), True, mark=lambda: "here", size=2)
     assert plan.next() is not None
-    assert plan.mark() == (2, "here", False)
+    assert plan.behind(1) == (2, "here", (), False)
     assert plan.next() is not None
-    assert plan.mark() == (3, "here", True)
+    assert plan.behind(1) == (2, "here", ([3],), True)
+    assert plan.behind(2) == (3, "here", (), True)
+
+
+def test_state_of_a_sampler_is_asked_for_once() -> None:
+    asked = []
+    plan = StreamedPlan(iter([[1, 2], [3], [4]]), True, mark=lambda: asked.append(1) or "here")
+    plan.walk(3)
+    assert plan.next() is not None and not asked
+    assert plan.behind(0) == (0, "here", ([1, 2], [3], [4]), False)
+    assert len(asked) == 1
+
+
+def test_indices_of_no_plain_kind_have_a_state_each() -> None:
+    states = itertools.count()
+    odd = [slice(1), slice(2)]
+    plan = StreamedPlan(iter([[1], odd, [2], odd]), True, mark=lambda: next(states))
+    plan.walk(4)
+    assert [plan.behind(count) for count in (0, 1)] == [
+        (0, 2, ([1], odd, [2], odd), False),
+        (1, 3, (odd, [2], odd), False),
+    ]
+    assert plan.behind(2) == (3, 0, (), False)
 
 
 @pytest.mark.parametrize("item", [3, "ab", None])

@@ -490,9 +490,14 @@ def test_an_epoch_of_which_nothing_came_is_where_it_was() -> None:
     resumed = iter(second)
     with pytest.raises(KeyboardInterrupt):
         next(resumed)
-    assert second.state_dict() == first.state_dict()
+    state = through_json(second.state_dict())
+    assert (state["batches"], state["position"]) == (2, 4)
     interrupted = False
-    assert list(resumed) == list(iterator)
+    rest = list(iterator)
+    assert list(resumed) == rest
+    third = loader(range(9), sampler=Kept(9), batch_size=2, seed=1)
+    third.load_state_dict(state)
+    assert list(third) == rest
 
 
 def test_the_state_of_pythons_generator_is_that_of_getstate() -> None:
@@ -594,3 +599,91 @@ def test_state_of_a_sampler_does_not_depend_on_its_length(kind: type[Kept], work
     second.load_state_dict(state)
     seen += [batch.tolist() for batch in iter(second)]
     assert [index for batch in seen for index in batch] == list(Kept(20))
+
+
+class Counted(Kept):
+    """Counts the calls of `state_dict()`; gives indices of a kind."""
+
+    def __init__(self, length: int, kind: Callable[[int], Any] = int) -> None:
+        super().__init__(length)
+        self.asked, self.kind = 0, kind
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.kind, super().__iter__())
+
+    def state_dict(self) -> dict[str, int]:
+        self.asked += 1
+        return super().state_dict()
+
+
+class Anything(stoker.Dataset[Any]):
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
+def test_state_of_a_sampler_is_asked_for_with_the_loaders(workers: dict[str, Any]) -> None:
+    sampler = Counted(40)
+    some = loader(range(40), sampler=sampler, batch_size=2, **workers)
+    for _ in range(2):
+        list(some)
+        next(iter(some))
+    assert sampler.asked == 0
+    some.state_dict()
+    assert sampler.asked == 1
+
+
+KINDS: list[Callable[[int], Any]] = [
+    int,
+    str,
+    float,
+    np.int64,
+    np.float32,
+    lambda number: (number, ("b", np.uint8(number))),
+    *([] if torch is None else [torch.tensor]),
+]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 11])
+def test_given_indices_come_back_as_they_were(count: int) -> None:
+    for kind, size in itertools.product(KINDS, (2, None)):
+        settings: dict[str, Any] = {"num_workers": 2, "worker_method": "thread"}
+        settings |= {"batch_size": size, "collate_fn": repr}
+        first = loader(Anything(), sampler=Counted(23, kind), **settings)
+        batches = iter(first)
+        received = list(itertools.islice(batches, count))
+        state = through_json(first.state_dict())
+        assert len(received) == state["batches"] == count
+        rest = list(batches)
+        second = loader(Anything(), sampler=Counted(23, kind), **settings)
+        second.load_state_dict(state)
+        assert through_json(second.state_dict()) == state
+        assert list(second) == rest
+        again = loader(Anything(), sampler=Counted(23, kind), batch_size=size, collate_fn=repr)
+        again.load_state_dict(state)
+        assert list(again) == rest
+
+
+def test_sampler_that_draws_globally_is_not_walked_again() -> None:
+    """What it has given comes; what follows is drawn from where the generator then is, as in a run that goes on."""
+
+    class Wandering(Kept):
+        def __iter__(self) -> Iterator[int]:
+            while self.state["at"] < self.length:
+                self.state["at"] += 1
+                yield random.randrange(1000)
+
+    first = loader(Anything(), sampler=Wandering(23), batch_size=2, num_workers=2, worker_method="thread")
+    random.seed(1)
+    batches = iter(first)
+    next(batches)
+    state, drawn = through_json(first.state_dict()), random.getstate()
+    rest = list(batches)
+    second = loader(Anything(), sampler=Wandering(23), batch_size=2)
+    second.load_state_dict(state)
+    resumed = iter(second)
+    random.setstate(drawn)
+    assert list(resumed) == rest

@@ -85,7 +85,9 @@ def walked(options: LoaderOptions, walk: SamplerWalk) -> StreamedPlan:
     """Returns the plan of a pass over the user's sampler."""
     at = (0, 0) if walk.place.mark is None else (walk.place.batches, walk.place.position)
     size, bound_to = _size_of_batches(options), _bound_to(options)
-    return StreamedPlan(iter(walk), options.auto_collation, bound_to=bound_to, at=at, mark=walk.mark, size=size)
+    mark = walk.mark if walk.keeps_state else None
+    walk.plan = StreamedPlan(iter(walk), options.auto_collation, bound_to=bound_to, at=at, mark=mark, size=size)
+    return walk.plan
 
 
 def _bound_to(options: LoaderOptions) -> int | None:

@@ -15,6 +15,7 @@ from stoker._epoch.rank_slice import RankSlice
 from stoker._job.work import GivenBatch
 from stoker._protocol import asked
 from stoker._random.generators import mix
+from stoker._state.given import is_plain
 from stoker.errors import SamplerError, StateMismatchError
 from stoker.samplers.order import BatchOrder, Int64Array, Order
 
@@ -60,9 +61,6 @@ class Plan(Protocol):
     def answered(self, worker: int, ended: bool) -> None:
         """Records that a worker has completed one of its steps, or that its stream has ended."""
 
-    def mark(self) -> Any:
-        """Returns the mark of the user's sampler after the latest step, for `Progress`; None if none is needed."""
-
     def spares(self, step: Step, seed: int) -> list[Any]:
         """Returns indices to replace samples that fail, beside those of the step itself; the same at each call."""
 
@@ -103,9 +101,6 @@ class _Numbered:
 
     def answered(self, worker: int, ended: bool) -> None:
         assert not ended, "only streams end"
-
-    def mark(self) -> None:
-        """Returns None: the number of a step identifies it."""
 
     def spares(self, step: Step, seed: int) -> list[Any]:
         """Returns no spares: other samples may not fit into the sampler's batch."""
@@ -274,10 +269,6 @@ class Endless:
         return self._latest[1]
 
 
-_NOW = object()
-"""Marker: the current state of the sampler is to be used."""
-
-
 class StreamedPlan:
     """The plan of a user's sampler that can only be iterated over.
 
@@ -286,7 +277,8 @@ class StreamedPlan:
         batched: whether the sampler yields batches.
         bound_to: number of workers if step k belongs to worker k mod n.
         at: (steps, samples) that the sampler has yielded before.
-        mark: returns the sampler's state, or None.
+        mark: returns the sampler's state, or None; None for a sampler without one. Called when a state is asked for,
+            and after a step whose indices have no form in a state.
         size: indices in each batch except the last: a smaller batch shows that the sampler has ended. None if unknown.
     """
 
@@ -307,21 +299,21 @@ class StreamedPlan:
         self._mark = mark
         self._size = size
         self._is_over = False
-        self._ahead: deque[tuple[Step | Exception | None, Any]] = deque()
-        self._at: Any = _NOW
+        self._ahead: deque[Step | Exception | None] = deque()
+        self._given: deque[tuple[Step, Any]] = deque()  # not delivered, each with the sampler's state then, if needed
+        self._before: Any = None  # the sampler's state after the latest delivered step, if it was needed
 
     def walk(self, count: int) -> None:
         """Walks `count` steps ahead, for later calls of `next()`, which also raise the sampler's error in its turn."""
         for _ in range(count):
-            if self._ahead and (self._ahead[-1][0] is None or isinstance(self._ahead[-1][0], Exception)):
+            if self._ahead and (self._ahead[-1] is None or isinstance(self._ahead[-1], Exception)):
                 return
             try:
-                step: Step | Exception | None = self._walked()
-                self._ahead.append((step, self._where()))
+                self._ahead.append(self._walked())
             except Exception as error:
                 if tears(error):
                     raise
-                self._ahead.append((error, None))
+                self._ahead.append(error)
 
     @property
     def is_ready(self) -> bool:
@@ -341,19 +333,33 @@ class StreamedPlan:
                     "another sampler, or was changed, or can be iterated over only once."
                 )
 
-    def mark(self) -> Any:
-        """Returns (samples passed, state of the sampler, whether that is its end); None if it has no state."""
-        return self._where() if self._at is _NOW else self._at
+    def behind(self, count: int) -> tuple[int, Any, tuple[Any, ...], bool] | None:
+        """Returns what resumes the sampler behind `count` steps: (samples passed, state of the sampler, batches that it
+        gave before that state and behind these steps, whether it has ended); None if it has no state.
+        """
+        if self._mark is None:
+            return None
+        self.delivered(count)
+        position = self._given[0][0].position if self._given else self._position
+        if self._before is not None and any(said is not None for _, said in self._given):
+            return position, self._before, (), False
+        said = self._mark()
+        pending = tuple(_as_given(step.indices) for step, _ in self._given)
+        return None if said is None else (position, said, pending, self._is_over)
 
-    def _where(self) -> Any:
-        said = None if self._mark is None else self._mark()
-        return None if said is None else (self._position, said, self._is_over)
+    def delivered(self, count: int) -> None:
+        """Records that the user has the first `count` steps."""
+        while self._given and self._given[0][0].number < count:
+            _, self._before = self._given.popleft()
+
+    def knows(self, number: int) -> bool:
+        """Returns whether a state can lie behind a step: not if a sampler with a state has yet to give it."""
+        return self._mark is None or number < self._count
 
     def next(self) -> Step | None:
         if not self._ahead:
-            self._at = _NOW
             return self._walked()
-        step, self._at = self._ahead.popleft()
+        step = self._ahead.popleft()
         if isinstance(step, Exception):
             raise step
         return step
@@ -367,6 +373,8 @@ class StreamedPlan:
             self._position += len(indices) if self._batched else 1
             self._count += 1
             self._is_over = self._size is not None and len(indices) < self._size
+            if self._mark is not None:
+                self._given.append((step, None if is_plain(_as_given(indices)) else self._mark()))
             return step
         self._is_over = True
         return None
@@ -382,6 +390,13 @@ class StreamedPlan:
     def samples(self) -> int | None:
         """Returns None: the number is unknown."""
         return None
+
+
+def _as_given(indices: Any) -> Any:
+    """Returns the indices of a step as the sampler gave them."""
+    if type(indices) is not GivenBatch:
+        return indices
+    return list(indices) if indices.given is indices else indices.given
 
 
 def _as_batch(batch: Any) -> GivenBatch:
@@ -437,9 +452,6 @@ class TurnPlan:
             place = self._active.index(worker)
             self._active.remove(worker)
             self._turn -= place < self._turn
-
-    def mark(self) -> None:
-        """Returns None: the workers report the states of their streams."""
 
     def spares(self, step: Step, seed: int) -> list[Any]:
         """Returns no spares: a stream continues with its next samples."""

@@ -52,12 +52,7 @@ class Progress:
         self._begin = place
         self._batches = place.batches  # received without a gap
         self._ahead = set(place.ahead)  # received beyond a gap
-        self._marks: dict[int, Any] = {}  # of batches that are planned but not received
-        self._has_marks = False
-        self._mark = None if place.mark is None else (place.position, place.mark)
         self._turn = place.turn
-        self._planned = place.batches
-        self._over = place.batches if place.over else None  # number of batches, once the sampler has ended
 
     @property
     def epoch(self) -> Epoch | None:
@@ -96,39 +91,18 @@ class Progress:
         self._of = streams
         self._stand(epoch.place)
 
-    def planned(self, number: int, mark: Any) -> None:
-        """Records the mark of the user's sampler after a batch, and whether that is known to be the sampler's end."""
-        *where, is_over = mark
-        self._marks[number] = where
-        self._has_marks = True
-        self._planned = number + 1
-        if is_over:
-            self._over = self._planned
-
-    def over(self, mark: Any) -> None:
-        """Records the end of the user's sampler, and its mark there."""
-        *where, _ = mark
-        self._over = self._planned
-        if self._batches == self._planned:
-            self._mark = where
-        self._marks[self._planned - 1] = where
-
     def received(self, number: int) -> None:
         """Records that the user has received a batch or its error."""
         if number == self._batches and not self._ahead:  # nearly always
-            if self._marks:
-                self._mark = self._marks.pop(number, self._mark)
             self._batches += 1
-            return
-        self._ahead.add(number)
-        self._advance()
-
-    def _advance(self) -> None:
-        """Counts the batches up to the next gap; of a sampler with a state, those alone whose state is known."""
-        while self._batches in self._ahead and (not self._has_marks or self._batches < self._planned):
-            self._ahead.discard(self._batches)
-            self._mark = self._marks.pop(self._batches, self._mark)
-            self._batches += 1
+        else:
+            self._ahead.add(number)
+            plan = None if self._walk is None else self._walk.plan
+            while self._batches in self._ahead and (plan is None or plan.knows(self._batches)):  # up to the next gap
+                self._ahead.discard(self._batches)
+                self._batches += 1
+        if self._walk is not None and self._walk.plan is not None:
+            self._walk.plan.delivered(self._batches)
 
     def streamed(self, worker: int, state: bytes | None, ended: bool) -> None:
         """Records that the user has received a batch of a worker's stream or its error, or that the stream ended."""
@@ -157,17 +131,14 @@ class Progress:
             drawn_since = self.numbers is not None and not self.numbers.is_fixed
             if self._walk is not None and not place.batches and (drawn_since or self._walk.drew_globally):
                 place = place._replace(generators=self._walk.generators or place.generators)
-            return following, place
+            return following, place if self._walk is None else self._walk.place_behind(place)
         if self._finished:
             return following, epoch.next_place() if following == epoch.number + 1 else START  # START: by `set_epoch`
-        position, mark = self._mark or (epoch.position(self._batches), None)
-        return epoch.number, Place(
+        place = Place(
             seed=epoch.seed,
             batches=self._batches,
-            position=position,
+            position=epoch.position(self._batches),
             ahead=frozenset(self._ahead),
-            mark=mark,
-            over=mark is not None and self._batches == self._over,
             generators=None if self._walk is None else self._walk.generators,
             workers=[self._stream(number) for number in range(self._of)] if self._of else None,
             turn=self._turn,
@@ -175,6 +146,7 @@ class Progress:
             root=epoch.root,
             before=None if self._batches else self._begin.before,
         )
+        return epoch.number, place if self._walk is None else self._walk.place_behind(place)
 
     def _stream(self, worker: int) -> Any:
         before = None if self._begin.workers is None else self._begin.workers[worker]

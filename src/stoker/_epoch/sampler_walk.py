@@ -1,7 +1,8 @@
 """`SamplerWalk`: a pass over a user's sampler, with the states needed to repeat it up to the same place.
 
-If a sampler has `state_dict` and `load_state_dict`, they are used. Any other is begun again, with the generators that
-it draws from restored, and walked without loading a sample: about 0.1 us for each index with torch's and Stoker's
+If a sampler has `state_dict` and `load_state_dict`, they are used: its state of the moment at which the loader's is
+asked for, with the batches that it has given and that were not delivered. Any other is begun again, with the generators
+that it draws from restored, and walked without loading a sample: about 0.1 us for each index with torch's and Stoker's
 samplers. Restored are the generators that the sampler holds, which keep the state in which the walk leaves them, and
 the global ones if it draws from them in `iter()` or in its first step. Global generators are set back afterwards, since
 all code shares them. Later draws of the sampler from them depend on other code, and so cannot be repeated.
@@ -12,13 +13,16 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stoker._protocol import asked
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import RandomState, global_generators, global_streams, stream_of
 from stoker._state.schema import START, NotSaid, Place
 from stoker.errors import StateFormatError
+
+if TYPE_CHECKING:
+    from stoker._epoch.plan import StreamedPlan
 
 States = dict[str, Any]
 """States of generators: of global ones by name, of others by number."""
@@ -36,14 +40,17 @@ class SamplerWalk:
         first: called before `iter()` in the first epoch of workers, to make the same draws as torch there.
 
     Attributes:
-        place: as given; if it had no state of the sampler, with the state before the pass.
+        place: as given; for a sampler without a state, with the states of its generators before the pass.
+        plan: the plan of this pass, once it is made.
     """
 
     def __init__(self, sampler: Any, dataset: Any, place: Place, first: Callable[[], None] | None = None) -> None:
         given = place.seed is not None or place.mark is not None or place.generators is not None
-        self.place = place if given else at_rest(sampler, dataset)
         self._sampler = sampler
         self._owner = _keeper(sampler)
+        self.place = place if given or self._owner is not None else at_rest(sampler, dataset)
+        self.plan: StreamedPlan | None = None
+        self._is_asked = False  # for an index, since a state was loaded
         self._own = {} if self._owner is not None else _own_streams(sampler, dataset)
         self._again = _states(place.generators)
         self._stood: list[States] = []  # before iter(), and before the first step
@@ -52,8 +59,8 @@ class SamplerWalk:
         if first is not None:
             _restore(self._own, self._again.pop(0) if self._again else {})
             first()
-            rest = at_rest(sampler, dataset)
-            self.place = place._replace(mark=rest.mark, generators=rest.generators)
+            if self._owner is None:
+                self.place = place._replace(generators=at_rest(sampler, dataset).generators)
         self._iterator = iter(()) if place.over else self._drawing(lambda: iter(sampler))
         self._keeper = _keeper(self._iterator) if self._owner is None else self._owner
         if place.mark is not None and self._owner is None and not place.over:
@@ -63,10 +70,14 @@ class SamplerWalk:
                     "the loader with the sampler that it had when the state was saved."
                 )
             self._keeper.load_state_dict(copy.deepcopy(place.mark))
-        self._from_start = place.batches == 0
+        self._from_start = place.batches == 0 and not place.given
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the items of the sampler, from the place of its own state, else from its start."""
+        """Yields the items of the sampler, from the place of its own state, else from its start. What it gave before
+        that state comes first.
+        """
+        yield from self.place.given
+        self._is_asked = not self.place.over
         step = self._drawing(lambda: next(self._iterator, _END))
         if step is _END and self._owner is not None and self._from_start:
             # The state was from after the end of a pass, of which nothing is left
@@ -110,9 +121,26 @@ class SamplerWalk:
         """Returns whether the pass has drawn from a global generator."""
         return any(name not in self._own for states in self._stood for name in states)
 
+    @property
+    def keeps_state(self) -> bool:
+        """Returns whether the sampler has a state of its own."""
+        return self._keeper is not None
+
     def mark(self) -> Any:
-        """Returns the sampler's state; None if the sampler has none."""
-        return None if self._keeper is None else _said_by(self._keeper)
+        """Returns the sampler's state now; None if the sampler has none."""
+        if self._keeper is None:
+            return None
+        loaded = None if self._is_asked else self.place.mark  # it may know its place only from the next index on
+        return _said_by(self._keeper) if loaded is None else loaded
+
+    def place_behind(self, place: Place) -> Place:
+        """Returns a place of this pass with what resumes the sampler there; None of it without a state of its own."""
+        mark, position, given, over = None, place.position, self.place.given, self.place.over
+        if self.plan is None:
+            mark = self.mark()
+        elif (kept := self.plan.behind(place.batches)) is not None:
+            position, mark, given, over = kept
+        return place if mark is None else place._replace(mark=mark, position=position, given=given, over=over)
 
 
 def at_rest(sampler: Any, dataset: Any) -> Place:

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from stoker._state import given
 from stoker.errors import StateError, StateFormatError, StateMismatchError
 
 VERSION = 1
@@ -28,7 +29,8 @@ class Place(NamedTuple):
             number.
         ahead: numbers of later batches that are not to be delivered: they were received before an earlier one
             (`in_order=False`), or `skip()` leaves them out.
-        mark: the state of the user's sampler at this place.
+        mark: the state of the user's sampler behind the batches that it has given.
+        given: those of them that were not delivered, the first of them at this place.
         over: whether that sampler has ended, and `mark` is its state after its end.
         generators: for a sampler without a state, states of the generators that it draws from: before `iter()`, and
             before its first step if that was taken. See `_epoch/sampler_walk.py`.
@@ -60,6 +62,7 @@ class Place(NamedTuple):
     through: bool = False
     before: list[Any] | None = None
     drawn: tuple[str, ...] = ()
+    given: tuple[Any, ...] = ()
 
     @property
     def is_decided(self) -> bool:
@@ -112,6 +115,7 @@ def packed(epoch: int, place: Place, kind: dict[str, Any]) -> State:
         )
     said = {"sampler": place.mark, "generators": place.generators, "workers": place.workers}
     said |= {"order": place.order, "root": place.root, "before": place.before}
+    said["given"] = [given.packed(batch) for batch in place.given] or None
     below = {name: value for name, value in said.items() if value is not None}
     counted = {"over": place.over, "told": place.told, "turn": place.turn}
     counted |= {"undrawn": place.undrawn, "through": place.through, "drawn": place.drawn}
@@ -159,7 +163,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
     seed = None if state["seed"] is None else _count(state, "seed")
     kind, ahead, below = state["kind"], state["ahead"], _below(state["below"])
     generators, told, workers = below.get("generators"), below.get("told", ()), below.get("workers")
-    before = below.get("before")
+    before, pending = below.get("before"), below.get("given", ())
     if (
         not isinstance(kind, Mapping)
         or not isinstance(ahead, (list, tuple))
@@ -169,6 +173,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         or not (workers is None or (_is_list(workers) and workers))
         or not (before is None or _is_list(before))
         or not _is_list(drawn := below.get("drawn", ()))
+        or not _is_list(pending)
     ):
         raise StateFormatError(f"the state is damaged: {_shown(state)}")
     place = Place(
@@ -188,6 +193,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         through=bool(below.get("through")),
         before=None if before is None else list(before),
         drawn=tuple(map(str, drawn)),
+        given=tuple(map(given.unpacked, pending)),
     )
     return epoch, place, dict(kind)
 

@@ -157,7 +157,6 @@ class UnitQueue:
                         return  # torch walks no further, even if more units may be under way
                     self._walked.walk(1)
                 step = plan.next()
-                mark = plan.mark()
                 spares = plan.spares(step, seed) if self._replaces and step is not None else ()
             except Exception as error:
                 if tears(error):
@@ -167,11 +166,7 @@ class UnitQueue:
             if step is None:
                 # Final: a stream's plan continues as long as any worker does
                 self._planned_all = True
-                if mark is not None:
-                    self._progress.over(mark)
                 return
-            if mark is not None:
-                self._progress.planned(step.number, mark)
             if step.number in self._epoch.place.ahead:  # delivered before the state was saved, or left out by skip()
                 self._accounts.was_delivered(step)
                 continue
