@@ -101,6 +101,7 @@ class Reading:
         draws: returns whether samples of the stream have drawn random numbers.
         leaves_out: whether the loader continues after a failed sample, without raising its error.
         is_deaf: whether the stream being read has declared that its use of the worker's number means nothing.
+        keeps_own: whether a stream that was opened keeps a state of the user's.
     """
 
     on_told: Callable[[], None] | None = None
@@ -114,6 +115,7 @@ class Reading:
     draws: Callable[[], bool] | None = None
     leaves_out = False
     is_deaf = False
+    keeps_own = False
 
 
 class _Current(threading.local):

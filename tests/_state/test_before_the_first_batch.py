@@ -73,6 +73,25 @@ class CountsItsEpochs(stoker.IterableDataset[Any]):
         self.epoch = state["epoch"]
 
 
+class GoesBackByItself(CountsItsEpochs):
+    """Behind its end it stands at its start."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < N:
+            self.at += 1
+            yield self.epoch, self.at - 1
+        self.at = 0
+        self.epoch += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
 WRAPPED: list[Callable[[Any], Any]] = [
     lambda stream: stream,
     lambda stream: stoker.MapDataset(stream, int),
@@ -130,8 +149,9 @@ def test_own_iterator_that_iter_sends_back() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 1, "worker_method": "thread", "persistent_workers": True}])
-def test_later_epoch_continues_from_the_end_of_the_one_before(settings: dict[str, Any]) -> None:
-    with loader(CountsItsEpochs(), **settings) as first:
+@pytest.mark.parametrize("kind", [CountsItsEpochs, GoesBackByItself])
+def test_later_epoch_continues_from_the_end_of_the_one_before(kind: type[Any], settings: dict[str, Any]) -> None:
+    with loader(kind(), **settings) as first:
         list(first)
         between = through_json(first.state_dict())
         batches = iter(first)
@@ -140,7 +160,7 @@ def test_later_epoch_continues_from_the_end_of_the_one_before(settings: dict[str
         whole = list(batches)
     assert whole[0][0] == (1, 0)
     for state in (between, begun):
-        with loaded(CountsItsEpochs(), state, **settings) as other:
+        with loaded(kind(), state, **settings) as other:
             assert list(other) == whole
 
 

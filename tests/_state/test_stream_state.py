@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stoker
+from stoker._engine.backend import UnitReport
 from stoker._epoch.epoch import Epoch
 from stoker._epoch.plan import TurnPlan
 from stoker._epoch.progress import Progress
@@ -1061,8 +1062,8 @@ def test_resharding_does_not_change_the_given_state() -> None:
 def test_a_worker_that_could_not_say_stands_where_it_said_last() -> None:
     progress = Progress()
     progress.begin(Epoch(0, 1, TurnPlan([0]), START), None, streams=1)
-    progress.streamed(0, pickle.dumps({"position": 4, "stream": None}), ended=False)
-    progress.streamed(0, None, ended=False)
+    progress.streamed(0, UnitReport(stream_state=pickle.dumps({"position": 4, "stream": None})), ended=False)
+    progress.streamed(0, UnitReport(), ended=False)
     _, place = progress.place(1)
     assert (place.workers, place.batches) == ([{"ended": False, "position": 4, "stream": None}], 2)
 

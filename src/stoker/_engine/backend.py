@@ -91,6 +91,7 @@ class UnitReport(NamedTuple):
         guess: changes of the loader's guess that the stream shares itself out (`stoker._job.stream_guesses`).
         timings: times of the unit in each worker that made some of it; empty unless they are asked for.
         drawn: names of random generators that the worker has found to be drawn from.
+        since: without `stream_state`, what the stream has read since its last one.
     """
 
     notes: list[str] = []  # noqa: RUF012 - never written
@@ -101,6 +102,7 @@ class UnitReport(NamedTuple):
     guess: PlainGuess | None = None
     timings: tuple[UnitTimings, ...] = ()
     drawn: tuple[str, ...] = ()
+    since: bytes | None = None
 
 
 class MadeRows(NamedTuple):
@@ -166,7 +168,10 @@ class Job(Protocol):
         """Returns the index of the sample at which the last unit failed, or None."""
 
     def resume(self, state: bytes) -> None:
-        """Continues the stream of a worker that died, from its last `stream_state`."""
+        """Continues the stream of a worker that died, from its last `stream_state`, with `since` behind it."""
+
+    def stream_state(self, since: bytes) -> bytes | None:
+        """Returns the state of the stream now, if it stands where it said `since`; else None."""
 
 
 Lender = Callable[[int], object]

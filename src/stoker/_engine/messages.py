@@ -76,7 +76,15 @@ samples are pickled.
 """
 
 PlainReport = tuple[
-    list[str], bytes | None, list[FaultRecord], int, bool, PlainGuess | None, tuple[UnitTimings, ...], tuple[str, ...]
+    list[str],
+    bytes | None,
+    list[FaultRecord],
+    int,
+    bool,
+    PlainGuess | None,
+    tuple[UnitTimings, ...],
+    tuple[str, ...],
+    bytes | None,
 ]
 """A `UnitReport`, field by field."""
 

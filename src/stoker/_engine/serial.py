@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Literal
 
 from stoker._engine.backend import (
@@ -27,9 +30,11 @@ class SerialBackend(Backend):
     capabilities = IN_STEP
 
     def __init__(self, recipe: JobFactory) -> None:
+        self._owner = os.getpid()
         self._job = recipe(0)
         self._outside = current.rng  # another loader's, where this one is within its dataset
         self._waiting: deque[tuple[int, object]] = deque()
+        self._on_close: weakref.WeakMethod[Callable[[], None]] | None = None
         self._left: int | None = None  # the unit in which sys.exit() was called, or a similar exception raised
 
     def submit(self, unit: int, work: object, worker: int | None, rows: int = 0) -> None:
@@ -75,8 +80,24 @@ class SerialBackend(Backend):
     def drop(self, before: int) -> None:
         self._waiting = deque(item for item in self._waiting if item[0] >= before)
 
+    def stream_state(self, since: bytes) -> bytes | None:
+        """Returns the state of the stream now, if it stands where it said `since`; else None."""
+        return self._job.stream_state(since)
+
+    def before_close(self, call: weakref.WeakMethod[Callable[[], None]]) -> None:
+        """Makes a call, if its object is still there, once before the job is gone."""
+        self._on_close = call
+
     def close(self) -> None:
         self._waiting.clear()
+        on_close, self._on_close = self._on_close, None
+        call = None if on_close is None else on_close()
+        if call is not None:
+            call()
+
+    def __del__(self) -> None:
+        if getattr(self, "_on_close", None) is not None and os.getpid() == self._owner:
+            self.close()
 
 
 @harmless

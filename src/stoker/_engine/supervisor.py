@@ -85,6 +85,7 @@ from stoker._engine.process.blame import Blame, WorkerDeath
 from stoker._engine.process.deadlines import FLUSH, HELD_BACK, LOCKED_AFTER, LOOK, OPENED, PATIENCE, REAP
 from stoker._engine.process.split_units import SplitUnits
 from stoker._engine.process.worker_events import not_started
+from stoker._engine.stream_states import StreamStates
 from stoker._supervision import recycling
 from stoker._supervision.admission import Admission, Refused
 from stoker._supervision.dispatch import Dispatch
@@ -179,7 +180,7 @@ class Supervisor:
         self._ever_began = not unpickles
         self._unpickled_in: float | None = None  # the longest unpickling so far, in seconds
         self._work: dict[int, bytes] = {}  # of units that are not answered
-        self._streams: dict[int, bytes] = {}  # worker → state of its stream after its last answer
+        self._streams = StreamStates()
         self._dropped_below = 0
         self._answered = 0
         self._troubled = False  # whether a worker has died or stalled: faults of units are kept then
@@ -238,8 +239,8 @@ class Supervisor:
                     self._stalls.forgive(event.seconds)
                     self._looks_at += event.seconds
                 case Streams():
-                    self._streams = event.states
-                    for number, state in self._streams.items():
+                    self._streams = StreamStates(event.states)
+                    for number, state in event.states.items():
                         if number in self._there:
                             self._send(number, Resume(state))
                 case Drop():
@@ -356,8 +357,8 @@ class Supervisor:
     def _join(self, number: int) -> None:
         """Lets the worker receive units."""
         self._there[number].has_joined = True
-        if number in self._streams:  # it continues another worker's stream
-            self._send(number, Resume(self._streams[number]))
+        if (state := self._streams.of(number)) is not None:  # it continues another worker's stream
+            self._send(number, Resume(state))
         self._retirement.born(number)
         self._headroom.born(number)
         self._dispatch.joined(number)
@@ -526,8 +527,7 @@ class Supervisor:
         self._work.pop(unit, None)
         if self._troubled:
             self._blame.answered(unit)
-        if made.stream_state is not None:
-            self._streams[number] = made.stream_state
+        self._streams.take(number, made)
         slot = self._lending.answered(unit, kind, value)
         if unit < self._dropped_below:
             self._lending.put_back([] if slot is None else [slot.number])

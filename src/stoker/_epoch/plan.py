@@ -12,7 +12,7 @@ import numpy as np
 
 from stoker._engine.process_guard import tears
 from stoker._epoch.rank_slice import RankSlice
-from stoker._job.work import GivenBatch
+from stoker._job.work import GivenBatch, as_given
 from stoker._protocol import asked
 from stoker._random.generators import mix
 from stoker._state.given import is_plain
@@ -334,8 +334,8 @@ class StreamedPlan:
                 )
 
     def behind(self, count: int) -> tuple[int, Any, tuple[Any, ...], bool] | None:
-        """Returns what resumes the sampler behind `count` steps: (samples passed, state of the sampler, batches that it
-        gave before that state and behind these steps, whether it has ended); None if it has no state.
+        """Returns (samples passed, state of the sampler, batches given before that state and behind `count` steps,
+        whether it has ended), from which it is resumed there; None if it has no state.
         """
         if self._mark is None:
             return None
@@ -343,8 +343,7 @@ class StreamedPlan:
         position = self._given[0][0].position if self._given else self._position
         if self._before is not None and any(said is not None for _, said in self._given):
             return position, self._before, (), False
-        said = self._mark()
-        pending = tuple(_as_given(step.indices) for step, _ in self._given)
+        pending, said = tuple(as_given(step.indices) for step, _ in self._given), self._mark()
         return None if said is None else (position, said, pending, self._is_over)
 
     def delivered(self, count: int) -> None:
@@ -365,16 +364,15 @@ class StreamedPlan:
         return step
 
     def _walked(self) -> Step | None:
-        for indices in self._sampler:
-            if self._batched and type(indices) is not list:
-                indices = _as_batch(indices)
+        for given in self._sampler:
+            indices = given if not self._batched or type(given) is list else _as_batch(given)
             worker = self._count % self._bound_to if self._bound_to else None
             step = Step(indices, self._position, worker, self._count)
             self._position += len(indices) if self._batched else 1
             self._count += 1
             self._is_over = self._size is not None and len(indices) < self._size
             if self._mark is not None:
-                self._given.append((step, None if is_plain(_as_given(indices)) else self._mark()))
+                self._given.append((step, None if is_plain(as_given(indices)) else self._mark()))
             return step
         self._is_over = True
         return None
@@ -390,13 +388,6 @@ class StreamedPlan:
     def samples(self) -> int | None:
         """Returns None: the number is unknown."""
         return None
-
-
-def _as_given(indices: Any) -> Any:
-    """Returns the indices of a step as the sampler gave them."""
-    if type(indices) is not GivenBatch:
-        return indices
-    return list(indices) if indices.given is indices else indices.given
 
 
 def _as_batch(batch: Any) -> GivenBatch:

@@ -7,13 +7,17 @@ The loader and its latest iterator share one object, so that a state can be take
 from __future__ import annotations
 
 import pickle
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stoker._state.resharding import holds_own, since
+from stoker._state.resharding import holds_own, not_begun
+from stoker._state.resharding import since as unread_since
 from stoker._state.schema import START, Place
 from stoker.errors import StateError
 
 if TYPE_CHECKING:
+    from stoker._engine.backend import UnitReport
     from stoker._epoch.draws import EpochSeed
     from stoker._epoch.epoch import Epoch
     from stoker._epoch.sampler_walk import SamplerWalk
@@ -44,6 +48,8 @@ class Progress:
         self.numbers = numbers
         self._epoch: Epoch | None = None
         self._streams: dict[int, tuple[bytes, bool]] = {}
+        self._since: dict[int, tuple[bytes, bool]] = {}  # what was read behind these
+        self._ask: Callable[[], Callable[[bytes], bytes | None] | None] | None = None
         self._of = 0  # number of streams
         self._finished = False
         self._stand(place)
@@ -104,10 +110,33 @@ class Progress:
         if self._walk is not None and self._walk.plan is not None:
             self._walk.plan.delivered(self._batches)
 
-    def streamed(self, worker: int, state: bytes | None, ended: bool) -> None:
-        """Records that the user has received a batch of a worker's stream or its error, or that the stream ended."""
-        if state is not None:  # None from a worker that died or could not open its stream
+    def asks(self, ask: Callable[[bytes], bytes | None]) -> None:
+        """Sets the method that returns the stream's state now, if it stands where it said what it had read; else None.
+
+        Its object is kept only once the epoch is over: a stream that is left ends then.
+        """
+        self._ask = weakref.WeakMethod(ask)
+
+    def settle(self) -> None:
+        """Asks the stream for its state, because it will be gone: in the middle of an epoch."""
+        if not self._finished:
+            for worker in list(self._since):
+                self._ask_stream(worker)
+
+    def _ask_stream(self, worker: int) -> None:
+        ask = None if self._ask is None else self._ask()
+        since, ended = self._since[worker]
+        if ask is not None and (state := ask(since)) is not None:
             self._streams[worker] = state, ended
+            del self._since[worker]
+
+    def streamed(self, worker: int, said: UnitReport, ended: bool) -> None:
+        """Records that the user has received a batch of a worker's stream or its error, or that the stream ended."""
+        if said.stream_state is not None:  # None from a worker that died or could not open its stream
+            self._streams[worker] = said.stream_state, ended
+            self._since.pop(worker, None)
+        elif said.since is not None:
+            self._since[worker] = said.since, ended
         if not ended:
             self._turn = worker + 1
             self._batches += 1
@@ -115,6 +144,8 @@ class Progress:
     def finish(self) -> None:
         """Records that the user has received the whole epoch and its StopIteration."""
         self._finished = True
+        ask = None if self._ask is None or not self._since else self._ask()
+        self._ask = None if ask is None else lambda: ask
 
     def place(self, following: int) -> tuple[int, Place]:
         """Returns the number of the epoch, and the user's place in it.
@@ -150,11 +181,18 @@ class Progress:
 
     def _stream(self, worker: int) -> Any:
         before = None if self._begin.workers is None else self._begin.workers[worker]
-        if worker not in self._streams:
+        if worker in self._since:
+            self._ask_stream(worker)
+        if worker not in self._streams and worker not in self._since:
             return before
-        blob, ended = self._streams[worker]
-        state = pickle.loads(blob)
-        state.pop("run", None)
+        state = before or not_begun(None)
+        if worker in self._streams:
+            blob, ended = self._streams[worker]
+            state = {"ended": ended, **pickle.loads(blob)}
+            state.pop("run", None)
+        if worker in self._since:
+            since, ended = self._since[worker]
+            state = {**state, "ended": ended, "again": pickle.loads(since)}
         if "failed" in state:
             raise StateError(
                 f"the stream of worker {worker} cannot say where it stands: {state['failed']}. Correct its "
@@ -162,4 +200,4 @@ class Progress:
                 "stoker.from_iterable(lambda: (sample for sample in dataset)). A stream without one is resumed by "
                 "reading again what came before."
             )
-        return since(before, {"ended": ended, **state})
+        return unread_since(before, state)

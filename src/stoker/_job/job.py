@@ -266,8 +266,8 @@ class LoaderJob:
             report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
         else:
             notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
-            state, movable = stream.state()
-            report = UnitReport(notes, state, self._faults.met, self._samples, movable, stream.guess)
+            state, movable, since = stream.report()
+            report = UnitReport(notes, state, self._faults.met, self._samples, movable, stream.guess, since=since)
         return report if self.stopwatch is None else report._replace(timings=(self.stopwatch.read(),))
 
     def failed_index(self) -> Any:
@@ -279,6 +279,10 @@ class LoaderJob:
     def resume(self, state: bytes) -> None:
         """Resumes the stream of the worker that this one replaces, from its saved state."""
         self._resumed = state
+
+    def stream_state(self, since: bytes) -> bytes | None:
+        """Returns the state of the stream now, if it stands where it said `since`; else None."""
+        return None if self._stream is None else self._stream.asked(since)
 
     def _has_list(self, work: Work) -> bool:
         return self._settings.batched and not self._settings.iterable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,15 @@ from stoker._exceptions import safe_str
 from stoker._job import datapipes
 from stoker._job.error_policy import ErrorPolicy
 from stoker._job.open_stream import OpenStream
+from stoker._job.snapshots import Snapshots, state_of
 from stoker._job.stream_guesses import AS_TORCH, FirstSamples
 from stoker._job.stream_sharding import OTHERS, Share, is_chain, is_counted, other_dataset
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import mix
+from stoker._state.resharding import names_shards, not_begun
 from stoker._worker_info import current
 from stoker.datasets._stream.declared import declared_by_all, undeclared
+from stoker.datasets._stream.fingerprint import Fingerprint
 from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
 
 if TYPE_CHECKING:
@@ -92,6 +96,9 @@ class StreamFetcher:
         self.read = 0
         self.notes: list[str] = []
         self._first_samples = FirstSamples(number)
+        self._snapshots = Snapshots(settings.snapshot_every, when_asked=not settings.capabilities.has_workers)
+        self._unit_began = 0.0
+        self._may_wait = False  # whether a state does as well behind which samples are read again
 
     def samples(self, work: Work, seeds: SampleSeeding, keep: RowSink | None = None) -> list[Any]:
         """Returns the samples of the next batch. `keep` gets each sample and its place, and returns its substitute.
@@ -100,6 +107,7 @@ class StreamFetcher:
             StreamEnd: there are none.
             NothingLeft: all that were read were left out.
         """
+        self._unit_began = time.perf_counter()
         self._mark[PLACE] = self.read = 0
         self._mark[ACTIVITY] = Activity.SAMPLE
         self._raise_known(0)
@@ -140,7 +148,7 @@ class StreamFetcher:
 
     def _left_at_its_end(self, state: bytes) -> bool:
         """Returns whether the replaced worker had reached the end of its stream."""
-        left = pickle.loads(state)
+        left = state_of(state)
         return left.get("run") == self._run and bool(left.get("ended"))
 
     def _read(self, seeds: SampleSeeding, wanted: int, keep: RowSink | None) -> tuple[list[Any], int]:
@@ -165,6 +173,7 @@ class StreamFetcher:
                 if decision == "raise":
                     raise
                 left_out += decision == "skip"
+                self._snapshots.failed()
                 in_a_row += 1
                 if in_a_row > max(PATIENCE, wanted):
                     raise ErrorBudgetError(
@@ -175,6 +184,7 @@ class StreamFetcher:
                 if sample is _END:
                     break
                 self.first = self.first if read else self._at
+                self._snapshots.took(sample)
                 if self._first_samples.guess is not None:
                     self._first_samples.take(sample)
                 samples.append(sample if keep is None else keep(len(samples), sample))
@@ -194,12 +204,51 @@ class StreamFetcher:
             raise
 
     def _begin(self, work: Work, seeds: SampleSeeding) -> None:
-        """Opens the worker's stream in this epoch."""
-        settings, state = self._settings, work.indices
+        """Opens the worker's stream in this epoch, and reads again what was read since its state."""
+        state, died = work.indices, False
         if self._resumed is not None:
-            left = pickle.loads(self._resumed)
+            left = state_of(self._resumed)
             if left.get("run") == self._run:
-                state = self._after_a_death(left)
+                state, died = self._after_a_death(left), True
+        again = None if state is None else state.pop("again", None)
+        current.reading.keeps_own = False
+        self._open_at(state, work, seeds)
+        if again is not None:
+            with seeds.undisturbed(self.seed):
+                self._read_again(again, seeds, died)
+        if current.reading.keeps_own:
+            self._snapshots.begin()
+
+    def _read_again(self, again: State, seeds: SampleSeeding, died: bool) -> None:
+        """Reads what the stream had given behind its state, with the same draws, and compares it.
+
+        Raises:
+            StreamLostError, StateMismatchError: it gives other samples. A sample may be lost, or come twice.
+        """
+        marks, self._ended = Fingerprint(), False
+        for number in range(again["read"]):
+            try:
+                sample = self._next_sample(seeds)
+            except Exception:  # so it was then
+                continue
+            if sample is _END:
+                break
+            marks.take(sample, number + 1)
+        self._snapshots.restart(again["read"], marks)
+        if not self._ended and marks.now == again["print"]:
+            return
+        self._ended = True
+        why = f"the {again['read']} samples behind its last state, read again, are others"
+        if died:
+            raise self._lost(self._position, why)
+        raise StateMismatchError(
+            f"the stream of worker {self._number} cannot be resumed where it stood: {why}. Its state_dict() takes "
+            "long, so it was not called for each batch. Let the stream give the same samples from one state on, or use "
+            "StatefulDataLoader(..., snapshot_every_n_steps=1)."
+        )
+
+    def _open_at(self, state: Any, work: Work, seeds: SampleSeeding) -> None:
+        settings = self._settings
         through = state is not None and state.get("through")
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
         said = declared_by_all(self._dataset) if several else None
@@ -221,8 +270,8 @@ class StreamFetcher:
 
         self._open, self.seed = opened, work.seed
         if through:  # the dataset comes to the end of the epoch before, and goes on from there
-            self._open(self._dataset, state, seeds, work.seed).next(seeds)
-            state, strided = None, False
+            at_end = self._open(self._dataset, state, seeds, work.seed).next(seeds) is None
+            state, strided = None if at_end else not_begun(state["stream"]), None  # else its start follows its end
         if share is None or strided or not is_chain(self._dataset, share[1]):
             self._stream = self._open(self._dataset, state, seeds, work.seed)
             self.seed = self._stream.seed
@@ -278,12 +327,39 @@ class StreamFetcher:
             inner = None if self._stream is None else self._stream.state_dict()
             whole = {"part": self._part, "position": self._position, "in": inner} if self._parts is not None else inner
             state = {"run": self._run, **(whole or {})}
+            self._may_wait = self._draws_again and not names_shards(state)
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
             return blob, self._ended or self._goes_on(state)
         except Exception as error:
             return pickle.dumps({"run": self._run, "position": self._position, "failed": repr(error)}, 5), False
         finally:
             current.reading.draws = None
+
+    def report(self) -> tuple[bytes | None, bool, bytes | None]:
+        """Returns the stream's state behind the last unit and whether another worker can resume from it, or what was
+        read since the last such state.
+        """
+        snapshots = self._snapshots
+        if not self._begun:
+            return (*self.state(), None)
+        if not snapshots.are_few and current.reading.keeps_own:
+            snapshots.begin()  # after this unit's
+        elif not snapshots.is_due(self._ended):
+            return None, True, snapshots.since()
+        return (*self._said(), None)
+
+    def asked(self, since: bytes) -> bytes | None:
+        """Returns the state of the stream now, if it stands where it reported `since`; else None."""
+        return self._said()[0] if self._begun and self._snapshots.since() == since else None
+
+    def _said(self) -> tuple[bytes | None, bool]:
+        if not self._snapshots.are_few:
+            return self.state()
+        seconds, before = time.perf_counter() - self._unit_began, time.thread_time()
+        state, movable = self.state()
+        cost = time.thread_time() - before
+        self._snapshots.said(cost, seconds, may_wait=self._may_wait)
+        return state, movable
 
     def _after_a_death(self, state: dict[str, Any]) -> dict[str, Any]:
         """Returns the state from which the stream of a dead worker resumes: its start, if it has no state of its own.
@@ -321,6 +397,13 @@ class StreamFetcher:
         if "failed" in state or not is_counted(state):
             return "failed" not in state
         return bool(state.get("strided")) and (self._run == 0 or not self._holds_generators)
+
+    @functools.cached_property
+    def _draws_again(self) -> bool:
+        """Returns whether samples that are read again draw the same numbers: generators are seeded for each sample."""
+        settings = self._settings
+        seeded = settings.capabilities.own_process and settings.seeding != "worker" and not self._init_fn
+        return seeded and not self._holds_generators
 
     @functools.cached_property
     def _holds_generators(self) -> bool:

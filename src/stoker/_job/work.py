@@ -47,6 +47,13 @@ class GivenBatch(list[Any]):
         return (list, (list(self),)) if self.given is self else (GivenBatch, (self.given,))
 
 
+def as_given(indices: Any) -> Any:
+    """Returns the indices of a batch as the sampler gave them."""
+    if type(indices) is not GivenBatch:
+        return indices
+    return list(indices) if indices.given is indices else indices.given
+
+
 @dataclass(frozen=True)
 class JobSettings:
     """The loader's settings that concern a worker."""
@@ -66,6 +73,7 @@ class JobSettings:
     sampled: bool = False  # and stacks of the workers
     prepare: Callable[[], object] | None = None  # called before samples are made in a process
     looked_at: int = 0  # samples that were made in this process in earlier epochs
+    snapshot_every: int | None = None  # units from one state of a stream to the next, if states cost much
 
     @property
     def capabilities(self) -> Capabilities:

@@ -40,6 +40,7 @@ class LoaderOptions:
         own_sampler: the sampler that the loader made because none was given, else None.
         reported_length: batches that `len(loader)` last reported for a stream, or None.
         prepare: called once in a process that makes samples, before it makes the first one; or None.
+        snapshot_every: batches from one state of a worker's stream to the next, if its states cost much; or None.
 
     `shard="torch"` is for loaders behind torch's: as "none", with one warning if all workers read the same.
     """
@@ -91,6 +92,7 @@ class LoaderOptions:
     own_sampler: Any = None
     reported_length: int | None = None
     prepare: Callable[[], object] | None = None
+    snapshot_every: int | None = None
 
     @property
     def method(self) -> Method:

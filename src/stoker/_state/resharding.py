@@ -27,6 +27,7 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
         return [None] * workers
     if len(states) == workers:
         return states if _know_draws(begun) else [_as_begun(begun[0]) if state is None else state for state in states]
+    _check_exact(begun, f"this loader has {workers} workers: use num_workers={len(states)}")
     merged = _merged(begun)
     if all(state["ended"] for state in begun) and len(begun) == len(states):
         return [{**(merged or {}), "ended": True}] * workers
@@ -48,7 +49,12 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     )
 
 
-def not_begun(stream: State) -> State:
+def names_shards(state: State) -> bool:
+    """Returns whether a worker's state names the shards of its stream, so that other workers can continue it."""
+    return _shards(state)[0] is not None
+
+
+def not_begun(stream: State | None) -> State:
     """Returns the state of a worker that has given nothing yet, of a stream whose start has a state."""
     return {"ended": False, "merged": True, "position": 0, "drawn": {}, "stream": stream}
 
@@ -84,6 +90,7 @@ def together(states: list[Any]) -> list[Any]:
     begun = _begun(states)
     if not begun:
         return [None]
+    _check_exact(begun, "merged states are for any number of ranks: let each rank load its own")
     merged = _merged(begun)
     if merged is None:
         raise StateMismatchError(
@@ -93,6 +100,17 @@ def together(states: list[Any]) -> list[Any]:
             "do so too (see the guide on resuming)."
         )
     return [{**merged, "ended": len(begun) == len(states) and all(state["ended"] for state in begun)}]
+
+
+def _check_exact(states: list[State], way: str) -> None:
+    """Raises StateMismatchError if a stream has yet to read what it gave behind its state: only the same worker can."""
+    again = max((state["again"]["read"] for state in states if "again" in state and not state["ended"]), default=0)
+    if again:
+        raise StateMismatchError(
+            f"a worker's stream stands {again} samples behind its last state, because its state_dict() takes long, and "
+            f"{way}. Or let the state be taken after each batch, when it is saved: "
+            "StatefulDataLoader(..., snapshot_every_n_steps=1)."
+        )
 
 
 def _begun(states: list[Any]) -> list[State]:
@@ -111,6 +129,9 @@ def _is_state(state: Any) -> bool:
         return False
     drawn = state.get("drawn", {})
     if not isinstance(drawn, dict) or not all(isinstance(position, int) for position in drawn.values()):
+        return False
+    again = state.get("again", {"read": 0})
+    if not isinstance(again, dict) or not isinstance(again.get("read"), int):
         return False
     known = "part" in state or isinstance(state.get("stream", 0), (dict, type(None)))
     return bool(state["ended"]) or (known and isinstance(state.get("position"), int))

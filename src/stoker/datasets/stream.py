@@ -328,6 +328,7 @@ class _OfDataset(StreamIterator[Any]):
 
     def __init__(self, dataset: Any, state: State | None) -> None:
         part(state, "own")
+        current.reading.keeps_own = True
         self._dataset = dataset
         self._loaded = state
         self._iterator: Iterator[Any] | None = None
@@ -396,9 +397,9 @@ class Counted(StreamIterator[Any]):
         self._iterator = iterator
         self._over = _OverAtAnError()
         self._print = Fingerprint()
-        self._look = 0
-        self._seen = 0
+        self._look = self._seen = 0
         self._from: int | None = None  # the loader's position at the first request
+        current.reading.keeps_own |= _keeps_state(iterator)
         if state is None:
             return
         if "from" in state:

@@ -84,6 +84,7 @@ def _settings(options: LoaderOptions, own_collate: bool, record: LoaderRecord) -
         sampled=timed and record.sampled,
         prepare=options.prepare,
         looked_at=0 if options.capabilities.has_workers else record.ledger.total.delivered,
+        snapshot_every=options.snapshot_every,
     )
 
 

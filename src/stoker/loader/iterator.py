@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +23,7 @@ from stoker._accounting.accounting import Accounting
 from stoker._accounting.event_dispatcher import EventDispatcher, users_level
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
 from stoker._engine.process_guard import leave_if_left_behind, tears
+from stoker._engine.serial import SerialBackend
 from stoker._engine.timings import BatchTimings
 from stoker._epoch import epoch
 from stoker._epoch.plan import Step
@@ -245,7 +247,7 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
     def _received(self, answer: Answer, step: Step) -> None:
         """Moves the user's place past a batch or its error."""
         if self._options.is_stream:
-            self._progress.streamed(answer.worker, answer.said.stream_state, ended=False)
+            self._progress.streamed(answer.worker, answer.said, ended=False)
         else:
             self._progress.received(step.number)
             if answer.said.drawn:
@@ -278,6 +280,9 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
         self._epoch = begun
         self._units.begin(self._options, begun, start.walked, start.progress, start.set_epoch)
         start.begun(begun)
+        if self._options.is_stream and isinstance(self._backend, SerialBackend):
+            start.progress.asks(self._backend.stream_state)
+            self._backend.before_close(weakref.WeakMethod(start.progress.settle))
 
     def _leave(self) -> NoReturn:
         """Raises if the workers were ended while this thread waited: by another thread or at the interpreter's exit.

@@ -128,6 +128,10 @@ class LoaderRecord:
         """
         self._made_with, self.auto = dataclasses.replace(self._made_with, threads_per_worker=threads), None
 
+    def snapshot_every(self, batches: int) -> None:
+        """Sets the batches from one state of a worker's stream to the next, if its states cost much."""
+        self._made_with = dataclasses.replace(self._made_with, snapshot_every=batches)
+
     @property
     def own_sampler(self) -> Any:
         """Returns the sampler that the loader made because none was given, else None."""

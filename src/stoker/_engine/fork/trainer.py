@@ -65,6 +65,7 @@ from stoker._engine.process.deadlines import (
 from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless, leave_if_left_behind
 from stoker._engine.start_method import Assemble, Parts, StartMethod
+from stoker._engine.stream_states import StreamStates
 from stoker._machine import memory
 from stoker._supervision.restarts import Restarts
 from stoker._supervision.rules import Rules
@@ -108,7 +109,7 @@ class ProcessBackend(Backend):
         self._events: deque[Event] = deque()  # not delivered yet
         self._deaths = Restarts(rules.max_restarts)
         self._teller = Teller(rules, witness)
-        self._streams: dict[int, bytes] = {}  # worker → state of its stream after its last answer
+        self._streams = StreamStates()
         self._lives: list[ZygoteHandle] = []  # those that hold resources; the last one works
         self._units: dict[int, tuple[bytes, int | None, int]] = {}  # submitted, not answered: work, worker, rows
         self._inbox: deque[Answer] = deque()
@@ -156,8 +157,8 @@ class ProcessBackend(Backend):
                     self._fatal = error
                     return
                 time.sleep(HELD_BACK)
-        if self._streams:
-            self._life.channel.send(Streams(self._streams))
+        if states := self._streams.all():
+            self._life.channel.send(Streams(states))
         if self._grown_to > self._workers:
             self._life.channel.send(Grow(self._grown_to))
         for unit, (blob, worker, rows) in sorted(self._units.items()):
@@ -393,8 +394,7 @@ class ProcessBackend(Backend):
         self._life.has_answered = True
         self._units.pop(unit, None)
         made = UnitReport(*said)
-        if made.stream_state is not None:
-            self._streams[worker] = made.stream_state
+        self._streams.take(worker, made)
         if kind == "dropped":
             return
         place = None if slot is None else Slot(*slot)

@@ -118,7 +118,7 @@ class UnitQueue:
                         self._due -= self._in_order
                         raise
                 return answer
-            self._progress.streamed(answer.worker, answer.said.stream_state, ended=True)
+            self._progress.streamed(answer.worker, answer.said, ended=True)
             self._top_up(backend)
 
     def _ready(self) -> Answer | None:
