@@ -73,3 +73,27 @@ def dataset_of_a_loader_that_is_gone(data):
 def test_a_stream_ends_with_its_loader(same):
     theirs, _ = same(dataset_of_a_loader_that_is_gone)
     assert theirs.result is True
+
+
+def messages_of_a_queue(data):
+    import multiprocessing
+    import warnings
+
+    class Messages(data.IterableDataset):
+        def __init__(self, queue):
+            self.queue = queue
+
+        def __iter__(self):
+            return iter(self.queue.get, None)
+
+    warnings.simplefilter("ignore")
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    for message in [*range(48), None, None]:
+        queue.put(message)
+    loader = data.DataLoader(Messages(queue), batch_size=4, num_workers=2)
+    return sorted(int(message) for batch in loader for message in batch)
+
+
+def test_a_queue_that_workers_share_loses_no_message(same):
+    theirs, _ = same(messages_of_a_queue)
+    assert theirs.result == list(range(48))

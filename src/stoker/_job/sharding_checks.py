@@ -1,15 +1,28 @@
-"""Checks of nested streams that share themselves out among the workers.
+"""Checks of streams that share themselves out among the workers: by `get_worker_info()`, or by a queue that they hold.
 
 A stream that reads another reports whether it has called `get_worker_info()`: see `stoker.datasets._stream.listening`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
+from stoker._random.find_generators import find_objects
 from stoker.errors import ShardingError
 
 OnPart = Callable[[str, bool], None]
+
+_CLASSES = {
+    "multiprocessing.queues": ("Queue", "SimpleQueue"),  # torch's are derived from these
+    "multiprocessing.connection": ("_ConnectionBase",),
+    "multiprocessing.managers": ("BaseProxy",),
+}
+_CLOSED = ("multiprocessing", "concurrent")
+"""Packages whose pools, executors and managers hold queues of their own."""
+_PROXIES = ("Queue", "JoinableQueue")
+"""What a manager's proxy of a queue stands for."""
 
 
 def in_a_shard(reader: str, asked: bool) -> None:
@@ -60,3 +73,19 @@ def _check_kept(reader: str) -> None:
             "and the class attribute stoker_protocol = True instead, and each shard is kept for itself; or let it give "
             "all its samples, and the loader shares them out."
         )
+
+
+def shared_source(dataset: Any) -> str | None:
+    """Returns the name of a queue or connection of multiprocessing that a dataset holds; None if it holds none.
+
+    Locks, events and values do not count: workers that share them give the same samples.
+    """
+    there = [(sys.modules.get(module), names) for module, names in _CLASSES.items()]
+    kinds = tuple(getattr(module, name) for module, names in there if module is not None for name in names)
+    for found in find_objects(dataset, kinds, _CLOSED) if kinds else ():
+        name, token = type(found).__name__, getattr(found, "_token", None)
+        if token is None:
+            return f"a {name} of multiprocessing"
+        if getattr(token, "typeid", None) in _PROXIES:
+            return "a manager's queue"
+    return None

@@ -17,12 +17,12 @@ from stoker._exceptions import safe_str
 from stoker._job import datapipes
 from stoker._job.error_policy import ErrorPolicy
 from stoker._job.open_stream import OpenStream
-from stoker._job.snapshots import Snapshots, state_of
 from stoker._job.stream_guesses import AS_TORCH, FirstSamples
 from stoker._job.stream_sharding import OTHERS, Share, is_chain, is_counted, other_dataset
 from stoker._random.find_generators import find_generators
 from stoker._random.generators import mix
 from stoker._state.resharding import names_shards, not_begun
+from stoker._state.snapshots import Snapshots, state_of
 from stoker._worker_info import current
 from stoker.datasets._stream.declared import declared_by_all, undeclared
 from stoker.datasets._stream.fingerprint import Fingerprint
@@ -185,7 +185,7 @@ class StreamFetcher:
                     break
                 self.first = self.first if read else self._at
                 self._snapshots.took(sample)
-                if self._first_samples.guess is not None:
+                if self._first_samples.are_own:
                     self._first_samples.take(sample)
                 samples.append(sample if keep is None else keep(len(samples), sample))
                 del sample  # or it would still be there while the next one is made
@@ -256,7 +256,7 @@ class StreamFetcher:
         shares = settings.shard == "auto" and (not self._init_fn or said is False) and (several or strided)
         workers = max(1, settings.num_workers)
         number, guessed = self._number, self._first_samples.guessed
-        share = Share(number, workers, self.notes.append, guessed) if shares else None
+        share = Share(number, workers, self.notes.append, guessed, self._first_samples) if shares else None
         leaves = several and settings.shard == "auto" and not shares and state is None
         if leaves and not datapipes.shards(self._dataset) and (streams := undeclared(self._dataset)):
             guessed(streams, "the loader has a worker_init_fn, which may shard the stream")

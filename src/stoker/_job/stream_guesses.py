@@ -1,6 +1,7 @@
-"""Reports the loader's guess that a stream shares itself out: once, with the evidence of its workers' samples.
+"""Reports the loader's guess that a stream shares itself out, or that it does not: once, with the evidence of samples.
 
-Each worker sends fingerprints of its first samples. Workers with the same ones most likely read the same samples.
+Each worker sends fingerprints of its first samples. Workers with the same ones most likely read the same samples. Of a
+stream that the loader shares out, workers most likely read others where the first ones all differ.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ FIRST = 8
 
 AS_TORCH = ""
 """The reason of a guess that is no guess: the stream is read as torch's loader reads it. Only evidence is reported."""
+
+
+SHARED_OUT = ""
+"""The name of the streams in the guess that a stream does not share itself out; the reason is the loader's warning."""
 
 
 class Guess(NamedTuple):
@@ -58,6 +63,26 @@ class FirstSamples:
         """Records the loader's guess that each worker must give its whole copy of the stream."""
         if self.guess is None:  # else one of the chain's before
             self.guess, self._is_new = Guess(self._worker, streams, why), True
+
+    def shared_out(self, told: str) -> bool:
+        """Records that the loader shares the stream out, with this warning, unless there is a guess already.
+
+        Returns:
+            Whether the first samples of the stream are to be taken: all of it, not only the worker's share.
+        """
+        is_first = self.guess is None
+        self.guessed(SHARED_OUT, told)
+        return is_first
+
+    @property
+    def are_own(self) -> bool:
+        """Returns whether the samples that the worker gives are to be taken."""
+        return self.guess is not None and self.guess.streams != SHARED_OUT
+
+    @property
+    def is_full(self) -> bool:
+        """Returns whether no more samples are needed."""
+        return self.guess is None or self.guess.is_all
 
     def take(self, sample: Any) -> None:
         """Takes the worker's next sample."""
@@ -104,21 +129,32 @@ class Guesses:
         found[guess.worker] = guess
         pairs = [(*pair, all(one.is_all for one in pair)) for pair in _pairs(found)]
         for one, other, is_all in pairs:
-            if is_all and _are_alike(one, other):
+            if is_all and (_are_alike(one, other) or guess.streams == SHARED_OUT):
                 self._decide(one, other)
                 return
+        if guess.streams == SHARED_OUT:
+            return
         if len(found) >= self._workers and all(is_all or _are_apart(one, other) for one, other, is_all in pairs):
             self._decide(guess)
 
     def flush(self) -> None:
         """Ends the samples of all workers."""
         for found in list(self._pending.values()):
+            pair = list(found.values())[:2]
+            if pair[0].streams == SHARED_OUT and len(pair) == 2:
+                self._decide(*pair)
+                continue
             self._decide(*next((pair for pair in _pairs(found) if _are_alike(*pair)), list(found.values())[:1]))
 
     def _decide(self, guess: Guess, twin: Guess | None = None) -> None:
         """Decides a guess for this epoch."""
         del self._pending[guess[1:3]]
         self._decided.add(guess[1:3])
+        if guess.streams == SHARED_OUT:
+            if guess.why not in self._known:
+                self._known.add(guess.why)
+                self._tell(guess.why + ("" if twin is None else _seen_by_two(guess, twin)))
+            return
         if guess.why == AS_TORCH:
             if twin is not None:
                 self._tell(_seen_as_torch(guess, twin, self._workers))
@@ -147,6 +183,11 @@ def _are_alike(one: Guess, other: Guess) -> bool:
     """Returns whether two workers have given the same samples up to now. Identical samples are no evidence."""
     count = min(len(one.prints), len(other.prints))
     return not _are_apart(one, other) and len({*one.prints[:count]}) >= min(2, count) > 0
+
+
+def _all_differ(one: Guess, other: Guess) -> bool:
+    pairs = list(zip(one.prints, other.prints, strict=False))
+    return bool(pairs) and all(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _print_of(sample: Any) -> int | None:
@@ -180,6 +221,21 @@ def _twins(one: Guess, other: Guess) -> str:
     count = min(len(one.prints), len(other.prints))
     samples = "first sample" if count == 1 else f"first {count} samples"
     return f"Workers {one.worker} and {other.worker} gave the same {samples}."
+
+
+def _seen_by_two(one: Guess, other: Guess) -> str:
+    count = min(len(one.prints), len(other.prints))
+    if _are_alike(one, other):
+        return f" Workers {one.worker} and {other.worker} read the same first {count} samples, as they should."
+    if not _all_differ(one, other):
+        return ""
+    return (
+        f" But the first {count} samples that workers {one.worker} and {other.worker} read all differ. If each worker "
+        "gets samples of its own (from a queue or a server, for instance), those that it does not keep are lost: "
+        "declare the attribute shards_itself = True, or pass shard='none'. If they differ because of a random "
+        "generator, a time or a number that is not the same in each worker, let all workers use the same one, or "
+        "samples are lost and come twice."
+    )
 
 
 def _seen(one: Guess, other: Guess, workers: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from stoker._job import sharding_checks
+from stoker._job.stream_guesses import FirstSamples
 from stoker._protocol import offers
 from stoker._worker_info import current
 from stoker.datasets._stream.declared import declared_by_all, undeclared
@@ -33,12 +34,14 @@ class Share(NamedTuple):
         workers: number of workers.
         tell: reports a text to the user once.
         guess: receives the possible cause of a stream sharing itself out, and the reason of the loader's guess.
+        shares: receives the warning of a stream that the loader shares out, and the first samples of all of it.
     """
 
     worker: int
     workers: int
     tell: Callable[[str], None]
     guess: Callable[[str, str], None]
+    shares: FirstSamples
 
 
 class Numbered(StreamIterator[tuple[int, Any]]):
@@ -77,9 +80,19 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         state: where it goes on.
         listens: whether to refuse a stream that asks which worker it is in; not where it declares that this means
             nothing.
+        seen: receives the first samples of the stream, those of other workers too; or None.
     """
 
-    def __init__(self, stream: Numbered, first: list[Any], share: Share, state: State | None, listens: bool) -> None:
+    def __init__(
+        self,
+        stream: Numbered,
+        first: list[Any],
+        share: Share,
+        state: State | None,
+        listens: bool,
+        seen: FirstSamples | None = None,
+    ) -> None:
+        self._seen = seen
         self._stream = stream
         self._first = first
         self._worker, self._workers = share.worker, share.workers
@@ -118,6 +131,9 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         if item is None:
             raise StopIteration
         position, sample = item
+        if self._seen is not None:
+            self._seen.take(sample)
+            self._seen = None if self._seen.is_full else self._seen
         return position, sample if self._is_ours(position) else OTHERS
 
     def _is_ours(self, position: int) -> bool:
@@ -166,15 +182,15 @@ def shared_out(
     """The worker's share of a stream. `opened` is called between its opening and its first sample, if both are done
     here.
 
-    A dataset that declares so by `shards_itself`, or that asks `get_worker_info()` before its first sample, shares
-    itself out, and is left alone. One that offers `shard(num_shards=, index=)` and does not is asked for its shard. Of
-    any other, worker i takes samples i, i + n, …
+    A dataset that declares so by `shards_itself`, that holds a queue, or that asks `get_worker_info()` before its first
+    sample, shares itself out, and is left alone. One that offers `shard(num_shards=, index=)` is asked for its shard.
+    Of any other, worker i takes samples i, i + n, …
 
     Returns:
         An iterator over (position in the stream that is read, sample or `OTHERS`), and whether that stream is the
         whole one, the same in each worker. An error of the stream's passes through, and the next sample may follow.
     """
-    worker, workers, tell, guess = share
+    worker, workers, tell, guess, shares = share
     said = declared_by_all(dataset)
     current.reading.on_part = sharding_checks.all_or_none() if workers > 1 else None
     current.asked = False
@@ -186,6 +202,11 @@ def shared_out(
         current.reading.on_part = sharding_checks.in_a_shard if workers > 1 else None
         current.reading.on_guess = (lambda *asked: tell(_cut_and_asked(*asked))) if workers > 1 else None
         return Numbered(shard_of(dataset, workers, OfWorker(worker)), state), False
+    if workers > 1 and said is None and (source := sharding_checks.shared_source(dataset)) is not None:
+        guess(undeclared(dataset) or type(dataset).__name__, f"it holds {source}")
+        if current.reading.on_told is not None:
+            current.reading.on_told()
+        return Numbered(dataset, state), False
     stream = Numbered(dataset, state)
     if state is not None and not state.get("merged"):
         return stream, False  # it has shared itself out when the state was saved
@@ -195,9 +216,12 @@ def shared_out(
         if workers > 1 and (streams := undeclared(dataset)):
             guess(streams, f"it {current.question} before its first sample")
         return _Asked(stream, first), False
+    seen = None
     if workers > 1 and said is None:
-        tell(_told(dataset, workers))
-    return _Strided(stream, first, share, state, listens=said is not False), True
+        seen = shares if shares.shared_out(told := _told(dataset, workers)) else None
+        if seen is None:  # another part of a chain came before
+            tell(told)
+    return _Strided(stream, first, share, state, listens=said is not False, seen=seen), True
 
 
 def _first_of(stream: Iterator[Any]) -> list[Any]:

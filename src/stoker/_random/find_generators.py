@@ -41,7 +41,21 @@ def find_generators(holder: object) -> list[Any]:
     containers of more than 256 items, arrays, modules and classes, and everything more than 16 steps or 10,000 objects
     away. It runs none of the user's properties, `__getattr__`, `__iter__` or `__len__`.
     """
-    search = _Search()
+    return _found(holder, _Search())
+
+
+def find_objects(holder: object, kinds: tuple[type, ...], closed: tuple[str, ...]) -> list[Any]:
+    """Returns the objects of some classes that `holder` can reach, found as generators are.
+
+    Args:
+        holder: where the search begins.
+        kinds: the classes.
+        closed: packages whose other objects are not searched.
+    """
+    return _found(holder, _Search(kinds, closed))
+
+
+def _found(holder: object, search: _Search) -> list[Any]:
     found: list[Any] = []
     seen = {id(holder): holder}  # keeps the objects alive, so that no id is reused
     ring = [holder]
@@ -50,6 +64,8 @@ def find_generators(holder: object) -> list[Any]:
         for parent in ring:
             for child in itertools.chain(search.children(parent), search.of_class(type(parent))):
                 if id(child) in seen or issubclass(type(child), search.closed):
+                    continue
+                if search.closed_packages and search.is_closed(type(child)):
                     continue
                 if len(seen) == _MOST_OBJECTS:
                     return found
@@ -62,13 +78,20 @@ def find_generators(holder: object) -> list[Any]:
 class _Search:
     """Lists the objects that an object refers to, within one search."""
 
-    def __init__(self) -> None:
-        self.generators: tuple[type, ...] = _GENERATORS
+    def __init__(self, kinds: tuple[type, ...] | None = None, closed_packages: tuple[str, ...] = ()) -> None:
+        self.generators: tuple[type, ...] = _GENERATORS if kinds is None else kinds
         self.closed: tuple[type, ...] = _CLOSED
+        self.closed_packages = closed_packages
         if (torch := loaded_torch()) is not None:
-            self.generators, self.closed = (*_GENERATORS, torch.Generator), (*_CLOSED, torch.Tensor)
+            self.closed = (*_CLOSED, torch.Tensor)
+            if kinds is None:
+                self.generators = (*_GENERATORS, torch.Generator)
         self._classes: set[type] = set()
         self._modules: dict[int, dict[str, Any]] = {}
+
+    def is_closed(self, kind: type) -> bool:
+        """Returns whether objects of a class are not searched: it is of a closed package, and not looked for."""
+        return _package(kind) in self.closed_packages and not issubclass(kind, self.generators)
 
     def children(self, parent: Any) -> Iterator[Any]:
         """Yields the objects that `parent` holds itself."""
