@@ -6,7 +6,6 @@ import pytest
 
 
 def unequal_dtypes(data):
-    import numpy as np
     import torch
 
     class Mixed(data.Dataset):

@@ -45,7 +45,7 @@ from stoker._worker_info import WorkerInfo, current
 from stoker.collate._leaves import batch_memory
 from stoker.datasets._stream.copies import own_copy
 from stoker.datasets.gather import gatherer
-from stoker.errors import BatchError, SkipSample
+from stoker.errors import BatchError
 
 if TYPE_CHECKING:
     from stoker._job.sample_threads import Threads
