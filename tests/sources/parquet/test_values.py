@@ -11,6 +11,7 @@ import pytest
 
 from stoker.sources.parquet.dataset import ParquetDataset
 from stoker.sources.parquet.values import reader_of
+from stoker.sources.sample_origin import SampleOrigin
 from stoker.testing.streams import comparable
 from tests.sources.parquet.tables import arrow, write
 
@@ -124,5 +125,5 @@ def test_groups_of_several_chunks_are_read() -> None:
     from stoker.sources.parquet.values import DecodedGroup
 
     table = arrow.table({"x": arrow.chunked_array([[1, 2], [], [3]])})
-    group = DecodedGroup(arrow, table, ["x"])
+    group = DecodedGroup(arrow, table, ["x"], lambda row: SampleOrigin("", row))
     assert [group.row(row) for row in range(3)] == [{"x": 1}, {"x": 2}, {"x": 3}]

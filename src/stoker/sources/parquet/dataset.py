@@ -68,7 +68,8 @@ class ParquetDataset(Dataset[Any]):
     At each access:
         IndexError: the index is out of range.
         FileChangedError: the file was changed since the dataset was made.
-        ParquetFileError: the row group is damaged.
+        ParquetFileError: the row group is damaged, or has other rows than the footer promises.
+        ParquetValueError: a value has no equivalent: a date out of the range of Python's, a text that is not UTF-8.
         SchemaMismatchError: the files have a column that is a partition too, with another value.
     """
 

@@ -7,6 +7,7 @@ import io
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -174,7 +175,8 @@ class RowGroups:
         file = self.place(number)[0]
         arrow, _ = _pyarrow()
         check_equal(arrow, table, self._partitions.texts[file], self.files[file])
-        return DecodedGroup(arrow, table, self.columns, is_mapped, self._partitions.values(file, self._in_folders))
+        constants = self._partitions.values(file, self._in_folders)
+        return DecodedGroup(arrow, table, self.columns, partial(self.origin, number), is_mapped, constants)
 
     def _table(self, number: int) -> Any:
         """Returns a row group as an Arrow table, decoded anew."""
@@ -239,7 +241,11 @@ class _OpenFile:
         problem = f"row group {group} cannot be read"
         opened = self._opened(problem, self._held(group, columns))
         try:
-            return opened.read_row_group(group, columns=columns, use_threads=False)  # a fork loses threads
+            table = opened.read_row_group(group, columns=columns, use_threads=False)  # a fork loses threads
+            promised = self.footer.row_group(group).num_rows
+            if len(table) == promised:
+                return table
+            raise OSError(f"it has {len(table):,} rows, and the footer promises {promised:,}")
         except arrow.ArrowMemoryError:
             raise
         except (OSError, arrow.ArrowException) as error:
@@ -261,7 +267,7 @@ class _OpenFile:
         arrow, parquet = _pyarrow()
         try:
             return parquet.ParquetFile(_Position(file or self.file), metadata=self.footer, pre_buffer=False)
-        except (OSError, arrow.ArrowException) as error:
+        except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:  # a name may be no UTF-8
             raise self._damaged(problem, error) from error
 
     def _damaged(self, problem: str, error: Exception) -> ParquetFileError:

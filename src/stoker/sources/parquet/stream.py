@@ -60,7 +60,8 @@ class ParquetStream(FileStream):
 
     While iterating:
         FileChangedError: a file was changed since the stream was made.
-        ParquetFileError: a row group is damaged.
+        ParquetFileError: a row group is damaged, or has other rows than the footer promises.
+        ParquetValueError: a value has no equivalent: a date out of the range of Python's, a text that is not UTF-8.
         SchemaMismatchError: the files have a column that is a partition too, with another value.
     """
 

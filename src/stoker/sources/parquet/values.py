@@ -12,6 +12,8 @@ from uuid import UUID
 import numpy as np
 
 from stoker.datasets.column import Array
+from stoker.errors import ParquetValueError
+from stoker.sources.sample_origin import SampleOrigin
 
 Read = Callable[[int], Any]
 """Returns the value of a row."""
@@ -26,6 +28,7 @@ class DecodedGroup:
         arrow: the module `pyarrow`.
         table: the row group, an Arrow table.
         columns: the names of the columns, in the order of a sample.
+        origin: returns the file of a row, and its number there.
         is_mapped: whether the table lies in a mapped file.
         constants: the columns that have one value, and are not in the table.
 
@@ -39,19 +42,34 @@ class DecodedGroup:
         arrow: Any,
         table: Any,
         columns: list[str],
+        origin: Callable[[int], SampleOrigin],
         is_mapped: bool = False,
         constants: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.nbytes: int = 0 if is_mapped else table.get_total_buffer_size()
         self.is_mapped = is_mapped
+        self._origin = origin
+        self._errors = (ValueError, OverflowError, IndexError, arrow.ArrowException)
         self._reads = [
             (name, _constant(constants[name]) if name in constants else _of_chunks(arrow, table.column(name).chunks))
             for name in columns
         ]
 
     def row(self, row: int) -> dict[str, Any]:
-        """Returns the row as a dict by column; its arrays are copies."""
-        return {name: read(row) for name, read in self._reads}
+        """Returns the row as a dict by column; its arrays are copies.
+
+        Raises:
+            ParquetValueError: a value has no equivalent in Python, or is damaged.
+        """
+        name = ""
+        try:
+            return {(name := each): read(row) for each, read in self._reads}
+        except self._errors as error:
+            file, place = self._origin(row)
+            raise ParquetValueError(
+                f"{name!r} in row {place:,} of {file} cannot be read: {error}. A date is out of the range of Python's, "
+                "a text is not UTF-8, or the file is damaged: leave the column out by columns=, or write the file anew."
+            ) from error
 
 
 def _constant(value: Any) -> Read:
