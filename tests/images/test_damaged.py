@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import pickle
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,3 +167,14 @@ def test_no_bytes_crash_the_decoder(cases: int, compiled: kernel.Kernel) -> None
         request = request._replace(most_pixels=4_000_000)
         done += kernel.decode_from(compiled, data, request, out, header) == kernel.jpeg.DONE
     assert 0 < done < cases
+
+
+def test_value_error_of_pillow_is_an_image_error_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.ppm"
+    path.write_bytes(b"P6\n" + b"1" * 20 + b" 2\n255\n")
+    with pytest.raises(ValueError, match="Token too long"):
+        Image.open(path)
+    for read in (lambda: images.open(path), lambda: images.decode(b"P2\n2 2\n255\n1 2 x 4\n")):
+        with pytest.raises(ValueError, match="is truncated or damaged") as caught:
+            read()
+        assert isinstance(pickle.loads(pickle.dumps(caught.value)), stoker.ImageError)

@@ -52,7 +52,7 @@ def decode(
 
     Raises:
         ImageArgumentError: a crop outside the image, an empty size, or an `out` that does not fit.
-        ImageError: the image is truncated or damaged.
+        ImageError: the image is truncated or damaged. Also a ValueError where Pillow raises one.
         ImageFormatError: it is no image. Also Pillow's `UnidentifiedImageError`.
         ImageTooLargeError: it has too many pixels. Also Pillow's `DecompressionBombError`.
         MemoryLimitError: a progressive JPEG needs more than 512 MB before its first pixel.

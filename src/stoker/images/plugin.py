@@ -90,6 +90,7 @@ def open(data_or_path: Encoded | Path) -> Image.Image:
     Raises:
         ImageFormatError: it is no image. Also Pillow's `UnidentifiedImageError`.
         ImageTooLargeError: it has too many pixels. Also Pillow's `DecompressionBombError`.
+        ImageError: its header is damaged. Also a ValueError where Pillow raises one.
         OSError: the system's error, if the file cannot be opened.
 
     Later steps raise Pillow's errors. Thread safe.

@@ -32,6 +32,10 @@ class BombError(ImageTooLargeError, Image.DecompressionBombError):
     """`ImageTooLargeError`, for those who catch Pillow's class."""
 
 
+class PixelValueError(ImageError, ValueError):
+    """`ImageError`, for those who catch the ValueError that Pillow raises for some damage."""
+
+
 def as_bytes(data: Encoded) -> bytes:
     """Returns bytes as they are, and other memory as a copy."""
     return data if isinstance(data, bytes) else np.frombuffer(data, np.uint8).tobytes()
@@ -85,7 +89,8 @@ class translated:
             raise BombError(f"{name}: {error} The limit is twice PIL.Image.MAX_IMAGE_PIXELS.") from error
         if not isinstance(error, _FAILURES) or (isinstance(error, OSError) and error.errno is not None):
             return  # the system's, or none of Pillow's
-        raise ImageError(f"{name} is truncated or damaged, or cannot be converted: {error}") from error
+        found = PixelValueError if isinstance(error, ValueError) else ImageError
+        raise found(f"{name} is truncated or damaged, or cannot be converted: {error}") from error
 
 
 def _beginning(source: Encoded | Path) -> bytes:
