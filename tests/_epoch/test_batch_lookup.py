@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stoker import BucketBatchSampler, DataLoader, RandomSampler, SamplerError, WeightedRandomSampler, from_iterable
+from tests._state.edits import edited
 
 SAMPLES = list(range(103))
 
@@ -77,8 +78,7 @@ def test_epoch_that_goes_on_with_fewer_ranks() -> None:
 def test_batches_of_a_run_with_another_batch_size_are_refused() -> None:
     before = [make(shuffle=True, distributed="exact", num_replicas=2, rank=rank, batch_size=4) for rank in range(2)]
     next(iter(before[0]))
-    state = before[0].state_dict()
-    state["position"] = 24
+    state = edited(before[0].state_dict(), position=24)
     alone = make(shuffle=True, distributed="exact", num_replicas=1, rank=0, batch_size=8)
     alone.load_state_dict(state)
     with pytest.raises(SamplerError, match="another number of ranks or another batch size"):

@@ -464,9 +464,9 @@ def test_sampler_owns_no_dataset_or_global_generator() -> None:
         return loader(dataset, sampler=Reaching(dataset), batch_size=2)
 
     first = make()
-    assert json.loads(first.state_dict()["below"]) == {"undrawn": 2}
+    assert "generators" not in json.loads(first.state_dict()["below"])
     list(itertools.islice(first, 2))
-    assert first.state_dict()["below"] is None
+    assert "generators" not in json.loads(first.state_dict()["below"])
 
 
 def test_an_epoch_of_which_nothing_came_is_where_it_was() -> None:

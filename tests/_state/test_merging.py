@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stoker
@@ -87,18 +87,20 @@ LEG = st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 3))
 @given(legs=st.lists(LEG, min_size=1, max_size=4), last=LEG, size=st.integers(1, 3))
 def test_any_number_of_ranks_goes_on(source: Any, legs: Any, last: Any, size: int) -> None:
     received: list[int] = []
-    state = None
+    state: Any = {"epoch": 0}
     for ranks, workers, count in [*legs, (*last[:2], None)]:
         together = loaders(source, ranks, workers, batch_size=size)
-        if state is not None:
+        if "kind" in state:
             for loader in together:
                 loader.load_state_dict(state)
         for loader in together:
-            got = read(loader, count)
-            assume(count is None or len(got) == count * size)  # none has come to its end: that is the next epoch
-            received += got
-        state = json.loads(json.dumps(stoker.merge_states(loader.state_dict() for loader in together)))
-    assert sorted(received) == EVERY
+            received += read(loader, count)
+        merged = json.loads(json.dumps(stoker.merge_states(loader.state_dict() for loader in together)))
+        if merged["epoch"] > state["epoch"]:  # all ranks have come to the end; of some that have, the others go on
+            assert sorted(received) == EVERY
+            received = []
+        state = merged
+    assert received == []
 
 
 def draws(rank: int, ranks: int) -> Any:
@@ -194,8 +196,60 @@ def test_states_of_different_loaders_do_not_merge() -> None:
 def test_states_of_different_epochs_do_not_merge() -> None:
     ranks = loaders(interleaved, 2)
     read(ranks[1], None)
+    read(ranks[1], 1)
     with pytest.raises(StateMismatchError, match=r"epoch is 0, 1.*before one of them begins the next"):
         stoker.merge_states(loader.state_dict() for loader in ranks)
+
+
+def test_rank_that_has_ended_needs_names_of_its_shards() -> None:
+    ranks = loaders(Nameless, 2)
+    read(ranks[0], 1)
+    read(ranks[1], None)
+    with pytest.raises(StateMismatchError, match="one rank has ended epoch 0, in which others are"):
+        stoker.merge_states(loader.state_dict() for loader in ranks)
+
+
+def test_next_epoch_after_the_merge_of_ended_ranks_is_whole() -> None:
+    """Their datasets are at the end of an epoch, and another number of ranks has others."""
+    ranks = loaders(Files, 2)
+    assert sorted(itertools.chain(*(read(loader, None) for loader in ranks))) == EVERY
+    state = stoker.merge_states(loader.state_dict() for loader in ranks)
+    again = loaders(Files, 3)
+    for loader in again:
+        loader.load_state_dict(state)
+    assert sorted(itertools.chain(*(read(loader, None) for loader in again))) == EVERY
+
+
+def test_state_of_a_part_that_is_missing_is_noticed() -> None:
+    states = [loader.state_dict() for loader in loaders(interleaved, 3)]
+    for some in (states[:2], [*states[:2], states[0]], states[1:]):
+        with pytest.raises(StateMismatchError, match=r"needs the state of each rank once, and got those of \d of 3"):
+            stoker.merge_states(some)
+
+
+def test_state_of_another_part_does_not_fit() -> None:
+    first, second = loaders(interleaved, 2)
+    with pytest.raises(StateMismatchError, match="index was 0 and is 1"):
+        second.load_state_dict(first.state_dict())
+    nested = stoker.MapDataset(stoker.ShuffleDataset(interleaved(1, 2), 3), abs).shard(num_shards=3, index=2)
+    kind = stoker.DataLoader(nested).state_dict()["kind"]
+    assert (kind["num_shards"], kind["index"]) == (6, 5)
+
+
+def test_index_ranks_of_which_some_have_ended_merge() -> None:
+    def states(samples: int, counts: list[int]) -> list[Any]:
+        how = {"shuffle": True, "seed": 1, "distributed": "exact", "num_replicas": len(counts)}
+        ranks = [stoker.DataLoader(range(samples), 1, rank=rank, **how) for rank in range(len(counts))]
+        for loader, count in zip(ranks, counts, strict=True):
+            read(loader, count)
+        return [loader.state_dict() for loader in ranks]
+
+    for some in (states(10, [3, 3, 3, 3]), states(10, [2, 2, 3, 3])):
+        merged = stoker.merge_states(some)
+        assert merged == some[0]
+        assert (merged["epoch"], merged["position"]) in ((0, 10), (0, 8))
+    with pytest.raises(StateMismatchError, match="another is at position 4, more than one step of 4 before its end"):
+        stoker.merge_states(states(10, [1, 1, 3, 3]))
 
 
 class Nameless(Files):

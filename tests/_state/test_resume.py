@@ -18,6 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, preco
 import stoker
 from stoker.samplers import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from stoker.samplers.bucket import BucketBatchSampler
+from tests._state.edits import edited
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
 SOME = settings(max_examples=max(6, settings().max_examples // 10))
@@ -265,8 +266,7 @@ def _deep(settings: dict[str, Any]) -> Any:
     state = first.state_dict()
     ranks = settings.get("num_replicas", 1)
     batches = (Huge().length - 1000) // 64 // ranks
-    state |= {"batches": batches, "position": batches * 64 * ranks}
-    return make, state
+    return make, edited(state, batches=batches, position=batches * 64 * ranks)
 
 
 HUGE: list[dict[str, Any]] = [
@@ -298,7 +298,7 @@ def test_a_resumed_epoch_asks_for_the_positions_that_are_left() -> None:
     make = lambda: loader(range(10**5), batch_size=10, seed=1, sampler=Counting(range(10**5)))  # noqa: E731
     first = make()
     next(iter(first))
-    state = {**first.state_dict(), "batches": 9_990, "position": 99_900}
+    state = edited(first.state_dict(), batches=9_990, position=99_900)
     Counting.asked = 0
     second = make()
     second.load_state_dict(state)

@@ -13,9 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stoker
-from stoker._state.schema import START, VERSION, Place, check_fits, packed, unpacked
+from stoker._state.schema import (
+    START,
+    VERSION,
+    Place,
+    by_rank,
+    check_fits,
+    for_all_ranks,
+    gathered,
+    packed,
+    unpacked,
+)
 from stoker.errors import StateError, StateFormatError, StateMismatchError
 from stoker.samplers import RandomSampler
+from tests._state.edits import edited, formerly
 
 NAMES = ["stoker", "epoch", "seed", "batches", "position", "ahead", "kind", "below"]
 
@@ -43,6 +54,7 @@ PLACES = st.builds(
     undrawn=st.integers(0, 2),
     root=st.none() | COUNTS,
     through=st.booleans(),
+    past=st.none() | st.lists(STREAMS, min_size=1, max_size=3),
 )
 KINDS = st.dictionaries(TEXTS, st.none() | st.integers() | TEXTS, max_size=3)
 
@@ -60,7 +72,34 @@ def test_every_state_has_the_same_names(epoch: int, place: Place, kind: dict[str
     written = packed(epoch, place, kind)
     assert list(written) == NAMES
     assert written["stoker"] == VERSION == 1
-    assert written["below"] is None or isinstance(written["below"], str)
+    assert isinstance(written["below"], str)
+    assert {**written, **json.loads(written["below"])}.items() >= {**written}.items()
+
+
+def test_keys_of_another_rank_beside_the_one_value_do_not_count() -> None:
+    """A checkpoint that is written by key keeps each from one rank or another."""
+    state = written()
+    for name in NAMES[1:-1]:
+        assert unpacked({**state, name: "another rank's"}) == unpacked(state)
+
+
+def test_state_of_earlier_versions_is_read() -> None:
+    state = written()
+    assert formerly(state)["below"] == json.dumps({"workers": [{"ended": False}], "turn": 1})
+    assert unpacked(formerly(state)) == unpacked(state)
+    assert unpacked({**formerly(packed(2, START, {})), "below": None}) == (2, START, {})
+
+
+def test_state_of_one_rank_names_it() -> None:
+    parts = [packed(2, Place(seed=rank), {"samples": 30}, (rank, 2)) for rank in range(2)]
+    assert [list(part)[-1] for part in parts] == ["rank 0 of 2", "rank 1 of 2"]
+    assert [unpacked(for_all_ranks(part))[1].seed for part in parts] == [0, 1]
+    both = gathered(parts)
+    assert {rank: unpacked(part)[1].seed for rank, part in by_rank(json.loads(json.dumps(both))).items()} == {
+        (0, 2): 0,
+        (1, 2): 1,
+    }
+    assert by_rank(written()) == by_rank(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -69,15 +108,17 @@ def test_every_state_has_the_same_names(epoch: int, place: Place, kind: dict[str
 def test_values_that_json_would_change_are_kept(own: Any) -> None:
     place = START._replace(workers=[own], turn=3)
     written = packed(0, place, {})
-    assert written["below"] == {"workers": [own], "turn": 3}
+    (whole,) = written["below"]  # a tuple: one value for torch.distributed.checkpoint
+    assert isinstance(written["below"], tuple)
+    assert (whole["workers"], whole["turn"]) == ([own], 3)
     assert unpacked(pickle.loads(pickle.dumps(written)))[1] == place
 
 
 def test_arrays_in_a_sampler_state_are_kept() -> None:
     numpy = pytest.importorskip("numpy")
     mark = {"order": numpy.arange(3)}
-    assert packed(0, START._replace(mark=mark), {})["below"]["sampler"] is mark
-    assert packed(0, START._replace(mark=numpy.arange(3)), {})["below"]["sampler"].tolist() == [0, 1, 2]
+    assert packed(0, START._replace(mark=mark), {})["below"][0]["sampler"] is mark
+    assert packed(0, START._replace(mark=numpy.arange(3)), {})["below"][0]["sampler"].tolist() == [0, 1, 2]
 
 
 # What is no state, or no longer one
@@ -91,8 +132,13 @@ def written() -> dict[str, Any]:
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_a_truncated_state_says_what_it_lacks(name: str) -> None:
     rest = {other: value for other, value in written().items() if other != name}
-    with pytest.raises(StateFormatError, match=f"lacks {name}: it is truncated"):
-        unpacked(rest)
+    states = [rest]
+    if name not in ("below", "kind"):  # without kind it is a state of an earlier version
+        whole = {other: value for other, value in json.loads(written()["below"]).items() if other != name}
+        states.append({**written(), "below": json.dumps(whole)})
+    for state in states:
+        with pytest.raises(StateFormatError, match=f"lacks {name}: it is truncated"):
+            unpacked(state)
 
 
 @pytest.mark.parametrize("version", [2, 0, "1", None, [1]])
@@ -116,21 +162,24 @@ def test_a_state_of_torchdata() -> None:
 @pytest.mark.parametrize("name", ["epoch", "seed", "batches", "position"])
 @pytest.mark.parametrize("value", [-1, "3", 1.5, [], {}])
 def test_invalid_count_in_a_state_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(StateFormatError, match=f"{name} is .*, and a count was expected"):
-        unpacked({**written(), name: value})
+    for state in (edited(written(), **{name: value}), {**formerly(written()), name: value}):
+        with pytest.raises(StateFormatError, match=f"{name} is .*, and a count was expected"):
+            unpacked(state)
 
 
 @pytest.mark.parametrize("name", ["epoch", "batches", "position"])
 def test_only_a_seed_may_be_missing(name: str) -> None:
-    unpacked({**written(), "seed": None})
-    with pytest.raises(StateFormatError, match=f"{name} is None"):
-        unpacked({**written(), name: None})
+    unpacked(edited(written(), seed=None))
+    for state in (edited(written(), **{name: None}), {**formerly(written()), name: None}):
+        with pytest.raises(StateFormatError, match=f"{name} is None"):
+            unpacked(state)
 
 
 @pytest.mark.parametrize("ahead", [None, 3, "45", {}, ["5"], [2], [1], [None]], ids=repr)
 def test_numbers_ahead_that_are_none(ahead: Any) -> None:
-    with pytest.raises(StateFormatError, match="the state is damaged"):
-        unpacked({**written(), "ahead": ahead})
+    for state in (edited(written(), ahead=ahead), {**formerly(written()), "ahead": ahead}):
+        with pytest.raises(StateFormatError, match="the state is damaged"):
+            unpacked(state)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +197,14 @@ def test_nested_state_is_checked(below: Any) -> None:
 
 @given(place=PLACES, name=st.sampled_from(NAMES), value=JSON)
 def test_any_damage_is_a_state_error_or_none(place: Place, name: str, value: Any) -> None:
-    damaged = {**packed(2, place, {"samples": 30}), name: value}
-    try:
-        epoch, found, kind = unpacked(damaged)
-    except StateFormatError:
-        return
-    check_fits(kind, kind, False)
-    assert unpacked(packed(epoch, found, kind)) == (epoch, found, kind)
+    state = packed(2, place, {"samples": 30})
+    for damaged in ({**state, name: value}, edited(state, **{name: value}), {**formerly(state), name: value}):
+        try:
+            epoch, found, kind = unpacked(damaged)
+        except StateFormatError:
+            continue
+        check_fits(kind, kind, False)
+        assert unpacked(packed(epoch, found, kind)) == (epoch, found, kind)
 
 
 # Whether it fits
@@ -237,7 +287,7 @@ def begun(**settings: Any) -> Any:
 def test_a_load_that_fails_leaves_the_loader_as_it_was(name: str, value: Any) -> None:
     loader, untouched = begun(), begun()
     try:
-        loader.load_state_dict({**loader.state_dict(), name: value})
+        loader.load_state_dict(edited(loader.state_dict(), **{name: value}))
     except StateError:
         assert loader.state_dict() == untouched.state_dict()
         assert str(list(loader)) == str(list(untouched))
@@ -246,9 +296,22 @@ def test_a_load_that_fails_leaves_the_loader_as_it_was(name: str, value: Any) ->
 def test_a_position_behind_the_end() -> None:
     loader = begun()
     with pytest.raises(StateFormatError, match="stands at position 31 of an order of 30"):
-        loader.load_state_dict({**loader.state_dict(), "position": 31})
-    loader.load_state_dict({**loader.state_dict(), "position": 30})
+        loader.load_state_dict(edited(loader.state_dict(), position=31))
+    loader.load_state_dict(edited(loader.state_dict(), position=30))
     assert list(loader) == []
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [{"epoch": 1}, {"batches": 0}, {"epoch": 1, "batches": 0}, {"position": 0}, {"epoch": 1, "seed": 5}],
+    ids=str,
+)
+def test_numbers_of_two_states_are_refused(mixed: dict[str, Any]) -> None:
+    """As a checkpoint of an earlier version mixes those of two ranks: epoch, seed, batches and position."""
+    loader, untouched = begun(), begun()
+    with pytest.raises(StateFormatError, match="Has a checkpoint mixed the states of several ranks"):
+        loader.load_state_dict({**formerly(loader.state_dict()), **mixed})
+    assert loader.state_dict() == untouched.state_dict()
 
 
 def test_a_load_does_not_begin_anything() -> None:
@@ -317,7 +380,10 @@ def test_a_checkpoint_that_is_read_by_name(kind: str, tmp_path: Any) -> None:
     iterator = iter(first)
     list(itertools.islice(iterator, 3))
     checkpoint.save({"loader": first}, checkpoint_id=tmp_path)
-    second = make()
-    checkpoint.load({"loader": second}, checkpoint_id=tmp_path)
-    assert second.state_dict() == first.state_dict()
-    assert list(second) == list(iterator)
+    checkpoint.save({"loader": formerly(first.state_dict())}, checkpoint_id=tmp_path / "of an earlier version")
+    rest = list(iterator)
+    for place in (tmp_path, tmp_path / "of an earlier version"):
+        second = make()
+        checkpoint.load({"loader": second}, checkpoint_id=place)
+        assert second.state_dict()["batches"] == 3
+        assert list(second) == rest

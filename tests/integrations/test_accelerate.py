@@ -22,6 +22,7 @@ from accelerate.utils import DataLoaderConfiguration, set_seed  # noqa: E402
 
 from stoker.integrations._accelerate_batches import SharedBatches  # noqa: E402
 from stoker.integrations.accelerate import Checkpointed, prepare, skip_first_batches  # noqa: E402
+from tests._state.edits import edited  # noqa: E402
 from tests.integrations.launching import launched  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of others
@@ -205,7 +206,7 @@ def test_step_a_million_is_found_in_the_seed() -> None:
     ours = next(batches).tolist()
     assert dataset.reads <= 16  # Accelerate fetches one batch ahead
     alone = stoker.DataLoader(range(80_000_000), 8, shuffle=True, seed=3)
-    alone.load_state_dict({**alone.state_dict(), "epoch": 2, "batches": 1_000_000, "position": 8_000_000})
+    alone.load_state_dict(edited(alone.state_dict(), epoch=2, batches=1_000_000, position=8_000_000))
     assert ours == next(iter(alone)).tolist()
     batches.close()
 

@@ -167,7 +167,7 @@ def test_own_order_is_stokers_permutation() -> None:
         loader = data.DataLoader(Numbers(), 4, shuffle=True, num_workers=1)
         assert sorted(int(i) for batch in loader for i in batch) == list(range(20))
         state = loader.state_dict()
-        assert state["kind"]["order"].startswith("RandomSampler/") and len(str(state)) < 600
+        assert state["kind"]["order"].startswith("RandomSampler/") and len(str(state)) < 1000
         walked = data.DataLoader(Numbers(), 4, sampler=data.RandomSampler(range(20), generator=seeded()))
         assert walked.state_dict()["kind"]["order"].startswith("walked from")
 

@@ -81,3 +81,39 @@ def test_after_a_state_as_many_steps_as_are_left(how: Any) -> None:
         loader.load_state_dict(state)
         left.append([None if batch is None else len(batch) for batch in in_step(loader)])
     assert list(map(len, left)) == [2, 2] and None not in left[0]
+
+
+def places_of(n: int, ranks: int, size: int = 1, state: Any = None, **how: Any) -> list[list[Any]]:
+    """Returns epoch, batches and position in each step of each rank, and after it."""
+    told = []
+    for rank in range(ranks):
+        loader: Any = DataLoader(range(n), size, distributed="exact", rank=rank, num_replicas=ranks, seed=1, **how)
+        if state is not None:
+            loader.load_state_dict(state)
+        states = [loader.state_dict() for _ in in_step(loader)]
+        told.append([(each["epoch"], each["batches"], each["position"]) for each in [*states, loader.state_dict()]])
+    return told
+
+
+def test_all_ranks_have_one_state_in_each_step() -> None:
+    expected = [(0, 1, 4), (0, 2, 8), (0, 3, 10), (1, 0, 0)]
+    assert places_of(10, 4) == [expected] * 4
+    for n, ranks, size in ((7, 3, 2), (1, 3, 1), (9, 2, 4), (25, 6, 2)):
+        told = places_of(n, ranks, size, num_workers=1, worker_method="thread", shuffle=True)
+        assert told == told[:1] * ranks, (n, ranks, size)
+
+
+def test_rank_that_left_at_a_step_of_others_resumes_with_them() -> None:
+    """The state of a step in which a rank has no batch: nothing of that epoch is left on any rank."""
+    loaders: list[Any] = [
+        DataLoader(range(10), 1, distributed="exact", rank=rank, num_replicas=4, seed=1, output="numpy")
+        for rank in range(4)
+    ]
+    for _, _ in zip(range(3), zip(*map(in_step, loaders), strict=True), strict=False):
+        states = [loader.state_dict() for loader in loaders]
+    assert states == states[:1] * 4
+    for loader in loaders:
+        loader.load_state_dict(states[0])
+        assert list(loader) == []
+        assert loader.state_dict()["epoch"] == 1
+    assert places_of(10, 4, state=states[0]) == [[(1, 0, 0)]] * 4

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-import numpy as np
 
 from stoker import errors, samplers
 from stoker._epoch import ranks
@@ -25,7 +22,6 @@ from stoker.datasets._stream import own_iterators
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.order import Order
 from stoker.samplers.passes import WalkedInEpochs
-from stoker.samplers.permutation import FORMAT_VERSION as ORDER_VERSION
 
 if TYPE_CHECKING:
     from stoker._epoch.sampler_walk import SamplerWalk
@@ -273,32 +269,6 @@ def seed_of(options: OrderOptions, number: int) -> int:
     return mix(options.seed or 0, 0 if options.batches_per_epoch is not None else number) >> 1
 
 
-def kind_of(options: LoaderOptions) -> dict[str, Any]:
-    """Returns the facts on which the order of a loader depends: a state of another kind does not fit."""
-    dataset, sampler = options.dataset, options.index_sampler
-    kind: dict[str, Any] = {"seed": options.seed}
-    fingerprint = offered(dataset, "fingerprint")
-    if fingerprint is not None:
-        kind["fingerprint"] = str(fingerprint() if callable(fingerprint) else fingerprint)
-    if options.is_stream:
-        shared = options.shard == "auto" and options.worker_init_fn is None
-        kind |= {"order": "stream", "batch_size": options.batch_size, "drop_last": options.drop_last}
-        return kind | {"shard": "auto" if shared else "none"}
-    inner, given = asked(sampler, "sampler"), {"batch_size": None, "drop_last": None}
-    kind |= {"samples": length_if_known(dataset)} | {name: _plain(asked(sampler, name)) for name in given}
-    if not is_computed(options):
-        kind["order"] = f"walked from {_named(sampler)}" + (f" over {_named(inner)}" if inner is not None else "")
-        kind["num_replicas"] = _plain(asked(sampler if inner is None else inner, "num_replicas"))
-        return kind
-    known = knower(options)
-    kind |= {"order": f"{_named(known)}/{ORDER_VERSION}", "of": length_if_known(known), "ranks": world_of(options).size}
-    return kind | {"distributed": options.distributed, "batches_per_epoch": options.batches_per_epoch}
-
-
-def _named(sampler: Any) -> str:
-    return type(sampler).__qualname__
-
-
 def length_if_known(sized: Any) -> int | None:
     """Returns the length of an object, or None if its `__len__` raises, as that of an endless sampler may; only a call
     shows whether a wrapper has a length.
@@ -307,10 +277,6 @@ def length_if_known(sized: Any) -> int | None:
         return len(sized)
     except Exception:  # torch asks for a length only in len(loader), where the error goes out
         return None
-
-
-def _plain(value: Any) -> int | None:
-    return value if isinstance(value, bool) else operator.index(value) if isinstance(value, (int, np.integer)) else None
 
 
 def length_of(options: LoaderOptions) -> int:
@@ -382,12 +348,23 @@ def resumed(
             raise errors.StateFormatError(
                 f"the state is damaged: it stands at position {place.position} of an order of {length}."
             )
-        if place.position < place.batches:
+        if place.position < place.batches or (place.position and not place.batches):
             raise errors.StateFormatError(
-                f"the state is damaged: it stands at position {place.position} behind {place.batches} batches."
+                f"the state is damaged: it stands at position {place.position} behind {place.batches} batches. Has a "
+                "checkpoint mixed the states of several ranks?"
             )
     epochs.resume(options, number, place, end)
     return place
+
+
+def check_seed(options: LoaderOptions, number: int, place: Place, kind: dict[str, Any]) -> None:
+    """Raises StateFormatError if the seed in a state of this kind is that of another epoch than its number."""
+    was_fixed = kind.get("seed") is not None or kind.get("distributed") is not None
+    if was_fixed and is_fixed(options) and place.seed not in (None, seed_of(options, number)):
+        raise errors.StateFormatError(
+            f"the state is damaged: its seed is not that of epoch {number}. Has a checkpoint mixed the states of "
+            "several ranks?"
+        )
 
 
 def check_shares(options: LoaderOptions) -> None:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stoker._state.resharding import holds_own, not_begun
+from stoker._state.resharding import holds_own, name_shards, not_begun
 from stoker._state.resharding import since as unread_since
 from stoker._state.schema import START, Place
 from stoker.errors import StateError
@@ -84,6 +84,17 @@ class Progress:
         """Returns the start of the next epoch, with the states of the datasets at the end of this one."""
         states = [self._stream(number) for number in range(self._of)]
         return place._replace(workers=states, through=True, before=None) if holds_own(states) else place
+
+    def with_past(self, place: Place) -> Place:
+        """Returns the start of the next epoch, with the states in which this one's streams have ended, if these name
+        shards: those of ranks that are still in this epoch are merged with them."""
+        states = [self._stream(number) for number in range(self._of)]
+        return place._replace(past=states) if name_shards(states) else place
+
+    def waits(self, steps: int) -> None:
+        """Records a step that other ranks take after this rank's last batch: its place is that of all ranks."""
+        self._finished = False
+        self._batches = min(self._batches + 1, steps)
 
     def begin(self, epoch: Epoch, walk: SamplerWalk | None, streams: int = 0) -> None:
         """Records the decided epoch, whose start may differ from the expected one (`set_epoch`).

@@ -80,6 +80,11 @@ def holds_own(state: Any) -> bool:
     return isinstance(state, dict) and ("own" in state or any(map(holds_own, state.values())))
 
 
+def name_shards(states: list[Any]) -> bool:
+    """Returns whether workers' states are there and name shards, so that `together` can merge them."""
+    return bool(states) and all(state is not None and _shards(state)[0] is not None for state in states)
+
+
 def together(states: list[Any]) -> list[Any]:
     """Returns the states of all ranks' streams, merged as if one worker of one rank had saved them.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import json
 import operator
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from stoker._state import given
@@ -17,6 +18,13 @@ from stoker.errors import StateError, StateFormatError, StateMismatchError
 VERSION = 1
 
 State = dict[str, Any]
+
+Rank = tuple[int, int]
+"""A rank, and the number of ranks."""
+
+_HEAD = ("epoch", "seed", "batches", "position", "ahead", "kind")
+
+_OF_RANK = re.compile(r"rank (\d+) of (\d+)")
 
 
 class Place(NamedTuple):
@@ -44,6 +52,8 @@ class Place(NamedTuple):
         through: whether the streams are at the end of the previous epoch, from which the datasets continue.
         before: of an epoch of which no sample was read, the own states of streams that are their own iterators.
         drawn: names of the random generators that samples have drawn from.
+        past: at the start of an epoch, the states of the workers' streams at the end of the previous one, with which
+            the states of ranks that have not ended it are merged.
     """
 
     seed: int | None = None
@@ -63,6 +73,7 @@ class Place(NamedTuple):
     before: list[Any] | None = None
     drawn: tuple[str, ...] = ()
     given: tuple[Any, ...] = ()
+    past: list[Any] | None = None
 
     @property
     def is_decided(self) -> bool:
@@ -99,11 +110,18 @@ class NotSaid(NamedTuple):
     error: str
 
 
-def packed(epoch: int, place: Place, kind: dict[str, Any]) -> State:
+def packed(epoch: int, place: Place, kind: dict[str, Any], rank: Rank | None = None) -> State:
     """Returns the state of a loader of this kind at a place of an epoch, for `state_dict()`.
 
-    Every state has the same keys, and the states below the loader are one value, so that a checkpoint that is read by
-    key (as in `torch.distributed.checkpoint`) is complete.
+    All that a load needs is one value, so that a checkpoint that is read and written by key (as in
+    `torch.distributed.checkpoint`) is complete, and does not mix the states of ranks. The other keys are for readers,
+    and for checkpoints of earlier versions, which are read by the keys of a new loader's state.
+
+    Args:
+        epoch: its number.
+        place: in it.
+        kind: of the loader.
+        rank: the rank to which the state belongs, named in the key of that value; None if all ranks have this state.
 
     Raises:
         StateError: the sampler's `state_dict()` raised.
@@ -113,30 +131,54 @@ def packed(epoch: int, place: Place, kind: dict[str, Any]) -> State:
             f"the {place.mark.sampler} cannot say where it stands: its state_dict() raised {place.mark.error}. Correct "
             "its state_dict(), or remove it: a sampler without one is resumed by walking it from its start."
         )
-    said = {"sampler": place.mark, "generators": place.generators, "workers": place.workers}
+    head: dict[str, Any] = {"epoch": epoch, "seed": place.seed, "batches": place.batches, "position": place.position}
+    head |= {"ahead": sorted(place.ahead), "kind": kind}
+    said = {"sampler": place.mark, "generators": place.generators, "workers": place.workers, "past": place.past}
     said |= {"order": place.order, "root": place.root, "before": place.before}
     said["given"] = [given.packed(batch) for batch in place.given] or None
     below = {name: value for name, value in said.items() if value is not None}
     counted = {"over": place.over, "told": place.told, "turn": place.turn}
     counted |= {"undrawn": place.undrawn, "through": place.through, "drawn": place.drawn}
     below |= {name: value for name, value in counted.items() if value}
-    state: State = {"stoker": VERSION, "epoch": epoch, "seed": place.seed, "batches": place.batches}
-    state |= {"position": place.position, "ahead": sorted(place.ahead), "kind": kind}
-    return state | {"below": _as_text(below) if below else None}
+    return {"stoker": VERSION, **head, _name_for(rank): _as_one(head | below)}
 
 
-def _as_text(below: dict[str, Any]) -> Any:
-    """Returns JSON if it restores the values unchanged, else the values: a dataset's own state may hold any values."""
-    plain = {name: _listed(value) for name, value in below.items()}
+def _name_for(rank: Rank | None) -> str:
+    return "below" if rank is None else f"rank {rank[0]} of {rank[1]}"
+
+
+def _as_one(values: dict[str, Any]) -> Any:
+    """Returns JSON if it restores the values unchanged, else a tuple that holds them: a dataset's own state may hold
+    any values, and a checkpoint that is written by key takes a tuple for one value."""
+    plain = {name: _listed(value) for name, value in values.items()}
     try:
         text = json.dumps(plain)
-        return text if json.loads(text) == plain else plain
+        return text if json.loads(text) == plain else (plain,)
     except (TypeError, ValueError):
-        return plain
+        return (plain,)
 
 
 def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if type(value) is tuple else value
+
+
+def by_rank(state: Any) -> dict[Rank, State]:
+    """Returns the states of single ranks that a state holds; none if all ranks have the same one."""
+    if not isinstance(state, Mapping) or "below" in state:
+        return {}
+    found = {name: match for name in state if isinstance(name, str) and (match := _OF_RANK.fullmatch(name))}
+    common = {name: value for name, value in state.items() if name not in found}
+    return {(int(match[1]), int(match[2])): {**common, "below": state[name]} for name, match in found.items()}
+
+
+def gathered(states: Iterable[Mapping[str, Any]]) -> State:
+    """Returns one state that holds those of all ranks, from which each rank loads its own."""
+    return {name: value for state in reversed(list(states)) for name, value in state.items()}
+
+
+def for_all_ranks(state: State) -> State:
+    """Returns the state of one rank as a state that any rank loads."""
+    return next(iter(by_rank(state).values()), state)
 
 
 def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
@@ -156,12 +198,14 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
             f"the state has format {state['stoker']!r}, and this version of Stoker knows format {VERSION}: load it "
             "with the version that wrote it, or a later one."
         )
-    missing = [name for name in packed(0, START, {}) if name not in state]
+    below = _below(state.get("below"))
+    head = below if "kind" in below else state  # of earlier versions
+    missing = [name for name in (*_HEAD, "below") if name not in state or name not in {**head, "below": 0}]
     if missing:
         raise StateFormatError(f"the state lacks {', '.join(missing)}: it is truncated or was changed.")
-    epoch, batches, position = (_count(state, name) for name in ("epoch", "batches", "position"))
-    seed = None if state["seed"] is None else _count(state, "seed")
-    kind, ahead, below = state["kind"], state["ahead"], _below(state["below"])
+    epoch, batches, position = (_count(head, name) for name in ("epoch", "batches", "position"))
+    seed = None if head["seed"] is None else _count(head, "seed")
+    kind, ahead, past = head["kind"], head["ahead"], below.get("past")
     generators, told, workers = below.get("generators"), below.get("told", ()), below.get("workers")
     before, pending = below.get("before"), below.get("given", ())
     if (
@@ -174,6 +218,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         or not (before is None or _is_list(before))
         or not _is_list(drawn := below.get("drawn", ()))
         or not _is_list(pending)
+        or not (past is None or _is_list(past))
     ):
         raise StateFormatError(f"the state is damaged: {_shown(state)}")
     place = Place(
@@ -194,14 +239,17 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         before=None if before is None else list(before),
         drawn=tuple(map(str, drawn)),
         given=tuple(map(given.unpacked, pending)),
+        past=None if past is None else list(past),
     )
     return epoch, place, dict(kind)
 
 
 def _below(value: Any) -> Mapping[str, Any]:
-    """Returns the states below the loader, from JSON or as they are."""
+    """Returns the values that are one value in a state, from JSON or as they are."""
     try:
         below = json.loads(value) if isinstance(value, str) else {} if value is None else value
+        if _is_list(below, 1):
+            (below,) = below
         if isinstance(below, Mapping):
             return below
     except ValueError:
@@ -234,6 +282,8 @@ def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> Non
     theirs.pop("ranks", None), ours.pop("ranks", None)
     if "seed" not in theirs:  # a merged state of streams, whose ranks had different seeds
         ours.pop("seed", None)
+    if "num_shards" not in theirs:  # a merged state, one of an earlier version, or one of the whole stream
+        ours.pop("num_shards", None), ours.pop("index", None)
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
     if names:
         told = "; ".join(f"{name} was {theirs.get(name)!r} and is {ours.get(name)!r}" for name in names)

@@ -22,6 +22,7 @@ from stoker._protocol import asked
 from stoker._worker_info import current
 from stoker.datasets._stream.declared import declared
 from stoker.datasets._stream.fingerprint import Fingerprint, same_again
+from stoker.datasets._stream.rank_share import KnowsShare
 from stoker.datasets.base import IterableDataset, is_stream
 from stoker.errors import ShardingError, SkipSample, StateFormatError, StateMismatchError, StreamLostError
 
@@ -50,7 +51,7 @@ class StreamIterator(Iterator[T_co]):
         """
 
 
-class Stream(IterableDataset[T_co]):
+class Stream(KnowsShare, IterableDataset[T_co]):
     """An `IterableDataset` that can be resumed. A subclass defines `_begin(state)`.
 
     Its state is that of its latest iterator, so one iteration at a time can be resumed. Each worker has its own copy.

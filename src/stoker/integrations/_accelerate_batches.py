@@ -8,6 +8,7 @@ import numpy as np
 
 from stoker._epoch import epoch
 from stoker._epoch.rank_slice import Mode
+from stoker._state import schema
 from stoker.loader.record import options_of
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.order import BatchOrder, Order
@@ -28,7 +29,8 @@ def state_after(loader: Any, number: int, batches: int) -> dict[str, Any]:
     by_number = epoch.has_function(options.batch_sampler, "batches")
     size = 1 if by_number else options.batch_sampler.batch_size
     position = min(batches * size * epoch.world_of(options).size, len(epoch.knower(options)))
-    return {**loader.state_dict(), "epoch": number, "seed": None, "batches": batches, "position": position}
+    _, place, kind = schema.unpacked(loader.state_dict())
+    return schema.packed(number, place._replace(seed=None, batches=batches, position=position), kind)
 
 
 class SharedBatches(BatchSampler):

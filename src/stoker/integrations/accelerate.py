@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
+from stoker._state import schema
 from stoker.integrations._accelerate_batches import SharedBatches, is_known, state_after
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.record import options_of, record_of
@@ -274,7 +275,7 @@ class Checkpointed:
             return {"ranks": []}
         state = loader.state_dict()
         has_parts = isinstance(loader, PreparedShard) and options_of(loader.base_dataloader).is_stream
-        return {"ranks": gather_object([state]) if has_parts else [state]}
+        return {"ranks": gather_object([state]) if has_parts else [schema.for_all_ranks(state)]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Loads this rank's state.

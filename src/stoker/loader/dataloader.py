@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from stoker import _nominal, collate
 from stoker._accounting.report import Report
-from stoker._epoch import draws, epoch
+from stoker._epoch import draws, epoch, loader_kind, ranks
 from stoker._epoch.progress import Progress
 from stoker._epoch.sampler_checks import check_samplers
 from stoker._epoch.sampler_epochs import lend_to_samplers
@@ -29,10 +29,11 @@ from stoker._machine import cpus
 from stoker._options import argument_checks
 from stoker._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
 from stoker._options.loader_options import TORCHS, LoaderOptions, checked, is_iterable
-from stoker._state import schema
+from stoker._state import merging, schema
 from stoker._supervision import restarts, stalls
 from stoker._supervision.rules import StallAction
 from stoker.events import Listener
+from stoker.loader import one_writer
 from stoker.loader._torch import from_torch as taken_over
 from stoker.loader._torch.torch_compile import keep_dynamo_out, untraced
 from stoker.loader.iterator import LoaderIterator
@@ -386,10 +387,12 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
         The state has plain values, as in JSON (a stream's own state has the form that its dataset gives it); under 1 kB
         and constant time for datasets with indices. It describes the latest iterator, also after `break`. After the end
-        of an epoch it is the start of the next. The states of all ranks at the same step are interchangeable.
+        of an epoch it is the start of the next. With `distributed=` the states of all ranks at the same step are
+        interchangeable. Without it, and with `torch.distributed` initialised, a key of the state names its rank.
 
         Raises:
-            StateError: a stream's or a sampler's own `state_dict` raised.
+            StateError: a stream's or a sampler's own `state_dict` raised, or a framework that writes the state of one
+                rank alone asks for that of a stream.
         """
         record = record_of(self)
         record.obey_set_epoch()
@@ -411,11 +414,16 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             keeps_workers = self.persistent_workers and kept is not None and getattr(kept, "is_open", True)
             if options.is_stream and (keeps_workers or not options.num_workers):
                 place = progress.at_end(place)
+            if options.is_stream:
+                place = progress.with_past(place)
             place = draws.found_ahead(options, epochs, number, place, keeps_workers)
         elif has_never_begun:
             place = draws.found_ahead(options, epochs, number, place, keeps_workers=False)
+        rank = loader_kind.owner(options)
+        if rank is not None and options.is_stream and not record.is_gathered:
+            one_writer.check_caller()
         place = place._replace(told=epochs.told, drawn=record.drawn)
-        return schema.packed(number, place, epoch.kind_of(options))
+        return schema.packed(number, place, loader_kind.kind_of(options), rank and (rank.rank, rank.size))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next `iter()` continue from a state; with `seed=` all later epochs follow as well.
@@ -430,15 +438,19 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
 
         Raises:
             StateFormatError: the state is damaged, not a state of Stoker's, or of a newer format.
-            StateMismatchError: the state does not fit this loader; the message names the differences. The loader is
-                unchanged.
+            StateMismatchError: the state does not fit this loader; the message names the differences. Or it is that
+                of a stream on another rank. The loader is unchanged.
         """
-        number, place, theirs = schema.unpacked(state_dict)
         record = record_of(self)
         options = record.options(self)
-        ours = epoch.kind_of(options)
+        state, is_own = merging.of_rank(state_dict, lambda: ranks.find()[:2], strict)
+        number, place, theirs = schema.unpacked(state)
+        ours = loader_kind.kind_of(options)
+        if not is_own:
+            place, theirs = loader_kind.with_own_seed(options, number, place, theirs)
         if strict:
             schema.check_fits(theirs, ours, bool(place.ahead))
+            epoch.check_seed(options, number, place, theirs)
         elif not schema.same_batches(theirs, ours):
             place = place._replace(ahead=frozenset())
         record.learn_drawn(place.drawn)

@@ -44,10 +44,15 @@ def _entries(state: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(entry, Mapping) and entry.keys() >= _ENTRY:
                 yield name, entry
         for key, value in state.items():
-            yield from _entries(_parsed(value) if key == "below" else value)
+            yield from _entries(_parsed(value) if _is_one_value(key) else value)
     elif isinstance(state, list | tuple):
         for value in state:
             yield from _entries(value)
+
+
+def _is_one_value(key: Any) -> bool:
+    """Returns whether a key of a loader's state holds a part of it as one text: of all ranks, or of one."""
+    return key == "below" or (isinstance(key, str) and key.startswith("rank "))
 
 
 def _parsed(below: Any) -> Any:
