@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ import stoker  # noqa: E402
 from stoker.integrations.lightning import StokerCallback  # noqa: E402
 
 SAMPLES, STEPS = 48, 3
+LAUNCHED = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # Lightning removes them after a fit
 
 
 class Stream(stoker.IterableDataset[Any]):
@@ -71,8 +73,20 @@ class SavesAtTheEnd(lightning.Callback):
             trainer.save_checkpoint(self.path)
 
 
-def loader_of(form: str) -> tuple[stoker.DataLoader[Any], bool]:
+def sharded(rank: int, ranks: int) -> Any:
+    shards = [range(6 * shard, 6 * shard + 6) for shard in range(SAMPLES // 6)]
+    return stoker.InterleaveDataset(shards, open_at_once=2).shard(num_shards=ranks, index=rank)
+
+
+def loader_of(form: str) -> tuple[Any, bool]:
     """Returns a loader, and whether Lightning shares its samples out among the ranks."""
+    rank, ranks = LAUNCHED
+    if form == "shards of torch's loader":
+        return torch.utils.data.DataLoader(sharded(rank, ranks), 4), False
+    if form.startswith("shards"):
+        return stoker.DataLoader(sharded(rank, ranks), 4, seed=rank), False
+    if form == "seeds":
+        return stoker.DataLoader(range(SAMPLES), 4, shuffle=True, seed=rank), True
     if form == "stream":
         return stoker.DataLoader(Stream(), 4), False
     if form == "distributed":
@@ -89,7 +103,7 @@ def fit(form: str, ranks: int, callbacks: list[Any], steps: int = -1, **checkpoi
         strategy="ddp" if ranks > 1 else "auto",
         max_epochs=1,
         max_steps=steps,
-        callbacks=[StokerCallback(None), *callbacks],
+        callbacks=callbacks if form.startswith("shards ") else [StokerCallback(None), *callbacks],
         enable_checkpointing=False,
         use_distributed_sampler=shared,
         **quiet,
@@ -104,9 +118,26 @@ def stop(form: str, ranks: int, folder: Path) -> list[int]:
     return fit(form, ranks, [SavesAtTheEnd(folder / form)], STEPS)
 
 
+def refused(form: str, ranks: int, folder: Path) -> str:
+    try:
+        stop(form, ranks, folder)
+    except stoker.errors.StateError as error:
+        return str(error)
+    return "it was not refused"
+
+
 def main(ranks: int, folder: Path, forms: list[str], result: Path) -> None:
-    told = {}
+    told: dict[str, Any] = {}
     for form in forms:
+        if form == "shards without the callback":
+            told[form] = refused(form, ranks, folder)
+            continue
+        if form == "shards of torch's loader":
+            with stoker.install(images=False), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                seen = stop(form, ranks, folder)
+            told[form] = [seen, [str(each.message) for each in caught if each.category is stoker.StokerWarning]]
+            continue
         before = stop(form, ranks, folder) if ranks > 1 else []
         told[form] = [before, fit(form, ranks, [], ckpt_path=folder / form)]
     result.write_text(json.dumps(told))

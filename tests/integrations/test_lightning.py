@@ -69,6 +69,22 @@ def test_two_ddp_ranks_go_on_in_mid_epoch(tmp_path: Path) -> None:
         assert sorted(itertools.chain(*(part for rank in ranks for part in rank[form]))) == list(range(SAMPLES)), form
 
 
+@pytest.mark.timeout(240)
+def test_two_ddp_ranks_resume_from_states_of_their_own(tmp_path: Path) -> None:
+    """Parts of a stream, and seeds. Without the callback nothing is written that other ranks could not load."""
+    forms = ["shards", "seeds", "shards without the callback", "shards of torch's loader"]
+    ranks = launched("lightning_ranks.py", 2, "2", str(tmp_path), ",".join(forms))
+    for form in ("shards", "seeds"):
+        assert [len(rank[form][0]) for rank in ranks] == [12, 12]
+        assert sorted(itertools.chain(*(part for rank in ranks for part in rank[form]))) == list(range(SAMPLES)), form
+    for rank in ranks:
+        assert "writes the state of rank 0 alone. Add stoker.integrations.lightning.StokerCallback()" in rank[forms[2]]
+        seen, (told,) = rank[forms[3]]
+        assert len(seen) == 12 and "checkpoints do not hold the place of a loader of a stream" in told
+    _, merged = launched("lightning_ranks.py", 1, "1", str(tmp_path), "shards")[0]["shards"]
+    assert sorted(itertools.chain(*(rank["shards"][0] for rank in ranks), merged)) == list(range(SAMPLES))
+
+
 def stream_of(kept: bool, tmp_path: Path) -> tuple[list[int], dict[str, list[int]]]:
     """Returns the samples of an undisturbed run over a stream, and those of the runs from its checkpoints."""
     callbacks = [StokerCallback(None)] if kept else []

@@ -16,6 +16,7 @@ pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
 from stoker.integrations.transformers import FILE, StokerTrainerMixin  # noqa: E402
+from tests.integrations.launching import launched  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of others
 
@@ -168,3 +169,10 @@ def test_a_checkpoint_without_a_state_is_resumed_by_skipping(tmp_path: Path) -> 
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     indices = [row[0] for batch, _ in first.seen + again.seen for row in batch]
     assert sorted(indices) == list(range(4 * STEPS))
+
+
+@pytest.mark.timeout(240)
+def test_two_ranks_resume_their_parts_of_a_stream(tmp_path: Path) -> None:
+    ranks = launched("transformers_ranks.py", 2, str(tmp_path))
+    assert [[len(part) for part in rank] for rank in ranks] == [[12, 12], [12, 12]]
+    assert sorted(number for rank in ranks for part in rank for number in part) == list(range(48))

@@ -3,7 +3,7 @@
     trainer = lightning.Trainer(callbacks=[StokerCallback()])
 
 The Trainer saves and loads the state of a Stoker loader by itself, and `fabric.save` that of a loader in its
-dictionary: no part of this file is needed for that, unless the loader has no length.
+dictionary: no part of this file is needed for that, unless the loader has no length, or ranks read parts of a stream.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stoker import errors
 from stoker._options import argument_checks
+from stoker._state.schema import by_rank, gathered
 from stoker.integrations.install import loader_of
 from stoker.loader.dataloader import DataLoader
+from stoker.loader.record import record_of
 
 try:
+    import torch.distributed
     import torch.utils.data
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.utilities.combined_loader import CombinedLoader
@@ -41,6 +44,11 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
     that batch, which a resumed run would lose. With this callback the checkpoint holds the state after the last batch
     trained on. That costs one state for each batch.
 
+    The Trainer writes the state of rank 0 alone. With this callback the checkpoint holds the states of all ranks, and
+    each resumes from its own: ranks that read parts of a stream, or have a `seed=` of their own. Another number of
+    ranks resumes where `merge_states` can merge them. Without it, a checkpoint of several ranks with a stream is
+    refused when it is written.
+
     Args:
         report: when the loader's report is printed, on rank 0: after each "epoch", after "fit", or None for never.
 
@@ -55,6 +63,7 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Arranges that the loaders' states are kept before each batch that is fetched ahead."""
+        self._announce(trainer)
         if trainer.num_training_batches != float("inf"):
             return
         loop = trainer.fit_loop.epoch_loop
@@ -66,6 +75,15 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
             fetches()
 
         loop._on_before_fetch = keep
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Finds loaders that the Trainer has made anew."""
+        self._announce(trainer)
+
+    def _announce(self, trainer: Trainer) -> None:
+        """Lets the loaders give states to the Trainer: `on_save_checkpoint` gathers them."""
+        for _, loader in _loaders(trainer):
+            record_of(loader).is_gathered = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the wait of the epoch."""
@@ -84,12 +102,16 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
             _show(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Puts the states after the last batch trained on in the place of those after the batch fetched ahead."""
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:  # nothing is left to be ahead of
-            return
+        """Puts the states of all ranks in the place of that of this rank, after the last batch trained on and not after
+        the batch fetched ahead."""
         held = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", ())
-        for place, state in self._states.items():
-            held[_stateful(trainer).index(place)] = state
+        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:  # else nothing is left to be ahead of
+            for place, state in self._states.items():
+                held[_stateful(trainer).index(place)] = state
+        if any(map(by_rank, held)):  # on all ranks alike
+            everyone: list[Any] = [None] * trainer.world_size
+            torch.distributed.all_gather_object(everyone, held)
+            held[:] = map(gathered, zip(*everyone, strict=True))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ends what `on_train_start` has arranged."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from stoker import _nominal, collate
+from stoker import _nominal, collate, errors
 from stoker._accounting.report import Report
 from stoker._epoch import draws, epoch, loader_kind, ranks
 from stoker._epoch.progress import Progress
@@ -33,7 +33,7 @@ from stoker._state import merging, schema
 from stoker._supervision import restarts, stalls
 from stoker._supervision.rules import StallAction
 from stoker.events import Listener
-from stoker.loader import one_writer
+from stoker.loader import one_writer, rank_differences
 from stoker.loader._torch import from_torch as taken_over
 from stoker.loader._torch.torch_compile import keep_dynamo_out, untraced
 from stoker.loader.iterator import LoaderIterator
@@ -322,6 +322,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         keep_dynamo_out()
         record = record_of(self)
         record.obey_set_epoch()
+        if not record.is_compared:
+            record.is_compared = True
+            rank_differences.notice(record, record.options(self))
         kept = self._iterator
         if (auto := record.automatic(self)) is not None:
             if not auto.fits(self, record.ledger):
@@ -419,9 +422,9 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             place = draws.found_ahead(options, epochs, number, place, keeps_workers)
         elif has_never_begun:
             place = draws.found_ahead(options, epochs, number, place, keeps_workers=False)
+        if (refusal := one_writer.refusal(record, options)) is not None:
+            raise errors.StateError(refusal)
         rank = loader_kind.owner(options)
-        if rank is not None and options.is_stream and not record.is_gathered:
-            one_writer.check_caller()
         place = place._replace(told=epochs.told, drawn=record.drawn)
         return schema.packed(number, place, loader_kind.kind_of(options), rank and (rank.rank, rank.size))
 

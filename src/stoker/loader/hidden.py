@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker import errors
+from stoker.loader import one_writer
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import options_of, record_of
@@ -30,6 +31,15 @@ class HiddenLoader(DataLoader[Any]):
 
     def check_worker_number_rationality(self) -> None:
         """Does nothing: torch's loader has warned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the loader's state; an empty one, with a warning, where a loader of ours would refuse: the program
+        goes on as with torch's loader, which has none."""
+        record = record_of(self)
+        if (refusal := one_writer.refusal(record, record.options(self))) is not None:
+            record.tell_once(f"checkpoints do not hold the place of a loader of a stream: {refusal}")
+            return {}
+        return super().state_dict()
 
     def _get_iterator(self) -> LoaderIterator:
         iterator = HiddenIterator(self)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from stoker import errors
+from stoker._epoch.loader_kind import owner
+
+if TYPE_CHECKING:
+    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader.record import LoaderRecord
 
 _TRAINER = (
     "Lightning's Trainer writes the state of rank 0 alone. Add stoker.integrations.lightning.StokerCallback() to its "
@@ -28,18 +33,17 @@ _WRITERS = {
 """Modules that call `state_dict()` of a loader for a checkpoint of one rank, and what to do instead."""
 
 
-def check_caller() -> None:
-    """Refuses a stream's state to code that writes the state of one rank alone. Called by `state_dict()`.
-
-    Raises:
-        StateError: the caller writes that of one rank.
-    """
+def refusal(record: LoaderRecord, options: LoaderOptions) -> str | None:
+    """Returns why the caller of `state_dict()` gets no state, or None: it writes one rank's part of a stream alone."""
+    if not options.is_stream or record.is_gathered or owner(options) is None:
+        return None
     frame = sys._getframe(1)
-    while frame.f_code.co_name == "state_dict" and frame.f_back is not None:  # those of derived classes too
+    while frame.f_code.co_name == "state_dict" and frame.f_back is not None:  # ours, and those of derived classes
         frame = frame.f_back
     way = _WRITERS.get(frame.f_globals.get("__name__", ""))
-    if way is not None:
-        raise errors.StateError(
-            f"the state of a stream describes the part that one rank reads, and {way} Every other rank would lose its "
-            "place."
-        )
+    if way is None:
+        return None
+    return (
+        f"the state of a stream describes the part that one rank reads, and {way} Every other rank would lose its "
+        "place."
+    )

@@ -52,6 +52,7 @@ class LoaderRecord:
         timing_sink: receives the times of each batch; None for no timings. Set by a profiler before `iter(loader)`:
             workers that are there already measure nothing.
         sampled: whether the stacks of workers are sampled as well.
+        is_compared: whether it was compared with the loaders of other ranks.
         is_gathered: whether a framework's checkpoints hold the states of all ranks, as `StokerCallback` gathers them.
         skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
         drawn: names of the random generators that samples have drawn from.
@@ -69,6 +70,7 @@ class LoaderRecord:
         self.latest: weakref.ref[Any] | None = None
         self.timing_sink: TimingSink | None = None
         self.sampled = False
+        self.is_compared = False
         self.is_gathered = False
         self.skipped: tuple[int, frozenset[int]] | None = None
         self.drawn: tuple[str, ...] = ()

@@ -66,7 +66,8 @@ def _functions(kind: type, stateful: bool) -> dict[str, Any]:
             hidden = early(self)
         if hidden is None:
             return {} if first["state_dict"] is None else first["state_dict"](self)
-        return as_torchdatas(hidden, hidden.state_dict()) if stateful else hidden.state_dict()
+        state = hidden.state_dict()
+        return as_torchdatas(hidden, state) if stateful and state else state
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         """Makes the next `iter()` continue from a state; an empty one, of a loader that stayed torch's, says nothing.
