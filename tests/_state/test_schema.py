@@ -54,6 +54,9 @@ PLACES = st.builds(
     undrawn=st.integers(0, 2),
     root=st.none() | COUNTS,
     through=st.booleans(),
+    before=st.none() | st.lists(JSON, max_size=3),
+    drawn=st.lists(TEXTS, max_size=2).map(tuple),
+    given=st.just(()),
     past=st.none() | st.lists(STREAMS, min_size=1, max_size=3),
 )
 KINDS = st.dictionaries(TEXTS, st.none() | st.integers() | TEXTS, max_size=3)

@@ -81,8 +81,11 @@ def holds_own(state: Any) -> bool:
 
 
 def name_shards(states: list[Any]) -> bool:
-    """Returns whether workers' states are there and name shards, so that `together` can merge them."""
-    return bool(states) and all(state is not None and _shards(state)[0] is not None for state in states)
+    """Returns whether workers' states are there and name the shards as they are now, so that they can be merged."""
+    return bool(states) and all(
+        state is not None and _shards(state)[0] is not None and not state.get("again", {}).get("read")
+        for state in states
+    )
 
 
 def together(states: list[Any]) -> list[Any]:
