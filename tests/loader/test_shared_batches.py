@@ -30,6 +30,7 @@ from stoker import (
 )
 from stoker._epoch.gather_or_split import may_share
 from stoker._supervision import split_policy
+from stoker.loader._iteration.prefetch import Prefetch
 from stoker.loader.record import options_of, record_of
 
 pytestmark = [
@@ -231,7 +232,7 @@ def test_no_sample_is_asked_for_twice() -> None:
                 made = loader(Counted(file, make), num_workers=workers, seed=3)
                 batches[workers] = [repr(batch) for batch in made]
                 file.seek(0)
-                assert workers == 1 or sorted(file.read()) == list(range(N)), name
+                assert sorted(file.read()) == list(range(N)), name
             skipped = 3 if name == "left out" else 0
             assert made.report().as_dict()["epoch"]["skipped"] == skipped
         assert batches[1] == batches[2], name
@@ -426,3 +427,29 @@ def test_datasets_whose_batches_may_be_split() -> None:
         assert may_share(options_of(loader(holding)))
     torch = pytest.importorskip("torch")
     assert not may_share(options_of(loader(TensorDataset(torch.arange(3)))))  # gathered at once
+
+
+class Blocks(Images):
+    prefer_whole_batches = True
+
+
+def rows_shared(dataset: Any, indices: Any) -> int:
+    return Prefetch(options_of(loader(dataset)), None).rows(indices)
+
+
+def test_declared_neighbours_keep_ascending_batches_whole() -> None:
+    assert rows_shared(Images(), [3, 4, 9]) == 3
+    for dataset in (Blocks(), Subset(Blocks(), range(9)), ConcatDataset([Images(), Blocks()])):
+        assert rows_shared(dataset, [3, 4, 9]) == rows_shared(dataset, np.array([3, 4, 9])) == 0
+        assert rows_shared(dataset, [3, 9, 4]) == rows_shared(dataset, np.array([3, 9, 4])) == 3
+        assert rows_shared(dataset, ["a", "b"]) == 2  # nobody knows what comes next
+    assert "unless its indices ascend" in loader(Blocks()).describe()
+    assert "unless its indices ascend" not in loader(Images()).describe()
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_whole_batches_come_from_one_worker_each() -> None:
+    made = loader(Blocks())
+    with iter(made) as batches:
+        pids = [set(batch["pid"].tolist()) for batch in batches]
+    assert [len(workers) for workers in pids] == [1] * 4

@@ -4,7 +4,10 @@ workers, each of which makes some of its rows (`docs/design/11-parts.md`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from stoker import collate
 from stoker._job import datapipes
@@ -28,6 +31,13 @@ def under_way(options: LoaderOptions, rows: int, workers: int) -> int:
     enough = -(-AT_ONCE * workers // max(1, rows))
     ahead = options.prefetch_factor or 1
     return min(max(1, ahead * workers), max(enough, ahead + 1))
+
+
+def ascends(indices: Any) -> bool:
+    """Returns whether the indices of a batch are numbers of which each is larger than the one before."""
+    if isinstance(indices, np.ndarray):
+        return indices.ndim == 1 and indices.dtype.kind in "iu" and bool((indices[1:] > indices[:-1]).all())
+    return set(map(type, indices)) <= {int} and all(map(operator.lt, indices, indices[1:]))
 
 
 def gathers(options: LoaderOptions) -> bool | None:

@@ -23,8 +23,7 @@ BLOCK = 16384
 """Positions of a permutation that are computed at once, because a call costs as much as some thousand positions."""
 
 SPARES = 4
-"""Spare samples sent with a batch if failing samples are to be replaced. A batch that fails as a whole together with
-four spares is no coincidence."""
+"""Spare samples sent with a batch if failing samples are to be replaced: that all four fail too is no coincidence."""
 
 AROUND = 4096
 """Positions before and after a batch from which spares are drawn."""
@@ -394,8 +393,8 @@ def _as_batch(batch: Any) -> GivenBatch:
     """Returns a batch of indices that came as something else than a list; raises SamplerError if it is none."""
     if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__") or asked(batch, "ndim", 1) == 0:
         raise SamplerError(
-            f"the batch sampler yielded {batch!r}, which is no batch: each item must be a list of indices. "
-            "Pass a sampler of single indices as `sampler=`, with a `batch_size`."
+            f"the batch sampler yielded {batch!r}, which is no batch: each item must be a list of indices. Pass a "
+            "sampler of single indices as `sampler=`, with a `batch_size`."
         )
     return GivenBatch(batch)
 

@@ -70,6 +70,15 @@ def unpickled_once(dataset: Any) -> bool:
     return all(map(unpickled_once, held))
 
 
+def prefers_whole_batches(dataset: Any) -> bool:
+    """Returns whether the dataset's class declares `prefer_whole_batches = True`: the sample behind another one costs
+    less than any other, because it is in the same block. A wrapper has the declaration of a dataset inside it.
+    """
+    if getattr(type(dataset), "prefer_whole_batches", None) is True:
+        return True
+    return any(map(prefers_whole_batches, held_by(dataset, _FETCHING) or ()))
+
+
 def _is_overridden(dataset: Any) -> bool:
     """Returns whether a subclass overrides `__getitem__` below a `__getitems__` of Stoker or torch, which would bypass
     it.

@@ -15,7 +15,7 @@ from stoker._machine.anonymous import replaced_by
 from stoker._protocol import asked
 from stoker._random.generators import GLOBALS
 from stoker._supervision import split_policy
-from stoker.datasets.nesting import batched_by
+from stoker.datasets.nesting import batched_by, prefers_whole_batches
 from stoker.loader import heap
 from stoker.loader.worker_start import birth_of
 from stoker.samplers.random import RandomSampler
@@ -165,6 +165,8 @@ def _ahead(options: LoaderOptions) -> str:
         fewer = under_way(options, options.batch_size or options.num_workers, options.num_workers)
         at_most = f", and {fewer} are under way at most" if fewer < count else ""
         shared = f"; one that takes over {1e3 * split_policy.WORTH:g} ms is made by all workers together{at_most}"
+        if prefers_whole_batches(options.dataset):
+            shared += ", unless its indices ascend (the dataset's class declares prefer_whole_batches)"
     return f"up to {count} batches, {order}, {kept}{shared}"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stoker._engine.backend import Backend
 from stoker._epoch import gather_or_split
 from stoker._supervision.split_policy import SplitPolicy
+from stoker.datasets.nesting import prefers_whole_batches
 
 if TYPE_CHECKING:
     from stoker._options.loader_options import LoaderOptions
@@ -25,6 +26,8 @@ class Prefetch:
         self._rows = options.batch_size or options.num_workers  # of the latest unit
         self._reckon(options.num_workers)
         self._shares = gather_or_split.may_share(options)
+        self._prefers_whole = self._shares and prefers_whole_batches(options.dataset)
+        self._is_whole = False  # the latest unit
         self._most_at_first = self._until_known(options, row_seconds)
 
     def _reckon(self, workers: int) -> None:
@@ -34,7 +37,8 @@ class Prefetch:
 
     def rows(self, step_indices: Any) -> int:
         """Returns the rows of a unit that workers may share; 0 if one worker makes the whole unit."""
-        rows = len(step_indices) if self._shares else 0
+        self._is_whole = self._prefers_whole and gather_or_split.ascends(step_indices)
+        rows = len(step_indices) if self._shares and not self._is_whole else 0
         if rows != self._rows and rows:
             self._rows, self._most_if_shared = rows, gather_or_split.under_way(self._options, rows, self._workers)
         return rows
@@ -43,7 +47,7 @@ class Prefetch:
         """Returns the number of units that may be under way: fewer if workers share each."""
         if backend.grown > self._workers:
             self._reckon(backend.grown)
-        if not self._shares:
+        if not self._shares or self._is_whole:
             return self._most
         shares = backend.shares
         if shares is None:

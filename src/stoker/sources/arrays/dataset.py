@@ -91,6 +91,7 @@ class ArrayDataset(Dataset[Any]):
     """
 
     stoker_protocol = True
+    prefer_whole_batches = True  # the next row is in the same chunk
 
     def __init__(
         self,

@@ -97,6 +97,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
     """
 
     stoker_protocol = True
+    prefer_whole_batches = True  # the next row is in the same chunk
 
     def __init__(
         self,

@@ -74,6 +74,7 @@ class ParquetDataset(Dataset[Any]):
     """
 
     stoker_protocol = True
+    prefer_whole_batches = True  # the next row is in the same row group
 
     def __init__(
         self,
