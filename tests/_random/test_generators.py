@@ -345,7 +345,7 @@ def test_a_setstate_of_the_users_is_called() -> None:
 
     generator = Own(5)
     stream = stream_of(generator)
-    state, first = stream.state(), generator.random()
+    state, first, generator.put_back = stream.state(), generator.random(), 0
     stream.restore(state)
     assert (generator.put_back, generator.random()) == (1, first)
 

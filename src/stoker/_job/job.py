@@ -45,6 +45,7 @@ from stoker._worker_info import WorkerInfo, current
 from stoker.collate._leaves import batch_memory
 from stoker.datasets._stream.copies import own_copy
 from stoker.datasets.gather import gatherer
+from stoker.datasets.nesting import held_by
 from stoker.errors import BatchError
 
 if TYPE_CHECKING:
@@ -360,6 +361,8 @@ class LoaderJob:
             mark=self.mark,
             held=held,
             looked_at=settings.looked_at,
+            held_by=None if settings.iterable else functools.partial(held_by, methods=("__getitem__", "__getitems__")),
+            tell=self._tell,
         )
         return self._seeding
 

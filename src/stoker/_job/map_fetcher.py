@@ -285,7 +285,7 @@ class MapFetcher:
             sample = guarded(item)
             return sample if keep is None or sample is LEFT_OUT else keep(item[0], sample)
 
-        return seeds.samples(work.seed, positions, kept, list(enumerate(indices)))
+        return seeds.samples(work.seed, positions, kept, list(enumerate(indices)), in_dataset=indices)
 
     def _guarded(
         self,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ GLOBALS = ("Python", "NumPy", "torch")
 """Libraries whose global generators are known."""
 
 _MASK = 2**64 - 1
+_MASK_128 = 2**128 - 1
 _TORCH_SLOTS = 632
 
 
@@ -199,29 +200,33 @@ class NumpyState:
 
     def __init__(self, generator: Any, salt: int | None = None) -> None:
         self._bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator
+        # PCG64, the default: its 128-bit state need not be hashed for 10 us, and it has no arrays
+        self._is_congruential = isinstance(self._bits, np.random.PCG64 | np.random.PCG64DXSM)
+        self.is_numpys = type(self._bits).__module__.startswith("numpy.")
         first = self.state()
         self.salt = salt_of(first) if salt is None else salt
-        self._congruential = first if isinstance(self._bits, np.random.PCG64 | np.random.PCG64DXSM) else None
+        self._inner: dict[str, Any] = {**first["state"]} if self._is_congruential else {}
         self._seeded: dict[str, Any] = first
+        if self._is_congruential:
+            self._seeded = {**first, "state": self._inner, "has_uint32": 0, "uinteger": 0}
 
     def state(self) -> dict[str, Any]:
-        return _comparable(dict(self._bits.state))
+        state = cast("dict[str, Any]", self._bits.state)
+        return state if self._is_congruential else _comparable(dict(state))
 
     def restore(self, state: dict[str, Any]) -> None:
         self._bits.state = state
 
     def seed(self, key: int) -> None:
         key ^= self.salt
-        if self._congruential is None:
-            self._seeded = dict(type(self._bits)(key).state)
-        else:  # PCG64, the default: its 128-bit state need not be hashed for 10 us
-            number = key * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128
-            inner = {"state": number, "inc": self._congruential["state"]["inc"]}
-            self._seeded = {**self._congruential, "state": inner, "has_uint32": 0, "uinteger": 0}
+        if self._is_congruential:
+            self._inner["state"] = key * 0x9E3779B97F4A7C15F39CC0605CEDC835 & _MASK_128
+        else:
+            self._seeded = _comparable(dict(type(self._bits)(key).state))
         self._bits.state = self._seeded
 
     def drawn(self) -> bool:
-        return self.state() != _comparable(self._seeded)
+        return self.state() != self._seeded
 
 
 def _comparable(state: dict[str, Any]) -> dict[str, Any]:
@@ -295,7 +300,7 @@ _HALF = np.uint64(32)
 
 
 def stream_of(generator: Any, salt: int | None = None, *, lasting: bool = False) -> RandomState | None:
-    """Returns the stream of a generator, or None for an object that is not a generator or cannot be seeded.
+    """Returns the stream of a generator, or None for an object that is not a generator or refuses to be read or seeded.
 
     By default a global generator has a fixed salt of its own, and any other a salt from its present state. `lasting`
     streams have states that are valid beyond this process.
@@ -303,6 +308,23 @@ def stream_of(generator: Any, salt: int | None = None, *, lasting: bool = False)
     for number, common in enumerate(global_generators().values()):
         if generator is common:
             salt = mix(1, number)
+    if type(generator) in _PLAIN_KINDS:
+        return _stream_of(generator, salt, lasting)
+    try:
+        stream = _stream_of(generator, salt, lasting)
+        if isinstance(stream, PythonState | LegacyState) or (type(stream) is NumpyState and not stream.is_numpys):
+            before = stream.state()
+            stream.seed(0)
+            stream.restore(before)
+        return stream
+    except Exception:  # a class of the user's may raise anything
+        return None
+
+
+_PLAIN_KINDS = (random.Random, random.SystemRandom, np.random.RandomState)
+
+
+def _stream_of(generator: Any, salt: int | None, lasting: bool) -> RandomState | None:
     if isinstance(generator, random.Random):
         return None if isinstance(generator, random.SystemRandom) else PythonState(generator, salt, lasting)
     if isinstance(generator, np.random.RandomState) and isinstance(generator._bit_generator, np.random.MT19937):

@@ -22,7 +22,9 @@ Not detected: code that draws and then restores the state (`torch.random.fork_rn
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
@@ -41,6 +43,7 @@ from stoker._random.generators import (
     stream_of,
     torch_unused,
 )
+from stoker._random.sample_parts import HeldBy, SampleParts
 from stoker._random.sample_rng import SampleRNG
 from stoker._random.thread_generators import Bystanders
 from stoker.errors import SkipSample
@@ -52,6 +55,9 @@ _PROBES = 1000
 
 _AGAIN = 8
 """The same at least, where an epoch begins: with it, datasets begin to augment."""
+
+_MANY = 16
+"""Generators that the dataset holds and that are seeded for each sample, beside those of the sample's part."""
 
 _DEAR = 3e-4
 """Seconds: samples that take longer are always looked at, because the seeds of three generators take 5 % of it."""
@@ -91,6 +97,8 @@ class SampleSeeding:
         held: the generators that the dataset holds, if the search ran before the worker was forked. The worker has a
             copy of objects that it would search itself.
         looked_at: samples that were fetched in this process in earlier epochs.
+        held_by: see `SampleParts`: of many generators, those of one part of the dataset are seeded for its samples.
+        tell: reports a text to the user once.
 
     Attributes:
         failed_at: place in its batch of the sample that raised, after `samples()` has raised.
@@ -107,6 +115,8 @@ class SampleSeeding:
         mark: Any = None,
         held: list[Any] | None = None,
         looked_at: int = 0,
+        held_by: HeldBy | None = None,
+        tell: Callable[[str], object] | None = None,
     ) -> None:
         self.failed_at: int | None = None
         self._mark: Any = [*NEW_MARK] if mark is None else mark
@@ -123,10 +133,17 @@ class SampleSeeding:
         self._known: Collection[str] = ()  # names of generators that other workers have found to be drawn from
         self._news: list[str] = []
         self._names: dict[RandomState, str] = {}
+        self._held_by, self._tell = held_by, tell
+        self._parts: SampleParts | None = None
+        self._in_parts: list[list[int]] = []  # the `id` of each part's generators
+        self._of_parts: list[list[RandomState]] = []  # by the number of the part
+        self._rest: list[RandomState] = []  # too many: seeded once an epoch
+        self._rest_is_due = False
         self._epoch: int | None = None
         self._knows_torch = False
         self._found: dict[int, tuple[Any, RandomState]] = {}  # keeps the generators alive, so that no id is reused
         self._globals: dict[str, RandomState] = {}  # by library
+        self._touched: Collection[RandomState] = ()  # generators of the parts of the present samples
         self._streams = False  # whether calls of `one` are allowed now
         self._active: list[RandomState] = []
         self._idle: list[RandomState] = []
@@ -145,7 +162,9 @@ class SampleSeeding:
         """
         if self._probes > 0 or self._active or self._rng.streams or self._bystanders or self._torch_is_new():
             return None
-        return None if self._idle and self._idle_states is None else [*(self._idle_states or ())]
+        if self._parts is not None or (self._idle and self._idle_states is None):
+            return None
+        return [*(self._idle_states or ())]
 
     @property
     def active(self) -> list[RandomState]:
@@ -178,6 +197,7 @@ class SampleSeeding:
         first: int = 0,
         *,
         in_part: bool = False,
+        in_dataset: Sequence[Any] | None = None,
         skipped: Callable[[int, SkipSample], T] | None = None,
         done: list[T] | None = None,
     ) -> list[T]:
@@ -191,6 +211,7 @@ class SampleSeeding:
             indices: of the samples.
             first: mark of the first sample: its place in a unit whose other samples are made elsewhere.
             in_part: whether they are.
+            in_dataset: the samples' indices, if `indices` has others.
             skipped: returns the substitute of the sample at a mark that raised `SkipSample`.
             done: receives the samples; keeps those made before one that raised.
 
@@ -201,15 +222,20 @@ class SampleSeeding:
         kept, done = done, list[T]() if done is None else done
         many, mark, rng = len(indices), self._mark, self._rng
         mark[PLACE], mark[ACTIVITY] = first, Activity.SAMPLE
+        own = indices if in_dataset is None else in_dataset
+        of_parts = {} if self._parts is None else self._begin_parts(own)
+        self._seed_rest(key, positions)
         rng.key, rng.find_position = key, lambda: positions[mark[PLACE] - first]
 
         def fetch_until(end: int, seeded: list[RandomState], looks: bool) -> None:
             rng.beside = seeded
             start = first + len(done)
             for mark[PLACE], index in enumerate(indices[len(done) : end], start):
-                if seeded or rng.streams:
+                if of_parts:
+                    rng.beside = [*seeded, *of_parts[mark[PLACE] - first]]
+                if rng.beside or rng.streams:
                     sample_key = step(key, positions[mark[PLACE] - first])
-                    for stream in (*seeded, *rng.streams):
+                    for stream in (*rng.beside, *rng.streams):
                         stream.seed(sample_key)
                 try:
                     done.append(fetch(index))
@@ -222,7 +248,7 @@ class SampleSeeding:
                         self._look()
 
         try:
-            with self._borrowed(self._all()):
+            with self._borrowed([*self._all(), *self._touched]):
                 while len(done) < many:
                     probes = many if in_part and not self._only_rng else self._probes
                     if self._bystanders:
@@ -244,6 +270,24 @@ class SampleSeeding:
                 done.clear()  # a kept exception must not keep the batch
             raise
         return done
+
+    def _begin_parts(self, indices: Sequence[Any]) -> dict[int, list[RandomState]]:
+        """Returns the generators of the samples' parts, by the place of the sample."""
+        assert self._parts is not None
+        places = map(self._parts.of, indices)
+        found = {place: [] if part is None else self._of_parts[part] for place, part in enumerate(places)}
+        self._touched = {stream for streams in found.values() for stream in streams}
+        return found
+
+    def _seed_rest(self, key: int, positions: Sequence[int]) -> None:
+        """Seeds generators that are too many for each sample, once an epoch, and tells the user if they are in use."""
+        if self._rest_is_due and len(positions):
+            for stream in self._rest:
+                stream.seed(step(key, positions[0]))
+            self._rest_is_due = False
+        elif self._rest and self._tell is not None and any(stream.drawn() for stream in self._rest):
+            self._tell(_TOO_MANY.format(len(self._rest) + _MANY, _MANY))
+            self._tell = None
 
     def _count(self, samples: int, seconds: float) -> None:
         """Counts samples that were looked at. If they were dear, as many more will be."""
@@ -410,8 +454,8 @@ class SampleSeeding:
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
-        with self._bystanders.watched() if self._bystanders else _NOTHING, self._borrowed(self._all()):
-            self._seed_all(key, position)
+        with self._bystanders.watched() if self._bystanders else _NOTHING, self._borrowed(self._all(purpose)):
+            self._seed_all(key, position, purpose)
             return call()
 
     def _wait(self, key: int, position: int) -> None:
@@ -448,22 +492,33 @@ class SampleSeeding:
         before, self._found = self._found, {}
         self._waiting_for = None
         held, self._held = self._held, None
-        for generator in (
-            *global_generators().values(),
-            *(find_generators(self._dataset) if held is None else held),
-        ):
+        held = find_generators(self._dataset) if held is None else held
+        self._parts, self._in_parts, self._touched = None, [], ()
+        alone = self._alone_in_parts(held) if len(held) > _MANY else set()
+        for generator in (*global_generators().values(), *held):
             name = id(generator)
             stream = before[name][1] if name in before else stream_of(generator)
             if isinstance(stream, LegacyState) and not stream.is_of(generator):
                 stream = stream_of(generator)
             if stream is not None:
                 self._found[name] = (generator, stream)
+            elif self._tell is not None and type(generator).__module__.partition(".")[0] not in _LIBRARIES:
+                self._tell(_REFUSES.format(type(generator).__name__))
         self._globals = {
             whose: self._found[id(generator)][1]
             for whose, generator in global_generators().items()
             if id(generator) in self._found
         }
-        self._names = {stream: f"{type(held).__name__} {stream.salt:016x}" for held, stream in self._found.values()}
+        self._of_parts = [[self._found[name][1] for name in names if name in self._found] for names in self._in_parts]
+        self._names = {
+            stream: f"{type(generator).__name__} {stream.salt:016x}"
+            for name, (generator, stream) in self._found.items()
+            if name not in alone
+        }
+        self._rest = [] if self._held_by is None else [*self._names][_MANY + len(self._globals) :]
+        self._rest_is_due = bool(self._rest)
+        for stream in self._rest:
+            del self._names[stream]
         self._names |= {stream: whose for whose, stream in self._globals.items()}
         drawn = {*self._active, *(stream for stream, name in self._names.items() if name in self._known)}
         # In place: the samples that are being fetched go on with the list
@@ -472,16 +527,34 @@ class SampleSeeding:
         self._idle_states = None
         self._probes = 0 if self._always else max(self._probes, _AGAIN)
 
+    def _alone_in_parts(self, held: list[Any]) -> set[int]:
+        """Returns the generators that one part of the dataset has for itself, by `id`; no sample of another part is to
+        draw from them.
+        """
+        if self._held_by is None:
+            return set()
+        parts = SampleParts(self._dataset[0] if type(self._dataset) is tuple else self._dataset, self._held_by)
+        if len(parts.parts) < 2:
+            return set()
+        known = set(map(id, held)) - {id(generator) for generator in global_generators().values()}
+        found = [known & set(map(id, find_generators(part))) for part in parts.parts]
+        count = Counter(name for names in found for name in names)
+        alone = {name for name, number in count.items() if number == 1}
+        self._parts, self._in_parts = parts, [sorted(names & alone) for names in found]
+        return alone
+
     def _torch_is_new(self) -> bool:
         return not self._knows_torch and loaded_torch() is not None
 
-    def _all(self) -> list[RandomState]:
-        return [*self._active, *self._idle]
+    def _all(self, purpose: int = _SAMPLE) -> list[RandomState]:
+        """Returns the generators that are seeded for a sample of any part, or for a whole batch."""
+        of_parts = itertools.chain(*self._of_parts) if purpose == _WHOLE else ()
+        return [*self._active, *self._idle, *of_parts]
 
-    def _seed_all(self, key: int, position: int) -> None:
+    def _seed_all(self, key: int, position: int, purpose: int) -> None:
         self._rng.key, self._rng.find_position = key, lambda: position
         self._idle_states = self._waiting_for = None
-        self._rng.beside = self._all()
+        self._rng.beside = self._all(purpose)
         self._rng.again()
 
     def _borrowed(self, streams: list[RandomState]) -> AbstractContextManager[None]:
@@ -501,6 +574,22 @@ class SampleSeeding:
         for stream, state in self._to_put_back:
             stream.restore(state)
         self._to_put_back = []
+
+
+_TOO_MANY = (
+    "The dataset holds {} random generators that each sample may draw from. {} of them are seeded for each sample; to "
+    "seed the others too would take longer than most samples, so they are seeded once an epoch in each worker, and "
+    "their numbers depend on the number of workers. Let transforms share a generator, or draw from stoker.sample_rng()."
+)
+
+
+_LIBRARIES = ("random", "numpy", "torch", "secrets")
+
+_REFUSES = (
+    "The {} that the dataset holds cannot be read or seeded (its getstate(), setstate() or seed() raises), so it is "
+    "left alone: its numbers do not repeat, and its copies in workers may give the same. Draw from stoker.sample_rng() "
+    "instead."
+)
 
 
 def key_of_samples(seed: int) -> int:
