@@ -26,6 +26,7 @@ from stoker._machine.memory import Available
 from stoker._machine.reserve import kept_free
 from stoker._supervision import dispatch, worker_memory
 from stoker._transport import arena
+from stoker._transport.arena_files import ArenaFiles
 
 HERE = Path(__file__).parent
 QUICK = 2.0
@@ -388,15 +389,15 @@ def test_spawned_workers_take_turns_where_memory_is_short(monkeypatch: pytest.Mo
 def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Makes the trainer see a machine of the given size, where only arenas take memory."""
     total: list[int] = [0]
-    arenas: list[int] = []
+    arenas: list[ArenaFiles] = []
     real = arena.Arena.__init__
 
-    def remembered(self: arena.Arena, descriptor: int, limit: int | None = None) -> None:
-        arenas.append(descriptor)
-        real(self, descriptor, limit)
+    def remembered(self: arena.Arena, files: ArenaFiles, limit: int | None = None) -> None:
+        arenas.append(files)
+        real(self, files, limit)
 
     def available() -> Available:
-        return Available(total[0] - os.fstat(arenas[-1]).st_blocks * 512, total[0], "a test")
+        return Available(total[0] - arenas[-1].reserved_bytes, total[0], "a test")
 
     monkeypatch.setattr(arena.Arena, "__init__", remembered)
     monkeypatch.setattr(arena, "available", available)
