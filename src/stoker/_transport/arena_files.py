@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from typing import NamedTuple, Self
 
 from stoker._machine.memory import available
@@ -31,11 +32,11 @@ class ArenaFiles(tuple[int, ...]):
     @classmethod
     def create(cls) -> Self:
         """Returns new files, not inherited by programs: as many as the memory takes under the limit on file sizes."""
-        most = file_limit() // segments.PAGE * segments.PAGE
         files = [segments.create()]
-        if most:
+        if segments.PAGE <= (most := file_limit()) < sys.maxsize:
+            number = min(MOST, math.ceil(available().bytes / (most // segments.PAGE * segments.PAGE)))
             with contextlib.suppress(OSError):  # no descriptor is left: fewer will do
-                while len(files) < min(MOST, math.ceil(available().bytes / most)):
+                while len(files) < number:
                     files.append(segments.create())
         return cls(files)
 
