@@ -212,7 +212,9 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
             self._heed(error, backend)
             raise
         if due is not None:
-            raise _raised(due[0].value)
+            failed = _raised(due[0].value)
+            _before(failed, self._units.flush_guesses)  # the loop may end here
+            raise failed
         self._finish()
         raise StopIteration
 
