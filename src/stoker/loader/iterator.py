@@ -212,11 +212,15 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
             self._heed(error, backend)
             raise
         if due is not None:
-            failed = _raised(due[0].value)
-            _before(failed, self._units.flush_guesses)  # the loop may end here
-            raise failed
+            raise self._failed(due[0])  # no local name: with its traceback it would keep this iterator
         self._finish()
         raise StopIteration
+
+    def _failed(self, answer: Answer) -> BaseException:
+        """Returns the error of a unit for the user. What is guessed so far is reported before: the loop may end here."""
+        error = _raised(answer.value)
+        _before(error, self._units.flush_guesses)
+        return error
 
     def _try_short(self, backend: Backend) -> ShortPath | None:
         """Returns the short path, if nothing of this epoch needs more; else None."""
