@@ -12,11 +12,10 @@ import numpy as np
 
 from stoker._engine.process_guard import tears
 from stoker._epoch.rank_slice import RankSlice
-from stoker._job.work import GivenBatch, as_given
-from stoker._protocol import asked
+from stoker._job.work import as_batch, as_given
 from stoker._random.generators import mix
 from stoker._state.given import is_plain
-from stoker.errors import SamplerError, StateMismatchError
+from stoker.errors import StateMismatchError
 from stoker.samplers.order import BatchOrder, Int64Array, Order
 
 BLOCK = 16384
@@ -364,7 +363,7 @@ class StreamedPlan:
 
     def _walked(self) -> Step | None:
         for given in self._sampler:
-            indices = given if not self._batched or type(given) is list else _as_batch(given)
+            indices = given if not self._batched or type(given) is list else as_batch(given)
             worker = self._count % self._bound_to if self._bound_to else None
             step = Step(indices, self._position, worker, self._count)
             self._position += len(indices) if self._batched else 1
@@ -387,16 +386,6 @@ class StreamedPlan:
     def samples(self) -> int | None:
         """Returns None: the number is unknown."""
         return None
-
-
-def _as_batch(batch: Any) -> GivenBatch:
-    """Returns a batch of indices that came as something else than a list; raises SamplerError if it is none."""
-    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__") or asked(batch, "ndim", 1) == 0:
-        raise SamplerError(
-            f"the batch sampler yielded {batch!r}, which is no batch: each item must be a list of indices. Pass a "
-            "sampler of single indices as `sampler=`, with a `batch_size`."
-        )
-    return GivenBatch(batch)
 
 
 class TurnPlan:

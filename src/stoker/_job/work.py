@@ -8,7 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS
+from stoker._protocol import asked
 from stoker._random.sample_seeding import Seeding
+from stoker.errors import SamplerError
 
 Method = Literal["serial", "thread", "process"]
 
@@ -45,6 +47,16 @@ class GivenBatch(list[Any]):
 
     def __reduce__(self) -> Any:
         return (list, (list(self),)) if self.given is self else (GivenBatch, (self.given,))
+
+
+def as_batch(batch: Any) -> GivenBatch:
+    """Returns a batch of indices that came as something else than a list; raises SamplerError if it is none."""
+    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__iter__") or asked(batch, "ndim", 1) == 0:
+        raise SamplerError(
+            f"the batch sampler yielded {batch!r}, which is no batch: each item must be a list of indices. "
+            "Pass a sampler of single indices as `sampler=`, with a `batch_size`."
+        )
+    return GivenBatch(batch)
 
 
 def as_given(indices: Any) -> Any:

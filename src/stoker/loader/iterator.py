@@ -217,7 +217,7 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
         raise StopIteration
 
     def _failed(self, answer: Answer) -> BaseException:
-        """Returns the error of a unit for the user. What is guessed so far is reported before: the loop may end here."""
+        """Returns the error of a unit for the user, behind what is guessed so far: the loop may end here."""
         error = _raised(answer.value)
         _before(error, self._units.flush_guesses)
         return error
