@@ -399,18 +399,16 @@ class Counted(StreamIterator[Any]):
         self._over = _OverAtAnError()
         self._print = Fingerprint()
         self._look = self._seen = 0
-        self._from: int | None = None  # the loader's position at the first request
+        self._from: int | None = None if state is None or "from" not in state else count(state, "from")
         current.reading.keeps_own |= _keeps_state(iterator)
         if state is None:
             return
-        if "from" in state:
-            self._from = count(state, "from")
         if "iterator" in state and (load := asked(iterator, "load_state_dict")) is not None:
             load(copy.deepcopy(part(state, "iterator")))
             return
-        seen = count(state, "seen")
-        if seen and tell is None and "from" in state and current.reading.on_read_from is not None:
-            current.reading.on_read_from(count(state, "from"))
+        seen, read_from = count(state, "seen"), current.reading.on_read_from
+        if seen and tell is None and "from" in state and read_from is not None:
+            read_from(count(state, "from"))
         died: Exception | None = None
         while self._seen < seen:
             if tell is not None:
