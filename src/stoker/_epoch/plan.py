@@ -1,4 +1,7 @@
-"""Plans: the steps of an epoch, in order, as described in `docs/design/01-plan.md`."""
+"""Plans: the steps of an epoch, in order, as described in `docs/design/01-plan.md`.
+
+The file is long because the plans of all kinds of loaders have one interface, and are read against each other.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A state belongs to an iterator and says how far it has come, in plain values. Its size grows with the number of streams
 below it, not with the samples. A stream returns the state of its latest iterator, and begins its next one at a loaded
-state. All datasets below are used in the same way, see `resume`.
+state. All datasets below are used in the same way, see `resume`. The file is long because each way to read a stream has
+to resume as the others do.
 """
 
 from __future__ import annotations
