@@ -5,6 +5,7 @@ nothing is measured but the loader; dicts of an array, an integer and a text, as
 arrays with noise from NumPy's global generator. A map-style dataset could be asked again for a sample that has drawn
 from a generator which was not seeded for it; a stream cannot, so to seed is dearer here, and `seeding="worker"`, which
 seeds as torch does, stands beside it. Torchdata's StatefulDataLoader and nodes can resume a stream, as Stoker can.
+Streams of Hugging Face, plain and shuffled, are taken in process, where their examples are made by the training loop.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from method import Case, Figures, Goal
 BATCH = 64
 WORKER, STATEFUL = "stoker, seeding='worker'", "StatefulDataLoader"
 KINDS = {"integers": "integers", "records": "dicts of an array, an integer and a text", "noisy": "arrays with noise"}
+HUGGING_FACE = {"plain": "a stream of Hugging Face", "shuffled": "a shuffled stream of Hugging Face"}
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -36,6 +38,10 @@ def cases(options: argparse.Namespace) -> list[Case]:
             ]
             case = f"{name}, {workers} workers" if workers else f"{name}, in process"
             found.append(Case(case, {rival: {"rival": rival, **how} for rival in others}, goals))
+    for kind, name in HUGGING_FACE.items():
+        how = {"kind": kind, "workers": 0, "seconds": seconds}
+        goals = [Goal(counting.CPU, against="torch", at_most=1.3)]
+        found.append(Case(f"{name}, in process", {one: {"rival": one, **how} for one in ("stoker", "torch")}, goals))
     return rivals.left_out(found, STATEFUL) if options.quick else found
 
 
@@ -66,6 +72,13 @@ def stream_of(kind: str) -> Any:
 
     import numpy as np
     from torch.utils.data import IterableDataset, get_worker_info
+
+    if kind in HUGGING_FACE:
+        import datasets
+
+        columns = {"id": range(1_000_000), "x": np.arange(1e6)}
+        stream = datasets.Dataset.from_dict(columns).to_iterable_dataset(num_shards=8)
+        return stream.shuffle(seed=1, buffer_size=1000) if kind == "shuffled" else stream
 
     def record(number: int) -> dict[str, Any]:
         return {"values": np.full(16, number, np.float32), "label": number % 10, "name": "a name"}

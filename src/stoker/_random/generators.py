@@ -137,6 +137,8 @@ class LegacyState:
         self._direct = memory[:WORDS].tobytes() == words.tobytes() and memory[WORDS] == used
         self._memory = memory if self._direct else memory.copy()
         self._words, self._bytes = self._memory[:WORDS], self._memory.data.cast("B")
+        # A word and the number of used words: 624 draws change the word, and seed() too
+        self._tail = self._memory[WORDS - 1 :]
         self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
         self._seen = self._seeded = self._read()
         self.salt = salt_of(self.state()) if salt is None else salt
@@ -177,7 +179,9 @@ class LegacyState:
             self._publish()
 
     def drawn(self) -> bool:
-        return self._read() != self._seeded
+        if not self._direct:
+            self._read()
+        return self._tail.tobytes() != self._seeded[-self._tail.nbytes :]
 
     def _read(self) -> bytes:
         if not self._direct:

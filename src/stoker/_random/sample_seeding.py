@@ -151,6 +151,7 @@ class SampleSeeding:
         self._to_put_back: list[tuple[RandomState, Any]] = []
         self._drawn: dict[str, int] = {}  # of the current stream
         self._waiting_for: int | None = None  # key for which the waiting generators are seeded at position 0
+        self._first_states: tuple[int, dict[RandomState, Any]] | None = None  # of a key, as long as no other is seeded
         self._waiting_until = math.inf  # the last position for which they wait
         self._waiting: list[tuple[str, RandomState]] = []
         self._at = 0
@@ -387,7 +388,10 @@ class SampleSeeding:
             self._waiting_for = None  # an error callback may draw as well
             raise
         finally:
-            self._note_what_was_drawn_from(position)
+            for whose, stream in self._waiting:  # as `_note_what_was_drawn_from`, without a call for each sample
+                if stream.drawn():
+                    drawn[whose] = position
+                    self._waiting_for = None
 
     def _note_what_was_drawn_from(self, position: int) -> None:
         for whose, stream in self._waiting:
@@ -469,12 +473,17 @@ class SampleSeeding:
         self._others = [stream for stream in self._all() if stream not in waiting]
         self._rng.key, self._rng.find_position = key, lambda: self._at
         self._waiting_for, self._idle_states = key, None
+        if self._first_states is not None and self._first_states[0] == key and [*self._first_states[1]] == waiting:
+            for stream, state in self._first_states[1].items():
+                stream.restore(state)
+            return
         first = step(key, 0)
         for stream in waiting:
             stream.seed(first)
+        self._first_states = (key, {stream: stream.state() for stream in waiting})
 
     def _seed_others(self, key: int, position: int) -> None:
-        sample_key = step(key, position)
+        sample_key, self._first_states = step(key, position), None
         for stream in (*self._others, *self._rng.streams):
             stream.seed(sample_key)
 
@@ -553,7 +562,7 @@ class SampleSeeding:
 
     def _seed_all(self, key: int, position: int, purpose: int) -> None:
         self._rng.key, self._rng.find_position = key, lambda: position
-        self._idle_states = self._waiting_for = None
+        self._idle_states = self._waiting_for = self._first_states = None
         self._rng.beside = self._all(purpose)
         self._rng.again()
 
