@@ -316,13 +316,17 @@ def stream_of(generator: Any, salt: int | None = None, *, lasting: bool = False)
         return _stream_of(generator, salt, lasting)
     try:
         stream = _stream_of(generator, salt, lasting)
-        if isinstance(stream, PythonState | LegacyState) or (type(stream) is NumpyState and not stream.is_numpys):
+        if stream is not None and _may_refuse(stream):
             before = stream.state()
             stream.seed(0)
             stream.restore(before)
         return stream
     except Exception:  # a class of the user's may raise anything
         return None
+
+
+def _may_refuse(stream: RandomState) -> bool:
+    return isinstance(stream, PythonState | LegacyState) or (isinstance(stream, NumpyState) and not stream.is_numpys)
 
 
 _PLAIN_KINDS = (random.Random, random.SystemRandom, np.random.RandomState)
