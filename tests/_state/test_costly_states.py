@@ -150,7 +150,7 @@ def asked_in(batches: Any) -> int:
     return int(max(asked for batch in batches for _, asked in batch))
 
 
-def test_cheap_state_goes_with_each_batch_and_a_costly_one_does_not() -> None:
+def test_cheap_state_goes_with_each_batch_a_costly_one_not() -> None:
     some = loader(TellsItsState(50_000), **ONE)
     assert asked_in(some) <= 5  # of 30 batches
     each = stoker.StatefulDataLoader(

@@ -86,7 +86,7 @@ def test_each_message_of_a_queue_comes_once(messages: list[Any]) -> None:
     closed(source)
 
 
-def test_worker_may_get_no_message_and_a_producer_may_wait_for_the_loop() -> None:
+def test_worker_may_get_no_message_and_a_producer_may_wait() -> None:
     source = FORK.SimpleQueue()
     batches = iter(loader(Messages(source), batch_size=None, collate_fn=None))
     received = []

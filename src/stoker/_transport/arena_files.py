@@ -19,7 +19,7 @@ _BITS = 48
 """A place in the arena is the number of its file, and below it as many bits for the place in that file."""
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """A place in one of the files."""
 
     descriptor: int
@@ -40,9 +40,9 @@ class ArenaFiles(tuple[int, ...]):
                     files.append(segments.create())
         return cls(files)
 
-    def at(self, offset: int) -> Place:
+    def at(self, offset: int) -> FilePlace:
         """Returns the file of a place, and the place in it."""
-        return Place(self[offset >> _BITS], offset & ((1 << _BITS) - 1))
+        return FilePlace(self[offset >> _BITS], offset & ((1 << _BITS) - 1))
 
     def room_for(self, size: int, begin: int, most: int) -> int | None:
         """Returns the first place from `begin` on where `size` bytes lie in one file of at most `most` bytes."""
