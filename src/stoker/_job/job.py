@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -362,7 +363,7 @@ class LoaderJob:
             held=held,
             looked_at=settings.looked_at,
             held_by=None if settings.iterable else functools.partial(held_by, methods=("__getitem__", "__getitems__")),
-            tell=self._tell,
+            tell=_weakly(self._tell),
         )
         return self._seeding
 
@@ -524,3 +525,14 @@ def _by_place(made: Sequence[MadeRows]) -> dict[int, Any]:
         samples = cast("list[Any]", rows) if form is None else collate.samples_of(form, rows)
         found.update(enumerate(samples, first))
     return found
+
+
+def _weakly(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns a method that does not keep its object: a job ends with its loader, without a collection of garbage."""
+    method = weakref.WeakMethod(tell)
+
+    def told(note: str) -> None:
+        if (kept := method()) is not None:
+            kept(note)
+
+    return told
