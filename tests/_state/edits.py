@@ -14,6 +14,8 @@ def edited(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def formerly(state: dict[str, Any]) -> dict[str, Any]:
-    """Returns a state as earlier versions wrote it: `below` lacks what the other keys say, and is None if empty."""
-    below = {name: value for name, value in json.loads(state["below"]).items() if name not in _HEAD}
+    """Returns a state as earlier versions wrote it: `below` lacks what the other keys say, and which generators samples
+    draw from, and is None if empty.
+    """
+    below = {name: value for name, value in json.loads(state["below"]).items() if name not in (*_HEAD, "drawn")}
     return {**state, "below": json.dumps(below) if below else None}
