@@ -41,6 +41,13 @@ def test_part_of_a_sample_is_that_of_its_index() -> None:
     assert ways(parts[0]).parts == parts[:1]
 
 
+def test_part_that_stands_several_times_is_one_part() -> None:
+    parts = [Part(number) for number in range(2)]
+    found = ways(stoker.ConcatDataset([*parts, parts[0]]))
+    assert found.parts == parts
+    assert [found.of(index) for index in (0, 5, 10)] == [0, 1, 0]
+
+
 def test_parts_of_torchs_concatenation_are_found() -> None:
     data = pytest.importorskip("torch.utils.data")
     parts = [Part(number) for number in range(3)]

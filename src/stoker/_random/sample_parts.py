@@ -26,11 +26,12 @@ class SampleParts:
         held_by: tells wrappers from other datasets.
 
     Attributes:
-        parts: the innermost datasets; only `dataset` itself if it is no wrapper.
+        parts: the innermost datasets, each once; only `dataset` itself if it is no wrapper.
     """
 
     def __init__(self, dataset: Any, held_by: HeldBy) -> None:
         self.parts: list[Any] = []
+        self._numbers: dict[int, int] = {}  # by the `id` of the part: a concatenation may name a dataset several times
         self._held_by = held_by
         self._route = self._routed(dataset)
 
@@ -50,8 +51,9 @@ class SampleParts:
             return _in_subset(dataset.indices, self._routed(dataset.dataset))
         if held is not None and kind in _SAME_INDEX:
             return self._routed(held[0])
-        number = len(self.parts)
-        self.parts.append(dataset)
+        number = self._numbers.setdefault(id(dataset), len(self.parts))
+        if number == len(self.parts):
+            self.parts.append(dataset)
         return lambda index: number
 
 
