@@ -11,6 +11,10 @@ in one, by two loaders in one program that take turns, some batches at a time: o
 does unless told otherwise, one does not seed at all (`seeding="worker"`). The samples tell the processor time of who
 makes them. Shown is the median of the pairs' ratios.
 
+Generators that a dataset holds, without workers: batches of 50 samples of a few microseconds, of 200 or 20 concatenated
+parts with a NumPy generator each, and of one dataset with 12 transforms that draw from one each, beside torch's loader,
+which seeds none of them. Processor time of the second epoch.
+
 The share: both together, beside the time for one of the photographs of `examples/train_images.py` (read, decoded,
 cropped and mirrored), which draws from `rng`, and if it drew from all three.
 """
@@ -34,9 +38,12 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SAMPLES, BATCH = 1_000_000, 64
 ORDER = "CPU-us for the order"
 DRAWN_FROM = ("nothing", "Python's", "NumPy's", "torch's", "all three", "rng")
+LOOKED_AT = 1000  # samples of a worker that are seeded in any case
 TURN, TURNS = 10, 60  # batches of a loader, before it is the other's turn; pairs of turns
 UNSEEDED, COST, MORE = "CPU-us for a sample, no seeding", "CPU-us more with seeding", "% more with seeding"
 DRAWS = {"nothing drawn": "nothing", "drawn from rng": "rng", "drawn from Python's": "Python's"}
+HELD = {"200 parts": 200, "20 parts": 20, "12 transforms": 0}
+SECOND = "CPU-us for a sample"
 PHOTOGRAPH, SHARE, WORST = "CPU-us for a photograph", "% for order and rng", "% for order and all three"
 
 
@@ -56,6 +63,14 @@ def cases(options: argparse.Namespace) -> list[Case]:
             for name, source in DRAWS.items()
             if not options.quick or source == "nothing"
         ),
+        *(
+            Case(
+                f"{name} with a generator each",
+                {rival: {"rival": rival, "parts": parts} for rival in ("stoker", "torch")},
+                [Goal(SECOND, "torch", at_most=1.3)],
+            )
+            for name, parts in HELD.items()
+        ),
     ]
     if not options.data.is_dir():
         print(f"no photographs in {options.data}: that case is left out", file=sys.stderr)
@@ -64,7 +79,17 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return [*found, Case("beside a photograph", photograph, [Goal(SHARE, at_most=3), Goal(WORST, at_most=3)])]
 
 
-def measure(rival: str, batches: int, data: str, images: int, drawn: str = "", workers: int = 0) -> Figures:
+def measure(
+    rival: str,
+    batches: int = 0,
+    data: str = "",
+    images: int = 0,
+    drawn: str = "",
+    workers: int = 0,
+    parts: int | None = None,
+) -> Figures:
+    if parts is not None:
+        return held_cost(rival, parts)
     if drawn:
         return randomness_cost(drawn, workers, 12 if batches < TURNS else TURNS)
     order = median_of(lambda: walk(torchs_batches() if rival == "torch" else our_batches()))
@@ -163,7 +188,8 @@ def seeding_cost(fetch: Callable[[int], Any], batches: int, rng: Any) -> float:
             times.append(time.process_time() - began)
         return 1e6 * (times[0] - times[1]) / (batches * BATCH)
 
-    seeded()  # a worker's first batch finds out who draws
+    for _ in range(1 + LOOKED_AT // BATCH):
+        seeded()
     return median_of(difference)
 
 
@@ -204,8 +230,9 @@ def randomness_cost(drawn: str, workers: int, turns: int) -> Figures:
         times = [float(next(batches)[1][-1]) for _ in range(TURN + 1)]
         return 1e6 * (times[-1] - times[0]) / (TURN * BATCH)
 
-    for batches in loaders:  # a worker's first batches find out who draws
-        turn(batches)
+    for batches in loaders:
+        for _ in range(1 + LOOKED_AT // (TURN * BATCH)):
+            turn(batches)
     pairs = []
     for number in range(turns):
         first = number % 2
@@ -218,6 +245,44 @@ def randomness_cost(drawn: str, workers: int, turns: int) -> Figures:
         COST: statistics.median(seeded - unseeded for seeded, unseeded in pairs),
         MORE: 100 * (statistics.median(seeded / unseeded for seeded, unseeded in pairs) - 1),
     }
+
+
+# Generators that a dataset holds
+
+
+class Part:
+    """100 samples that draw from generators of its own."""
+
+    def __init__(self, number: int, generators: int = 1, length: int = 100) -> None:
+        import numpy as np
+
+        self.generators = [np.random.default_rng([number, each]) for each in range(generators)]
+        self.row, self.length = np.zeros(8), length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.row
+        for generator in self.generators:
+            row = row + generator.random()
+        return row
+
+
+def held_cost(rival: str, parts: int) -> Figures:
+    from torch.utils.data import ConcatDataset
+    from torch.utils.data import DataLoader as TorchLoader
+
+    from stoker import DataLoader
+
+    dataset: Any = ConcatDataset([Part(number) for number in range(parts)]) if parts else Part(0, 12, 10_000)
+    loader: Any = (TorchLoader if rival == "torch" else DataLoader)(dataset, batch_size=50)
+    times = []
+    for _ in range(2):
+        began = time.process_time()
+        count = sum(map(len, loader))
+        times.append(1e6 * (time.process_time() - began) / count)
+    return {SECOND: times[1]}
 
 
 # Photographs
