@@ -336,7 +336,7 @@ def test_coverage_sees_the_lines_of_workers(birth: str, tmp_path: Path) -> None:
 
     def coverage(*arguments: str) -> str:
         command = [sys.executable, "-m", "coverage", *arguments]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=25).stdout
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=55).stdout
 
     coverage("run", "script.py", birth)
     coverage("combine")
