@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker import DataLoader
-from stoker._state import merging
+from stoker._epoch import ranks as worlds
+from stoker._state import merging, schema
 from stoker.errors import StateFormatError, StateMismatchError
 from stoker.testing.streams import Numbers
 
@@ -225,6 +226,28 @@ def test_state_of_a_part_that_is_missing_is_noticed() -> None:
     for some in (states[:2], [*states[:2], states[0]], states[1:]):
         with pytest.raises(StateMismatchError, match=r"needs the state of each rank once, and got those of \d of 3"):
             stoker.merge_states(some)
+
+
+def test_ranks_that_read_one_part_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of one tensor-parallel group: the states of all ranks, or of one in each group."""
+    world = [0, 4]
+    monkeypatch.setattr(worlds, "of_torch", lambda: worlds.World(*world, "torch.distributed"))
+    first, states, seen = [loaders(interleaved, 2, batch_size=2)[rank // 2] for rank in range(4)], [], []
+    for world[0], loader in enumerate(first):
+        seen += read(loader, 3) if world[0] % 2 else read(loader, 3)[:0]
+        states.append(loader.state_dict())
+    assert "rank 3 of 4" in states[3]
+    everyone = schema.gathered(states)
+    for some in (states, states[::2], states[1:3], [everyone]):
+        merged, rest = stoker.merge_states(some), []
+        for loader in loaders(interleaved, 3, batch_size=2):
+            loader.load_state_dict(merged)
+            rest += read(loader, None)
+        assert sorted(seen + rest) == EVERY
+    read(first[3], 1)
+    world[0] = 3
+    with pytest.raises(StateMismatchError, match="two ranks read part 1 of 2, and are at batch 3 of epoch 0 and"):
+        stoker.merge_states([*states[:3], first[3].state_dict()])
 
 
 def test_state_of_another_part_does_not_fit() -> None:

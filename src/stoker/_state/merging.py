@@ -12,6 +12,8 @@ from stoker._state import schema
 from stoker._state.resharding import together
 from stoker.errors import StateMismatchError
 
+_Read = tuple[int, schema.Place, dict[str, Any]]
+
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns one state from the states of all ranks; any number of ranks can load it and continue.
@@ -27,7 +29,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: the results of `state_dict()` on all ranks, at the same step, in any order; also after JSON or pickle.
-            A missing state is detected if `shard` has divided the stream, or if `torch.distributed` was initialised.
+            Of ranks that read the same part of `shard`, one is enough. A missing state is detected if `shard` has
+            divided the stream, or if `torch.distributed` was initialised.
 
     Raises:
         ValueError: there are no states.
@@ -35,11 +38,16 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         StateMismatchError: the states are of different loaders or epochs, one is missing, or the streams do not name
             their shards.
     """
-    given = _of_each_rank(states)
+    given, named = _of_each_rank(states)
     if not given:
         raise ValueError("merge_states needs the state of each rank, and got none")
-    epochs, places, kinds = map(list, zip(*map(schema.unpacked, given), strict=True))
-    is_stream = kinds[0].get("order") == "stream"
+    read = [schema.unpacked(state) for state in given]
+    is_stream = read[0][2].get("order") == "stream"
+    if is_stream and all(kind.get("num_shards") is not None for _, _, kind in read):
+        read = _one_of_each_part(read)
+    else:
+        _check_complete("ranks", named)
+    epochs, places, kinds = map(list, zip(*read, strict=True))
     if is_stream:
         _check_complete("num_shards", [(kind.pop("index", None), kind.pop("num_shards", None)) for kind in kinds])
         for kind in kinds:
@@ -99,21 +107,36 @@ def of_rank(state: Mapping[str, Any], here: Callable[[], schema.Rank], strict: b
     return part, False
 
 
-def _of_each_rank(states: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the states of single ranks, each once, of states that may hold several.
-
-    Raises:
-        StateMismatchError: the states name their ranks, and one is missing.
-    """
+def _of_each_rank(states: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[schema.Rank]]:
+    """Returns the states of single ranks, each once, of states that may hold several, and the ranks if all are
+    named."""
     given: list[Mapping[str, Any]] = []
     named: dict[schema.Rank, Mapping[str, Any]] = {}
     for state in states:
         parts = schema.by_rank(state)
         named |= parts
         given += [] if parts else [state]
-    if named and not given:
-        _check_complete("ranks", list(named))
-    return [*given, *named.values()]
+    return [*given, *named.values()], [] if given else list(named)
+
+
+def _one_of_each_part(read: list[_Read]) -> list[_Read]:
+    """Returns one state of each part of a stream. Ranks of one tensor-parallel group read the same part.
+
+    Raises:
+        StateMismatchError: two ranks are at different places of the same part.
+    """
+    kept: dict[Any, _Read] = {}
+    for epoch, place, kind in read:
+        part = kind.get("index"), kind["num_shards"]
+        first, at, _ = kept.setdefault(part, (epoch, place, kind))
+        if (first, at.batches) != (epoch, place.batches) or not _alike(at.workers, place.workers):
+            raise StateMismatchError(
+                f"these states are not of one step of one run: two ranks read part {part[0]} of {part[1]}, and are at "
+                f"batch {at.batches} of epoch {first} and at batch {place.batches} of epoch {epoch}. Give each rank a "
+                "part of its own (the index of shard), or save the states of ranks that read the same part at the "
+                "same step."
+            )
+    return list(kept.values())
 
 
 def _check_complete(of: str, numbers: list[tuple[Any, Any]]) -> None:
