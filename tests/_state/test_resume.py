@@ -444,7 +444,7 @@ def test_numpys_integers_are_plain_in_a_state() -> None:
 
 def test_batches_that_came_before_the_state_are_not_planned() -> None:
     made = loader(range(10), batch_size=2, seed=1, in_order=False, num_workers=1, worker_method="thread")
-    state = {**made.state_dict(), "ahead": [3], "seed": 5}
+    state = edited(made.state_dict(), ahead=[3])
     made.load_state_dict(state)
     assert len([number for batch in made for number in batch]) == 8
     counts = made.report().epoch

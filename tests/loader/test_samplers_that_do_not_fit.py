@@ -9,6 +9,7 @@ import pytest
 
 import stoker
 from stoker import DataLoader
+from tests._state.edits import edited
 
 N = 23
 
@@ -45,4 +46,4 @@ def test_a_state_of_more_batches_than_samples_is_damaged() -> None:
     loader = DataLoader(range(N), 4, shuffle=True, seed=3)
     next(iter(loader))
     with pytest.raises(stoker.StateFormatError, match="position 4 behind 99 batches"):
-        loader.load_state_dict({**loader.state_dict(), "batches": 99})
+        loader.load_state_dict(edited(loader.state_dict(), batches=99))
