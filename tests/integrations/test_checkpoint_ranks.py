@@ -46,9 +46,9 @@ def test_each_rank_resumes_from_its_own_state(tmp_path: Path) -> None:
         assert all(told["loaded"] == uneven[0]["loaded"] for told in uneven)
 
         # the last rank begins last, and is told once for each loader that differs
-        assert [told["differing"] for told in ranks[:-1]] == [[[], [], [], []]] * (len(ranks) - 1)
-        alike, (seed,), (length,), unset = ranks[-1]["differing"]
-        assert alike == unset == []
+        assert [told["differing"] for told in ranks[:-1]] == [[[]] * 5] * (len(ranks) - 1)
+        alike, (seed,), (length,), unset, forked = ranks[-1]["differing"]
+        assert alike == unset == forked == []
         assert f"rank {len(ranks) - 1} differ: seed is 1 there and 2 here. Ranks that share" in seed
         assert "samples is 12 there and 6 here; of is 12 there and 6 here" in length
 

@@ -6,6 +6,7 @@ The first rank that begins an epoch of a loader leaves its seed and length in th
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _begun: dict[str, int] = {}
 """Loaders of this process that were compared, by what is equal on all ranks."""
+
+_parents: list[Any] = []
+"""The store that this process has got by fork. Its parent uses the same connection, and would get our answers."""
 
 
 def notice(record: LoaderRecord, options: LoaderOptions) -> None:
@@ -67,4 +71,13 @@ def _store() -> Any:
     if ranks.of_torch() is None:
         return None
     get = getattr(sys.modules["torch.distributed.distributed_c10d"], "_get_default_store", None)
-    return None if get is None else get()
+    store = None if get is None else get()
+    return None if any(store is each for each in _parents) else store
+
+
+def _forked() -> None:
+    _parents[:] = [store] if (store := _store()) is not None else _parents
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
