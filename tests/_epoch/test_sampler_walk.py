@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import random
 import threading
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -665,6 +667,29 @@ def test_given_indices_come_back_as_they_were(count: int) -> None:
         again = loader(Anything(), sampler=Counted(23, kind), batch_size=size, collate_fn=repr)
         again.load_state_dict(state)
         assert list(again) == rest
+
+
+@pytest.mark.parametrize("length", [5, 23])
+@pytest.mark.parametrize("kind", [int, Fraction])
+def test_given_batches_outlast_later_states(kind: Callable[[int], Any], length: int) -> None:
+    """The first run gives more batches ahead than each later one takes; of a short sampler it gives all."""
+    for size in (1, 2, None):
+        settings: dict[str, Any] = {"batch_size": size, "collate_fn": repr}
+        ahead = {"num_workers": 2, "worker_method": "thread", "prefetch_factor": 4}
+        whole = list(loader(Anything(), sampler=Counted(length, kind), **settings))
+        for takes in (1, 2):
+            received: list[str] = []
+            state: Any = None
+            while state is None or state["epoch"] == 0:
+                how = {**settings, **ahead} if state is None else settings
+                some = loader(Anything(), sampler=Counted(length, kind), **how)
+                if state is not None:
+                    some.load_state_dict(copy.deepcopy(state))
+                received += itertools.islice(iter(some), takes)
+                if len(received) >= len(whole):
+                    break
+                state = some.state_dict()
+            assert received == whole, (size, takes)
 
 
 def test_sampler_that_draws_globally_is_not_walked_again() -> None:

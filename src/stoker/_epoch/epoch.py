@@ -82,7 +82,9 @@ def walked(options: LoaderOptions, walk: SamplerWalk) -> StreamedPlan:
     at = (0, 0) if walk.place.mark is None else (walk.place.batches, walk.place.position)
     size, bound_to = _size_of_batches(options), _bound_to(options)
     mark = walk.mark if walk.keeps_state else None
-    walk.plan = StreamedPlan(iter(walk), options.auto_collation, bound_to=bound_to, at=at, mark=mark, size=size)
+    walk.plan = StreamedPlan(
+        iter(walk), options.auto_collation, bound_to=bound_to, at=at, mark=mark, size=size, left=walk.left
+    )
     return walk.plan
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -281,6 +281,7 @@ class StreamedPlan:
         mark: returns the sampler's state, or None; None for a sampler without one. Called when a state is asked for,
             and after a step whose indices have no form in a state.
         size: indices in each batch except the last: a smaller batch shows that the sampler has ended. None if unknown.
+        left: what the sampler has given before its state was loaded, and `sampler` yields again; shrinks with each.
     """
 
     def __init__(
@@ -292,8 +293,10 @@ class StreamedPlan:
         at: tuple[int, int] = (0, 0),
         mark: Callable[[], Any] | None = None,
         size: int | None = None,
+        left: Collection[Any] = (),
     ) -> None:
         self._sampler = sampler
+        self._left = left
         self._batched = batched
         self._bound_to = bound_to
         self._count, self._position = at
@@ -344,8 +347,8 @@ class StreamedPlan:
         position = self._given[0][0].position if self._given else self._position
         if self._before is not None and any(said is not None for _, said in self._given):
             return position, self._before, (), False
-        pending, said = tuple(as_given(step.indices) for step, _ in self._given), self._mark()
-        return None if said is None else (position, said, pending, self._is_over)
+        pending, said = [as_given(step.indices) for step, _ in self._given], self._mark()
+        return None if said is None else (position, said, (*pending, *self._left), self._is_over)
 
     def delivered(self, count: int) -> None:
         """Records that the user has the first `count` steps."""
@@ -365,6 +368,7 @@ class StreamedPlan:
         return step
 
     def _walked(self) -> Step | None:
+        left = len(self._left)
         for given in self._sampler:
             indices = given if not self._batched or type(given) is list else as_batch(given)
             worker = self._count % self._bound_to if self._bound_to else None
@@ -373,7 +377,8 @@ class StreamedPlan:
             self._count += 1
             self._is_over = self._size is not None and len(indices) < self._size
             if self._mark is not None:
-                self._given.append((step, None if is_plain(as_given(indices)) else self._mark()))
+                is_again = len(self._left) < left  # the sampler's state is from behind all of these
+                self._given.append((step, None if is_again or is_plain(as_given(indices)) else self._mark()))
             return step
         self._is_over = True
         return None

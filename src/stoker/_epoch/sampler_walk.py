@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +43,7 @@ class SamplerWalk:
     Attributes:
         place: as given; for a sampler without a state, with the states of its generators before the pass.
         plan: the plan of this pass, once it is made.
+        left: batches that the sampler gave before its state in `place`, and that this pass has not yet given again.
     """
 
     def __init__(self, sampler: Any, dataset: Any, place: Place, first: Callable[[], None] | None = None) -> None:
@@ -50,6 +52,7 @@ class SamplerWalk:
         self._owner = _keeper(sampler)
         self.place = place if given or self._owner is not None else at_rest(sampler, dataset)
         self.plan: StreamedPlan | None = None
+        self.left: deque[Any] = deque(place.given)
         self._is_asked = False  # for an index, since a state was loaded
         self._own = {} if self._owner is not None else _own_streams(sampler, dataset)
         self._again = _states(place.generators)
@@ -76,7 +79,8 @@ class SamplerWalk:
         """Yields the items of the sampler, from the place of its own state, else from its start. What it gave before
         that state comes first.
         """
-        yield from self.place.given
+        while self.left:
+            yield self.left.popleft()
         self._is_asked = not self.place.over
         step = self._drawing(lambda: next(self._iterator, _END))
         if step is _END and self._owner is not None and self._from_start:
@@ -140,6 +144,7 @@ class SamplerWalk:
             mark = self.mark()
         elif (kept := self.plan.behind(place.batches)) is not None:
             position, mark, given, over = kept
+            over = over or self.place.over
         return place if mark is None else place._replace(mark=mark, position=position, given=given, over=over)
 
 
