@@ -13,6 +13,9 @@ import stoker
 torch = pytest.importorskip("torch")
 lightning = pytest.importorskip("lightning")
 
+from lightning.pytorch.callbacks import OnExceptionCheckpoint  # noqa: E402
+
+from stoker._epoch import ranks  # noqa: E402
 from stoker.integrations.lightning import StokerCallback  # noqa: E402
 from tests.integrations.launching import launched  # noqa: E402
 from tests.integrations.lightning_ranks import SAMPLES, Network, Stream, stop  # noqa: E402
@@ -95,6 +98,46 @@ def stream_of(kept: bool, tmp_path: Path) -> tuple[list[int], dict[str, list[int
     return undisturbed, {
         name: fit(loader(), *callbacks, ckpt_path=str(tmp_path / f"{name}.ckpt")).seen for name in names
     }
+
+
+def test_checkpoint_of_an_exception_waits_for_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other ranks write none; states of loaders that are not Stoker's stay as they are."""
+
+    class Foreign:
+        def __iter__(self) -> Any:
+            return iter([torch.zeros(1)] * 9)
+
+        def state_dict(self) -> Any:
+            return ["no dictionary"]
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    class Fails(lightning.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, trainer: Any, *others: Any) -> None:
+            if trainer.global_step == 3:
+                raise OSError("the disk of one rank is full")
+
+    class Pairs(Network):
+        def training_step(self, batch: Any, number: int) -> Any:
+            return super().training_step(batch[0], number)
+
+    gathered: list[Any] = []
+
+    def gather(everyone: list[Any], own: Any) -> None:
+        gathered.append(own)
+        everyone[:] = [own]
+
+    monkeypatch.setattr(ranks, "of_torch", lambda: ranks.World(0, 2, "torch.distributed"))
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    callbacks = [StokerCallback(None), Saves(tmp_path), Fails(), OnExceptionCheckpoint(tmp_path)]
+    trainer = lightning.Trainer(**QUIET, max_epochs=1, callbacks=callbacks, logger=False)
+    with pytest.raises(OSError, match="is full"):
+        trainer.fit(Pairs(), [stoker.DataLoader(Stream(), 4), Foreign()])
+    assert len(gathered) == 3 and all(len(own) == 1 for own in gathered)
+    states = torch.load(tmp_path / "3.ckpt")["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    failed = torch.load(tmp_path / "on_exception.ckpt")["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    assert "rank 0 of 2" in states[0] and "rank 0 of 2" in failed[0]
+    assert states[1] == failed[1] == ["no dictionary"]
 
 
 def test_a_stream_without_a_length_is_resumed_exactly(tmp_path: Path) -> None:

@@ -60,9 +60,11 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
         argument_checks.check_choice("report", report, ("epoch", "fit", None))
         self.report = report
         self._states: dict[int, Any] = {}
+        self._has_failed = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Arranges that the loaders' states are kept before each batch that is fetched ahead."""
+        self._has_failed = False
         self._announce(trainer)
         if trainer.num_training_batches != float("inf"):
             return
@@ -108,10 +110,18 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
         if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:  # else nothing is left to be ahead of
             for place, state in self._states.items():
                 held[_stateful(trainer).index(place)] = state
-        if any(map(by_rank, held)):  # on all ranks alike
+        of_ranks = [place for place, state in enumerate(held) if by_rank(state)]  # on all ranks alike
+        if of_ranks and not self._has_failed:
             everyone: list[Any] = [None] * trainer.world_size
-            torch.distributed.all_gather_object(everyone, held)
-            held[:] = map(gathered, zip(*everyone, strict=True))
+            torch.distributed.all_gather_object(everyone, [held[place] for place in of_ranks])
+            for place, states in zip(of_ranks, zip(*everyone, strict=True), strict=True):
+                held[place] = gathered(states)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Keeps a checkpoint that is written because of an exception from waiting for the other ranks, which may not
+        write one. It holds this rank's states alone, and is refused on the others.
+        """
+        self._has_failed = True
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Ends what `on_train_start` has arranged."""
