@@ -39,6 +39,7 @@ from stoker._machine.memory import Available
 from stoker._machine.reserve import kept_free
 from stoker._supervision import idle
 from stoker._supervision.rules import Rules
+from stoker._supervision.split_policy import SplitPolicy
 from tests._supervision.arena import Memory
 
 C = TypeVar("C")
@@ -97,7 +98,7 @@ class Machine:
 
     def done(self, worker: int, unit: int, samples: int = 1, **said: Any) -> list[Command]:
         told = tuple(UnitReport(samples=samples, **said))
-        return self.tell(Heard(worker, messages.UnitDone(unit, "empty", b"", 0.001, told)))
+        return self.tell(Heard(worker, messages.UnitDone(unit, "empty", b"", 0.001, told, 0.001)))
 
     def later(self, seconds: float) -> list[Command]:
         self.now += seconds
@@ -110,6 +111,19 @@ def test_unit_goes_to_a_worker_and_its_answer_to_the_trainer() -> None:
     assert machine.sent(0) == [messages.Unit(0, b"work", None, (), None)]
     machine.done(0, 0)
     assert machine.of(messages.Delivery) == [(0, "empty", b"", None, 0, tuple(UnitReport(samples=1)))]
+
+
+def test_first_answer_of_a_worker_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its samples may import modules, and open files."""
+    spent: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(SplitPolicy, "spent", lambda cut, *told: spent.append(told))
+    machine = Machine()
+    machine.submit(range(3))
+    for unit in range(3):
+        machine.tell(Heard(0, messages.SlotWanted(unit, 1, unit, 0)))
+        said = tuple(UnitReport(samples=8))
+        machine.tell(Heard(0, messages.UnitDone(unit, "batch", (1, 1, b""), 0.5, said, float(unit))))
+    assert spent == [(False, 8, 0.5, 1.0), (False, 8, 0.5, 2.0)]
 
 
 def test_units_that_come_together_go_to_all_workers() -> None:
@@ -342,7 +356,7 @@ def test_stalled_worker_is_ended_unless_it_answers_meanwhile(answers: bool, acti
     (inspect,) = machine.of(Inspect)
     assert inspect[:2] == (0, 0) and inspect.seconds >= 10.0
     said = tuple(UnitReport())
-    answer = [Heard(0, messages.UnitDone(0, "empty", b"", 10.0, said))] if answers else []
+    answer = [Heard(0, messages.UnitDone(0, "empty", b"", 10.0, said, 10.0))] if answers else []
     machine.tell(Inspected(*inspect, sample(2), "then"), *answer)
     assert machine.of(messages.Stalled) == [(0, 0, sample(2), inspect.seconds, "then")]
     assert machine.of(Kill) == ([Kill(0)] if action == "restart" and not answers else [])
@@ -383,7 +397,7 @@ def test_unit_that_waits_for_memory_is_warned_of_then_refused() -> None:
     machine.submit([0, 1])
     machine.tell(Heard(0, messages.SlotWanted(0, 1, 1, 0)))
     said = tuple(UnitReport(samples=1))
-    machine.tell(Heard(0, messages.UnitDone(0, "batch", (1, 1, b""), 0.001, said)))
+    machine.tell(Heard(0, messages.UnitDone(0, "batch", (1, 1, b""), 0.001, said, 0.001)))
     machine.tell(Heard(0, messages.SlotWanted(1, 1, 2, 0)))
     assert machine.of(messages.Starved) == [(1,)]
     machine.tell(messages.Hungry([], 1))

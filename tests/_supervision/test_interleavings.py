@@ -397,7 +397,7 @@ class Interleavings(RuleBasedStateMachine):
         worker.slots.pop(unit.unit)
         samples = 1 if unit.part is None else unit.part[1] - unit.part[0]
         said = tuple(UnitReport(samples=samples))
-        self.say(Heard(number, messages.UnitDone(unit.unit, kind, value, seconds, said)))
+        self.say(Heard(number, messages.UnitDone(unit.unit, kind, value, seconds, said, seconds)))
 
     @precondition(lambda self: any(worker.units for worker in self.there.values()))
     @rule(data=st.data(), position=POSITIONS, code=CODES)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from stoker._supervision.split_policy import AT_FIRST, LARGE, LONGEST, PATIENCE, SHORTEST, WORTH, SplitPolicy
+from stoker._supervision.split_policy import (
+    AT_FIRST,
+    BETWEEN,
+    COMPARISONS,
+    DEARER,
+    LARGE,
+    LONGEST,
+    PATIENCE,
+    SHORTEST,
+    WORTH,
+    SplitPolicy,
+    is_trial,
+)
 
 
 def shares(cut: SplitPolicy, rows: int) -> list[int]:
@@ -106,3 +118,53 @@ def test_the_cost_follows_what_is_seen() -> None:
     for _ in range(20):
         cut.learned(64, 64e-6)
     assert shares(cut, 64) == [64]
+
+
+def compared(cut: SplitPolicy, ratio: float, times: int = 1, waits: bool = False, late: float = 1.0) -> int:
+    """Compares whole units with parts whose rows cost `ratio` times as much: processor time, or time if samples wait.
+    The time of parts is `late` times as long for another reason.
+    """
+    for _ in range(times):
+        for is_part, cost in ((True, ratio * (1 + 1e-9)), (True, ratio * (1 + 1e-9)), (False, 1.0)):
+            rows = 8 if is_part else 64
+            cut.spent(is_part, rows, rows * cost * (late if is_part else 1.0), rows * (0.01 if waits else cost))
+    return cut.dearer
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_parts_that_cost_more_in_three_comparisons(waits: bool) -> None:
+    cut = SplitPolicy(2, 1.0)
+    assert [compared(cut, DEARER, waits=waits) for _ in range(4)] == [1, 2, COMPARISONS, COMPARISONS]
+    assert compared(cut, 0.1, 100) == COMPARISONS  # it is decided
+    assert compared(SplitPolicy(2, 1.0), 0.99 * DEARER, 10, waits) == 0
+
+
+def test_comparison_in_favour_of_parts_begins_anew() -> None:
+    cut = SplitPolicy(2, 1.0)
+    assert compared(cut, DEARER, COMPARISONS - 1) == COMPARISONS - 1
+    assert compared(cut, 0.5) == 0
+
+
+def test_comparisons_of_an_earlier_epoch_count() -> None:
+    assert compared(SplitPolicy(2, 1.0, COMPARISONS - 1), 2 * DEARER) == COMPARISONS
+
+
+def test_busy_machine_does_not_make_parts_dear() -> None:
+    assert compared(SplitPolicy(2, 1.0), 1.0, 10, late=5.0) == 0
+
+
+def test_only_units_that_would_be_split_are_compared() -> None:
+    assert compared(SplitPolicy(2, WORTH / 1000), 10.0, 10) == 0  # they are cheap
+    assert compared(SplitPolicy(1, 1.0), 10.0, 10) == 0
+    cut = SplitPolicy(2, 1.0)
+    cut.spent(False, 64, 64.0, 64.0)  # nothing to compare with
+    cut.spent(True, 8, 80.0, 80.0)
+    assert cut.dearer == 0
+
+
+def test_few_ascending_units_are_trials() -> None:
+    for workers in (2, 4):
+        every = BETWEEN * (workers - 1)
+        numbers = range(3 * every)
+        assert [number for number in numbers if is_trial(number, workers, 0)] == [0, 1, every, 2 * every]
+    assert [number for number in range(9) if is_trial(number, 2, 1)] == [0, 1, 2, 4, 6, 8]

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from stoker import (
     Subset,
     TensorDataset,
 )
+from stoker._accounting.ledger import Ledger
 from stoker._epoch.gather_or_split import may_share
 from stoker._supervision import split_policy
 from stoker.loader._iteration.prefetch import Prefetch
@@ -433,12 +435,15 @@ class Blocks(Images):
     prefer_whole_batches = True
 
 
-def rows_shared(dataset: Any, indices: Any) -> int:
-    return Prefetch(options_of(loader(dataset)), None).rows(indices)
+def rows_shared(dataset: Any, indices: Any, dearer: int = 0) -> int:
+    ledger = Ledger()
+    ledger.dearer = dearer
+    return Prefetch(options_of(loader(dataset)), ledger).rows(indices)
 
 
 def test_declared_neighbours_keep_ascending_batches_whole() -> None:
     assert rows_shared(Images(), [3, 4, 9]) == 3
+    assert rows_shared(Blocks(), list(np.array([3, 4, 9]))) == 0
     for dataset in (Blocks(), Subset(Blocks(), range(9)), ConcatDataset([Images(), Blocks()])):
         assert rows_shared(dataset, [3, 4, 9]) == rows_shared(dataset, np.array([3, 4, 9])) == 0
         assert rows_shared(dataset, [3, 9, 4]) == rows_shared(dataset, np.array([3, 9, 4])) == 3
@@ -453,3 +458,47 @@ def test_whole_batches_come_from_one_worker_each() -> None:
     with iter(made) as batches:
         pids = [set(batch["pid"].tolist()) for batch in batches]
     assert [len(workers) for workers in pids] == [1] * 4
+
+
+def test_dear_parts_keep_only_ascending_batches_whole() -> None:
+    for dearer, rows in ((0, 3), (split_policy.COMPARISONS - 1, 3), (split_policy.COMPARISONS, 0)):
+        assert rows_shared(Images(), [3, 4, 9], dearer) == rows
+        assert rows_shared(Images(), [3, 9, 4], dearer) == 3
+
+
+class Neighbours(Dataset[Any]):
+    """Keeps the last block that was decompressed, and notes each block in a file that all processes have open."""
+
+    def __init__(self, file: Any, count: int) -> None:
+        self._file, self._count = file, count
+        self._block, self._number = b"", -1
+        self._compressed = zlib.compress(bytes(1 << 23))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        if index // 16 != self._number:
+            self._number = index // 16
+            os.write(self._file.fileno(), bytes([self._number]))
+            self._block = zlib.decompress(self._compressed)
+        return {"x": np.full((8, 8), index, np.float32), "y": index + self._block[index]}
+
+
+@pytest.mark.usefixtures("row_by_row")
+def test_neighbours_are_found_by_processor_time() -> None:
+    """Nobody knows when the three comparisons are made, but then each block is decompressed once."""
+    with tempfile.TemporaryFile() as file:
+        made = loader(Neighbours(file, 16 * 16), num_workers=4)
+        assert "unless its indices ascend" not in made.describe()
+        for _ in range(20):
+            labels = [label for batch in made for label in batch["y"].tolist()]
+            assert labels == list(range(16 * 16))
+            if record_of(made).ledger.dearer == split_policy.COMPARISONS:
+                break
+        assert "unless its indices ascend" in made.describe()
+        file.seek(0)
+        before = len(file.read())
+        assert [label for batch in made for label in batch["y"].tolist()] == labels
+        file.seek(0)
+        assert sorted(file.read()[before:]) == list(range(16))

@@ -88,9 +88,11 @@ class EventDispatcher:
             if account is not None:
                 account(event)
 
-    def learned(self, row_seconds: float | None, growth: int | None) -> None:
-        """Keeps a worker's cost of a sample, and its growth for a batch, in the ledger for the next epoch's workers."""
-        self._ledger.row_seconds, self._ledger.growth = row_seconds, growth
+    def learned(self, row_seconds: float | None, growth: int | None, dearer: int) -> None:
+        """Keeps a worker's cost of a sample, and its growth for a batch, in the ledger for the next epoch's workers,
+        and in how many comparisons parts of batches cost more than whole ones.
+        """
+        self._ledger.row_seconds, self._ledger.growth, self._ledger.dearer = row_seconds, growth, dearer
 
     def marked(self, objects: int, seconds: float) -> None:
         """Keeps the number of objects marked immortal, and its time, in the ledger for the next epoch's workers."""

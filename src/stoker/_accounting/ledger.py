@@ -195,6 +195,8 @@ class Ledger:
         events: by kind, since the loader was made.
         row_seconds: a worker's cost of a sample, from the latest measurement; None before one.
         growth: bytes by which a worker grew for a batch, from the latest measurement; None before one.
+        dearer: latest comparisons in a row in which parts of batches cost more than whole ones (`SplitPolicy`).
+        ascending: batches that workers could share, and whose indices ascend, since workers share batches.
         marked: objects that were marked immortal before the latest workers, and the seconds that took; None for none.
         unpickled: seconds in which one of the latest workers unpickled the dataset, and bytes of its memory; None if
             none did.
@@ -209,6 +211,8 @@ class Ledger:
         self.events: dict[str, EventTally] = {}
         self.row_seconds: float | None = None
         self.growth: int | None = None
+        self.dearer = 0
+        self.ascending = 0
         self.marked: tuple[int, float] | None = None
         self.unpickled: tuple[float, int] | None = None
 

@@ -348,8 +348,10 @@ class EventSink(Protocol):
     def locate(self, unit: int, position: Position) -> Where:
         """Returns the place in words, such as "batch 7, sample 30"."""
 
-    def learned(self, row_seconds: float | None, growth: int | None) -> None:
-        """Records the seconds per sample and the bytes per unit of a worker, for later workers."""
+    def learned(self, row_seconds: float | None, growth: int | None, dearer: int) -> None:
+        """Records the seconds per sample and the bytes per unit of a worker, for later workers, and whether parts of
+        units cost more than whole units (`SplitPolicy`).
+        """
 
     def marked(self, objects: int, seconds: float) -> None:
         """Records that the shared heap was marked immortal: the number of objects, and the seconds it took."""

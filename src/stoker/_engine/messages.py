@@ -30,7 +30,7 @@ Delivery                 s. → trainer  the outcome of a unit
 WorkerPids               s. → trainer  the pids of the workers
 Starved, Fed             s. → trainer  the earliest unit waits for memory; it no longer does
 Shares                   s. → trainer  whether workers share units
-Costs                    s. → trainer  seconds of a sample, and memory of a unit
+Costs                    s. → trainer  costs of a sample and a unit, which later workers know
 MarkingHeap, HeapMarked  s. → trainer  marking of the heap begins, which may take long; it ended
 LastDeath                s. → trainer  a worker has died, and the run ends
 DeathsCounted            s. → trainer  the times of the deaths that count
@@ -245,13 +245,16 @@ Delivered = Literal["batch", "error", "end", "empty", "dropped"]
 
 
 class UnitDone(NamedTuple):
-    """The worker has made the unit or its part, in this number of seconds; `said` is the job's report."""
+    """The worker has made the unit or its part, in this number of seconds, of which its process used `processor`;
+    `said` is the job's report.
+    """
 
     unit: int
     kind: Kind
     value: object
     seconds: float
     said: PlainReport
+    processor: float
 
 
 class Broken(NamedTuple):
@@ -299,10 +302,11 @@ class Shares(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """The seconds of a worker per sample, and the bytes per unit; None if unknown."""
+    """The seconds of a worker per sample, and the bytes per unit; None if unknown. `SplitPolicy.dearer`."""
 
     row_seconds: float | None
     growth: int | None
+    dearer: int
 
 
 class MarkingHeap(NamedTuple):

@@ -124,6 +124,7 @@ class _Worker:
         self.unseen = LOOK  # seconds of work since its memory was last read
         self.asked = 0  # number of its latest request for a slot
         self.has_joined = False  # whether it gets units
+        self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
         self.stays = False  # it should retire, but no other worker could continue its stream
         self.begins_by: float | None = None  # deadline of its unpickling
@@ -160,7 +161,7 @@ class Supervisor:
         self._facts = facts
         self._now = 0.0
         self._out: list[Command] = []
-        self._cut = SplitPolicy(workers, rules.row_seconds)
+        self._cut = SplitPolicy(workers, rules.row_seconds, rules.dearer)
         self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
         self._headroom = WorkerMemory(facts.own_bytes, rules.growth)
         self._lending = SlotAllocator(arena, self._dispatch, board, self._headroom)
@@ -455,17 +456,22 @@ class Supervisor:
                 self._out += [Tell(message), Stop()]
 
     def _take_answer(self, number: int, message: UnitDone) -> None:
-        unit, kind, value, seconds, said = message
+        unit, kind, value, seconds, said, processor = message
         made = UnitReport(*said)
         self._answered += 1
         self._alone_since = None
         run = self._dispatch.held(number)[0]  # a worker answers its units in the order in which it received them
         self._dispatch.answered(number, run, seconds)
         is_joined = self._sharing.is_joined(unit)
+        worker = self._there[number]
         if kind not in ("misfit", "short") and not is_joined:
+            dearer = self._cut.dearer
+            if worker.is_warm and kind in ("batch", "rows"):
+                self._cut.spent(run.is_part, made.samples, seconds, processor)
             self._cut.learned(made.samples, seconds)
-            if self._answered in TOLD:
+            if self._answered in TOLD or dearer != self._cut.dearer:
                 self._tell_costs()
+        worker.is_warm = True
         if run.is_part:
             self._sharing.answered(run, kind, value, made)
             self._conclude(unit, number)
@@ -475,7 +481,6 @@ class Supervisor:
             if is_joined:
                 made = self._sharing.joined(unit, made)
             self._deliver(number, unit, cast("Delivered", kind), value, made)
-        worker = self._there[number]
         if self._headroom.growth is None:  # it needed no memory for its batch
             self._headroom.showed(number, self._facts.own_bytes(number))
         if self._admission.is_short and not self._dispatch.held(number):
@@ -520,7 +525,8 @@ class Supervisor:
         """Sends the costs to the trainer. If units cannot be shared, the cost of a row is None, so that later workers
         measure it again.
         """
-        self._out.append(Tell(Costs(None if self._cut.gave_up else self._cut.seconds, self._headroom.growth)))
+        seconds = None if self._cut.gave_up else self._cut.seconds
+        self._out.append(Tell(Costs(seconds, self._headroom.growth, self._cut.dearer)))
 
     def _deliver(self, number: int, unit: int, kind: Delivered, value: object, made: UnitReport) -> None:
         """Sends the answer of a unit to the trainer."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from stoker._options.loader_options import LoaderOptions
 
 
+_NUMBERS = {int, np.int32, np.int64}
+
 AT_ONCE = 2
 """Units that workers share at a time: free workers begin the second while others make the last rows of the first."""
 
@@ -37,7 +39,7 @@ def ascends(indices: Any) -> bool:
     """Returns whether the indices of a batch are numbers of which each is larger than the one before."""
     if isinstance(indices, np.ndarray):
         return indices.ndim == 1 and indices.dtype.kind in "iu" and bool((indices[1:] > indices[:-1]).all())
-    return set(map(type, indices)) <= {int} and all(map(operator.lt, indices, indices[1:]))
+    return set(map(type, indices)) <= _NUMBERS and all(map(operator.lt, indices, indices[1:]))
 
 
 def gathers(options: LoaderOptions) -> bool | None:

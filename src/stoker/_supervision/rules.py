@@ -21,6 +21,7 @@ class Rules(NamedTuple):
         max_samples_per_worker: number of samples after which a worker is replaced; None for never.
         row_seconds: cost of a sample in the last epoch, in seconds; None if unknown.
         growth: bytes by which each worker grew for a unit, likewise.
+        dearer: comparisons in a row in which parts of units cost more than whole units (`SplitPolicy`), likewise.
         mark_heap: whether a heap of many Python objects is marked immortal before workers are forked, if possible.
         units_at_once: least number of units that a worker holds; from 2 on it makes samples of several at once.
         deaths: times of earlier deaths that count, in seconds of a monotonic clock.
@@ -33,6 +34,7 @@ class Rules(NamedTuple):
     max_samples_per_worker: int | None = None
     row_seconds: float | None = None
     growth: int | None = None
+    dearer: int = 0
     mark_heap: bool = True
     units_at_once: int = 1
     deaths: tuple[float, ...] = ()

@@ -6,6 +6,7 @@ See `docs/design/11-parts.md`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 WORTH = 0.05
 """Seconds. Shortest unit that workers share. A worker waits after its part, while a worker on whole units already has
@@ -29,6 +30,46 @@ LARGE = 16
 PATIENCE = 3
 """Units that one worker may have to join before the policy checks whether most are."""
 
+DEARER = 1.3
+"""Ratio of the cost of a row in parts to that in whole units from which on parts cost more: each part makes again what
+the rows of a unit have in common, such as a decompressed block.
+"""
+
+COMPARISONS = 3
+"""Comparisons in a row with this result after which units whose indices ascend stay whole."""
+
+WAITING = 0.1
+"""Share of processor time in the time that units take. Below it their samples wait, and the time is compared."""
+
+TRIALS = 2
+"""Ascending units that are made whole for a comparison, as soon as workers share units."""
+
+BETWEEN = 50
+"""Ascending units for each additional worker, of which one is made whole: the others may wait for it."""
+
+
+@dataclass
+class _Spent:
+    """What workers spent on rows."""
+
+    rows: int = 0
+    seconds: float = 0.0
+    processor: float = 0.0
+
+    def add(self, rows: int, seconds: float, processor: float) -> None:
+        self.rows, self.seconds, self.processor = self.rows + rows, self.seconds + seconds, self.processor + processor
+
+
+def is_trial(number: int, workers: int, dearer: int) -> bool:
+    """Returns whether a unit whose indices ascend is made whole, to compare its cost with that of parts.
+
+    Args:
+        number: counts such units from 0, since workers share units.
+        workers: number of workers that share a unit.
+        dearer: see `SplitPolicy`. After a comparison to the disadvantage of parts, the next ones come soon.
+    """
+    return number < TRIALS or not number % (BETWEEN * max(1, workers - 1)) or (dearer > 0 and not number % 2)
+
 
 class SplitPolicy:
     """Learns the cost of a row, and whether units can be shared at all.
@@ -36,14 +77,18 @@ class SplitPolicy:
     Args:
         workers: number of workers that share a unit; one shares nothing.
         seconds: cost of a row in an earlier epoch, or None.
+        dearer: in an earlier epoch, likewise.
 
     Attributes:
         seconds: cost of a row; None while unknown.
+        dearer: latest comparisons in a row in which parts cost more than whole units, up to `COMPARISONS`.
     """
 
-    def __init__(self, workers: int, seconds: float | None = None) -> None:
+    def __init__(self, workers: int, seconds: float | None = None, dearer: int = 0) -> None:
         self._workers = workers
         self.seconds = seconds
+        self.dearer = dearer
+        self._parts, self._wholes = _Spent(), _Spent()
         self._never = workers < 2
         self._shared = 0
         self._in_vain = 0
@@ -57,6 +102,23 @@ class SplitPolicy:
         if rows:
             cost = seconds / rows
             self.seconds = cost if self.seconds is None else (self.seconds + cost) / 2
+
+    def spent(self, is_part: bool, rows: int, seconds: float, processor: float) -> None:
+        """Records time and processor time of rows that a worker has made, as a part or as a whole unit. A whole unit
+        that would have been split is a trial: the costs until now are compared.
+        """
+        if self.dearer >= COMPARISONS or not (is_part or self.share(rows, rows) < rows):
+            return
+        parts, wholes = self._parts, self._wholes
+        (parts if is_part else wholes).add(rows, seconds, processor)
+        if is_part or not parts.rows:
+            return
+        if parts.processor + wholes.processor < WAITING * (parts.seconds + wholes.seconds):
+            in_parts, in_wholes = parts.seconds, wholes.seconds
+        else:
+            in_parts, in_wholes = parts.processor, wholes.processor
+        is_dearer = in_parts / parts.rows >= DEARER * in_wholes / wholes.rows
+        self.dearer = self.dearer + 1 if is_dearer else 0
 
     def share(self, rows: int, left: int) -> int:
         """Returns the number of rows for the next worker, of a unit that has `rows` of which `left` remain."""

@@ -97,6 +97,7 @@ def _rules(options: LoaderOptions, record: LoaderRecord) -> Rules:
         max_samples_per_worker=options.max_samples_per_worker,
         row_seconds=record.ledger.row_seconds,
         growth=record.ledger.growth,
+        dearer=record.ledger.dearer,
         mark_heap=heap.is_marked(options, record.ledger),
         units_at_once=options.units_at_once,
     )

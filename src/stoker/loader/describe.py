@@ -49,7 +49,7 @@ def _rows(options: LoaderOptions, record: LoaderRecord, auto: AutotuneController
         yield "heap", about
     if auto is not None:
         yield "auto", auto.text(options)
-    yield "ahead", _ahead(options)
+    yield "ahead", _ahead(options, record.ledger)
     yield "collation", _collation(options)
     yield "compiled", _compiled()
     if (kernel := sys.modules.get("stoker.images.kernel")) is not None:  # the loader needs no images itself
@@ -152,7 +152,7 @@ def _threads(options: LoaderOptions) -> str:
     return f"{options.threads} in each worker make samples; a worker begins up to {options.units_at_once} batches"
 
 
-def _ahead(options: LoaderOptions) -> str:
+def _ahead(options: LoaderOptions, ledger: Ledger) -> str:
     if not options.capabilities.has_workers:
         return "nothing"
     count = max(1, (options.prefetch_factor or 1) * options.num_workers)
@@ -167,6 +167,8 @@ def _ahead(options: LoaderOptions) -> str:
         shared = f"; one that takes over {1e3 * split_policy.WORTH:g} ms is made by all workers together{at_most}"
         if prefers_whole_batches(options.dataset):
             shared += ", unless its indices ascend (the dataset's class declares prefer_whole_batches)"
+        elif ledger.dearer >= split_policy.COMPARISONS:
+            shared += f", unless its indices ascend (in parts these cost {split_policy.DEARER:g} times as much or more)"
     return f"up to {count} batches, {order}, {kept}{shared}"
 
 

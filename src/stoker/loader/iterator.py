@@ -89,7 +89,7 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
         self._ledger = record.ledger
         self._witness = EventDispatcher(record.ledger, options.on_event, record.told)
         self._accounts = Accounting(options, record.ledger, self._witness)
-        ahead = Prefetch(options, record.ledger.row_seconds)
+        ahead = Prefetch(options, record.ledger)
         self._units = UnitQueue(options, record, ahead, self._witness.steps, self._accounts)
         self._backend: Backend | None = self._new_backend(loader, options, record)
         self._rewind()

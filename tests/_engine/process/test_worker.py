@@ -117,7 +117,7 @@ def test_worker_whose_descriptors_are_closed_leaves_alone(gone: str, by: str, mo
             worker.receive()
         if gone == "channel":
             with pytest.raises(process_setup.Leaving, match="1"):
-                worker.send(UnitDone(0, "empty", b"", 0.0, tuple(UnitReport())))
+                worker.send(UnitDone(0, "empty", b"", 0.0, tuple(UnitReport()), 0.0))
     os.dup2(stays, number)
     os.close(stays), os.close(trainer), ours.close(), theirs.close()
 

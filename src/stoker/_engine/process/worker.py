@@ -79,6 +79,7 @@ class Worker(ABC):
         self._asked = 0  # requests for a slot
         self._most = 0  # most bytes of private memory measured with the unit in hand
         self._start = 0.0  # of the unit in hand
+        self._processor = 0.0  # processor time at that moment
         self._is_short = False  # whether there was no memory for the unit in hand
         self._waited = 0.0  # seconds of waiting for memory, which do not count as cost of the unit
         self._stopwatch: Stopwatch | None = None  # the job's
@@ -137,8 +138,8 @@ class Worker(ABC):
             if job is not None and (resume := self._resume) is not None:
                 self._resume = None
                 job.resume(resume)
-            start = self._start = time.perf_counter()
-            self._most = 0
+            start, self._processor = time.perf_counter(), time.process_time()
+            self._start, self._most = start, 0
             self._offered = None if slot is None else Slot(*slot)
             self._writer.begin(self._offered if part is None else None)
             if job is None:
@@ -224,7 +225,8 @@ class Worker(ABC):
         end_duties.look()
         self._mark[ACTIVITY] = Activity.WRITE
         seconds, self._waited = time.perf_counter() - start - self._waited, 0.0
-        self.send(UnitDone(self._unit, kind, value, seconds, plain(said)))
+        processor = time.process_time() - self._processor
+        self.send(UnitDone(self._unit, kind, value, seconds, plain(said), processor))
         self._mark[ACTIVITY] = Activity.IDLE
 
     def _ask(self, size: int) -> Slot:

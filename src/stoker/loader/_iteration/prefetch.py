@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from stoker._engine.backend import Backend
 from stoker._epoch import gather_or_split
-from stoker._supervision.split_policy import SplitPolicy
+from stoker._supervision.split_policy import COMPARISONS, SplitPolicy, is_trial
 from stoker.datasets.nesting import prefers_whole_batches
 
 if TYPE_CHECKING:
+    from stoker._accounting.ledger import Ledger
     from stoker._options.loader_options import LoaderOptions
 
 
@@ -18,17 +19,18 @@ class Prefetch:
 
     Args:
         options: of the loader.
-        row_seconds: seconds that a worker of an earlier epoch spent on a sample, or None.
+        ledger: what workers of earlier epochs spent on samples, and those of this one on batches in parts.
     """
 
-    def __init__(self, options: LoaderOptions, row_seconds: float | None) -> None:
-        self._options = options
+    def __init__(self, options: LoaderOptions, ledger: Ledger) -> None:
+        self._options, self._ledger = options, ledger
         self._rows = options.batch_size or options.num_workers  # of the latest unit
         self._reckon(options.num_workers)
         self._shares = gather_or_split.may_share(options)
         self._prefers_whole = self._shares and prefers_whole_batches(options.dataset)
         self._is_whole = False  # the latest unit
-        self._most_at_first = self._until_known(options, row_seconds)
+        self._are_shared = False  # whether workers share units, as far as is known
+        self._most_at_first = self._until_known(options, ledger.row_seconds)
 
     def _reckon(self, workers: int) -> None:
         self._workers = workers
@@ -37,14 +39,23 @@ class Prefetch:
 
     def rows(self, step_indices: Any) -> int:
         """Returns the rows of a unit that workers may share; 0 if one worker makes the whole unit."""
-        self._is_whole = self._prefers_whole and gather_or_split.ascends(step_indices)
-        rows = len(step_indices) if self._shares and not self._is_whole else 0
+        keeps_whole = self._prefers_whole or self._ledger.dearer >= COMPARISONS
+        ascends = self._shares and (keeps_whole or self._are_shared) and gather_or_split.ascends(step_indices)
+        self._is_whole = keeps_whole and ascends
+        if self._is_whole or (ascends and self._is_trial()):
+            return 0
+        rows = len(step_indices) if self._shares else 0
         if rows != self._rows and rows:
             self._rows, self._most_if_shared = rows, gather_or_split.under_way(self._options, rows, self._workers)
         return rows
 
+    def _is_trial(self) -> bool:
+        number, self._ledger.ascending = self._ledger.ascending, self._ledger.ascending + 1
+        return is_trial(number, self._workers, self._ledger.dearer)
+
     def most(self, backend: Backend) -> int:
         """Returns the number of units that may be under way: fewer if workers share each."""
+        self._are_shared = backend.shares is True
         if backend.grown > self._workers:
             self._reckon(backend.grown)
         if not self._shares or self._is_whole:
