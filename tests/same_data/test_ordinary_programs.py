@@ -234,3 +234,59 @@ def clips_in_another_order(data):
 
 def test_clips_from_workers_are_contiguous_in_each_batch(same):
     same(clips_in_another_order)
+
+
+def datasets_of_loaders_that_are_gone(data):
+    import gc
+    import random
+    import weakref
+
+    class Rows(data.Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, index):
+            return index
+
+    class RandomRows(Rows):
+        def __getitem__(self, index):
+            return random.random()
+
+    class InBatches(Rows):
+        def __getitems__(self, indices):
+            return indices
+
+    class Bad(Rows):
+        def __getitem__(self, index):
+            if index == self.bad:
+                raise KeyError
+            return index
+
+    class Stream(data.IterableDataset):
+        def __iter__(self):
+            return iter(range(12))
+
+    def is_gone(kind, bad=None, **options):
+        dataset = kind()
+        dataset.bad = bad
+        seen = weakref.ref(dataset)
+        loader = data.DataLoader(dataset, **{"batch_size": 2, **options})
+        try:
+            for _ in range(2):
+                list(loader)
+        except KeyError:
+            pass
+        del dataset, loader
+        return seen() is None
+
+    gc.disable()
+    options = [{}, {"batch_size": None}, {"collate_fn": list}]
+    return [
+        *[is_gone(kind, **each) for kind in (Rows, RandomRows, InBatches, Stream) for each in options],
+        *[is_gone(Bad, bad, **each) for bad in (0, 8) for each in options],
+    ]
+
+
+def test_a_dataset_ends_with_its_loader(same):
+    theirs, _ = same(datasets_of_loaders_that_are_gone)
+    assert theirs.result == [True] * 18

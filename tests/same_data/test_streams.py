@@ -53,28 +53,6 @@ def test_a_stream_that_is_left_is_closed(same):
     assert theirs.result == [0] * 9
 
 
-def dataset_of_a_loader_that_is_gone(data):
-    import gc
-    import weakref
-
-    class Rows(data.IterableDataset):
-        def __iter__(self):
-            return iter(range(6))
-
-    gc.disable()
-    dataset = Rows()
-    seen = weakref.ref(dataset)
-    loader = data.DataLoader(dataset, batch_size=2)
-    assert len(list(loader)) == 3
-    del dataset, loader
-    return seen() is None
-
-
-def test_a_stream_ends_with_its_loader(same):
-    theirs, _ = same(dataset_of_a_loader_that_is_gone)
-    assert theirs.result is True
-
-
 def messages_of_a_queue(data):
     import multiprocessing
     import warnings

@@ -66,7 +66,10 @@ class SerialBackend(Backend):
             kind, value = "error", left  # a sample does, each time
         answer = Answer(unit, kind, value, 0, self._job.said())
         self._waiting.popleft()  # only now: after Ctrl-C a program that continues gets this batch
-        return answer
+        try:
+            return answer
+        finally:
+            del value  # an error's traceback has this frame: it would keep itself
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         return self._job.plain(seed, place)

@@ -37,7 +37,7 @@ from stoker._random.find_generators import find_generators
 from stoker._random.generators import loaded_torch, mix
 from stoker._random.mersenne_twister import offset_in_torchs
 from stoker._random.sample_rng import SampleRNG
-from stoker._random.sample_seeding import SampleSeeding, key_of_samples
+from stoker._random.sample_seeding import SampleSeeding, key_of_samples, weakly
 from stoker._random.worker_seeding import run_init_fn
 from stoker._transport import segments
 from stoker._transport.recycled import LEAST, Recycled
@@ -210,12 +210,13 @@ class LoaderJob:
             """
             position, stride = place()
             at = position + stride * (count - operator.length_hint(pending) - 1)
-            rng.find_position = lambda: at
+            weak_rng.find_position = lambda: at
             for _ in pending:
                 pass
             return at
 
-        rng.key, rng.find_position = key_of_samples(seed), begin_rng
+        # A weak reference: `rng` keeps `begin_rng`
+        rng.key, rng.find_position, weak_rng = key_of_samples(seed), begin_rng, weakref.proxy(rng)
 
         @harmless
         def make(indices: list[Any]) -> Any:
@@ -363,7 +364,7 @@ class LoaderJob:
             held=held,
             looked_at=settings.looked_at,
             held_by=None if settings.iterable else functools.partial(held_by, methods=("__getitem__", "__getitems__")),
-            tell=_weakly(self._tell),
+            tell=weakly(self._tell),
         )
         return self._seeding
 
@@ -525,14 +526,3 @@ def _by_place(made: Sequence[MadeRows]) -> dict[int, Any]:
         samples = cast("list[Any]", rows) if form is None else collate.samples_of(form, rows)
         found.update(enumerate(samples, first))
     return found
-
-
-def _weakly(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a method that does not keep its object: a job ends with its loader, without a collection of garbage."""
-    method = weakref.WeakMethod(tell)
-
-    def told(note: str) -> None:
-        if (kept := method()) is not None:
-            kept(note)
-
-    return told

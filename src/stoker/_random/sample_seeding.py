@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -127,7 +128,7 @@ class SampleSeeding:
         self._bystanders = Bystanders() if threads and mode != "worker" else None
         self._restore = restore
         self._rng = SampleRNG(0) if rng is None else rng
-        self._rng.on_torch = self._torch_came
+        self._rng.on_torch = weakly(self._torch_came)
         self._probes = 0 if self._always or self._only_rng else _PROBES - looked_at  # samples yet to be looked at
         self._counted, self._seconds = 0, 0.0  # of them
         self._known: Collection[str] = ()  # names of generators that other workers have found to be drawn from
@@ -471,7 +472,8 @@ class SampleSeeding:
         self._waiting_until = min((self._drawn.get(whose, math.inf) for whose, _ in self._waiting), default=math.inf)
         waiting = [stream for _, stream in self._waiting]
         self._others = [stream for stream in self._all() if stream not in waiting]
-        self._rng.key, self._rng.find_position = key, lambda: self._at
+        me = weakref.ref(self)
+        self._rng.key, self._rng.find_position = key, lambda: 0 if (kept := me()) is None else kept._at
         self._waiting_for, self._idle_states = key, None
         if self._first_states is not None and self._first_states[0] == key and [*self._first_states[1]] == waiting:
             for stream, state in self._first_states[1].items():
@@ -599,6 +601,17 @@ _REFUSES = (
     "left alone: its numbers do not repeat, and its copies in workers may give the same. Draw from stoker.sample_rng() "
     "instead."
 )
+
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Returns a method that does not keep its object: a loader's objects end with it, without a collection of garbage."""
+    weak = weakref.WeakMethod(method)
+
+    def called(*values: object) -> None:
+        if (kept := weak()) is not None:
+            kept(*values)
+
+    return called
 
 
 def key_of_samples(seed: int) -> int:

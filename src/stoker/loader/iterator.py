@@ -219,6 +219,7 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
     def _failed(self, answer: Answer) -> BaseException:
         """Returns the error of a unit for the user, behind what is guessed so far: the loop may end here."""
         error = _raised(answer.value)
+        answer.value = None  # without workers, frames of its traceback have the answer: it would keep itself
         _before(error, self._units.flush_guesses)
         return error
 
