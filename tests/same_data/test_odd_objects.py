@@ -141,6 +141,9 @@ def bags_of_settings(data: Any) -> Any:
         def __iter__(self) -> Any:
             return iter(range(self.size))
 
+        def __getattr__(self, name: str) -> Any:
+            return self.__dict__["settings"][name]  # also of special methods: torch asks streams for none
+
     class Collate(Bag):
         def __call__(self, samples: Any) -> Any:
             return sum(samples)

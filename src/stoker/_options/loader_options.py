@@ -113,8 +113,10 @@ class LoaderOptions:
     @property
     def threads(self) -> int:
         """Returns the number of threads that make samples in each worker."""
+        if self.is_stream or not self.capabilities.own_process:
+            return 1
         whole = self.auto_collation and batched_by(self.dataset) is not None
-        return 1 if self.is_stream or whole or not self.capabilities.own_process else self.threads_per_worker
+        return 1 if whole else self.threads_per_worker
 
     @property
     def units_at_once(self) -> int:
