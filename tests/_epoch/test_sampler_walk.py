@@ -645,6 +645,7 @@ KINDS: list[Callable[[int], Any]] = [
     np.int64,
     np.float32,
     lambda number: (number, ("b", np.uint8(number))),
+    lambda number: {"tuple": number},  # of no kind that has a form in a state
     *([] if torch is None else [torch.tensor]),
 ]
 

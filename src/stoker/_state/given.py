@@ -1,7 +1,7 @@
 """Batches of indices that a sampler has given and that were not delivered yet, as plain values of a state.
 
 Numbers, texts and tuples of them come back as they were, NumPy's numbers and torch's tensors too. Indices of any other
-kind have no such form.
+kind have no such form: a state before the first batch holds them as they are.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ def _name(tensor: Any) -> str:
 
 
 def packed(batch: Any) -> Any:
-    """Returns the form of a plain batch; any other batch as it is."""
+    """Returns the form of a plain batch; any other batch as it is, marked as such."""
     kind = type(batch)
-    if kind in _PLAIN or not is_plain(batch):
+    if kind in _PLAIN:
         return batch
+    if not is_plain(batch):
+        return {"as it is": batch}
     if kind is list:
         return batch if _PLAIN.issuperset(map(type, batch)) else [packed(item) for item in batch]
     if kind is tuple:
@@ -64,6 +66,8 @@ def unpacked(form: Any) -> Any:
         return form
     try:
         ((name, value),) = form.items()
+        if name == "as it is":
+            return value
         if name == "tuple":
             return tuple(unpacked(item) for item in value)
         dtype, values = value
