@@ -604,7 +604,7 @@ _REFUSES = (
 
 
 def weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Returns a method that does not keep its object: a loader's objects end with it, without a collection of garbage."""
+    """Returns a method that does not keep its object: it then ends with its loader, without a collection of garbage."""
     weak = weakref.WeakMethod(method)
 
     def called(*values: object) -> None:
