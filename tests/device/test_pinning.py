@@ -57,6 +57,7 @@ def test_pinning_without_an_accelerator_warns() -> None:
         assert not pinning.can_pin(True, "cuda")
 
 
+@pytest.mark.leaves_behind("torch keeps what it opened of the GPU")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tensors_are_pinned() -> None:
     assert pinning.can_pin(True, "")

@@ -412,6 +412,7 @@ def test_the_memory_of_a_device_is_refused(torch: Any) -> None:
         pickler.tensors._reduce_storage(Storage(), pickler.buffers.MappedFiles(), [])
 
 
+@pytest.mark.leaves_behind("torch keeps what it opened of the GPU")
 def test_cuda_tensors_go_by_their_handle(torch: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA")
