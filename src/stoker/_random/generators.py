@@ -276,9 +276,7 @@ class TorchState:
         return self._latest
 
     def restore(self, state: bytes) -> None:
-        import torch
-
-        self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        self._generator.set_state(_tensor_of(state))
         self._seen, self._latest = _seen_in(state), state
 
     def seed(self, key: int) -> None:
@@ -299,6 +297,15 @@ class TorchState:
 
 
 _seen_in = lru_cache(8)(seen_in)  # states alternate: those of samples, and those of the training loop
+
+
+@lru_cache(8)
+def _tensor_of(state: bytes) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
 _TABLE = np.array([mix(WORDS, lane) for lane in range(WORDS)], np.uint64)
 _HALF = np.uint64(32)
 
