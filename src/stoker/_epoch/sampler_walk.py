@@ -140,8 +140,8 @@ class SamplerWalk:
     def place_behind(self, place: Place) -> Place:
         """Returns a place of this pass with what resumes the sampler there; None of it without a state of its own."""
         mark, position, given, over = None, place.position, self.place.given, self.place.over
-        if self.plan is None:
-            mark = self.mark()
+        if self.plan is None:  # an iterator's own state is that of a new one until then
+            mark = self.place.mark if self._owner is None else self.mark()
         elif (kept := self.plan.behind(place.batches)) is not None:
             position, mark, given, over = kept
             over = over or self.place.over

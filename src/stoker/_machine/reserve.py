@@ -73,11 +73,11 @@ def refused(number: int | None) -> str | None:
 def file_limit() -> int:
     """Returns the limit on file sizes (`ulimit -f`) in bytes, which also applies to files in memory."""
     try:
-        import resource
+        from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit
     except ImportError:  # Windows has none
         return sys.maxsize
-    soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+    soft = getrlimit(RLIMIT_FSIZE)[0]
+    return sys.maxsize if soft == RLIM_INFINITY else soft
 
 
 def lengthen(fd: int, size: int) -> None:
