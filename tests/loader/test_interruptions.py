@@ -20,7 +20,7 @@ from stoker.errors import IteratorClosedError
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 OURS = str(Path(stoker.__file__).parent)
 BATCHES = 6
-RETURNS = ("_received", "received", "streamed", "_next", "__next__")
+RETURNS = ("delivered", "_received", "received", "streamed", "_next", "__next__")
 """Where a batch counts as received and is not yet the user's: Python returns it in the next step."""
 
 
