@@ -449,11 +449,9 @@ class LoaderJob:
             self._failed = work.indices.tolist()
             work = work._replace(indices=self._failed)
         try:
-            if made:
-                samples = source.joined(work, seeds, _by_place(made))
-            else:
-                keep = self._keep(len(work.indices) if self._settings.batched else 1)
-                samples = source.samples(work, seeds, keep)
+            keep = self._keep(len(work.indices) if self._settings.batched else 1)
+            joined = functools.partial(source.joined, made=_by_place(made)) if made else source.samples
+            samples = joined(work, seeds, keep=keep)
             batch = self._collated(work.seed, work.position, samples)
         except Exception as error:
             self._failed = source.failed_index if seeds.failed_at is not None else self._odd_ones(work.indices, error)

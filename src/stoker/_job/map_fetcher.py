@@ -153,19 +153,25 @@ class MapFetcher:
             out += done
             done.clear()  # a kept exception must not keep them
 
-    def joined(self, work: Work, seeds: SampleSeeding, made: Mapping[int, Any]) -> list[Any]:
+    def joined(self, work: Work, seeds: SampleSeeding, made: Mapping[int, Any], keep: RowSink | None) -> list[Any]:
         """Returns the unit's samples, without those that were left out: those `made` already, by place, and the rest
-        now.
+        now. `keep` is as in `samples`.
         """
-        seeds.failed_at = None
-        samples: list[Any] = []
-        count = len(work.indices)
-        while (first := len(samples)) < count:
-            last = next((place for place in range(first, count) if place in made), count)
-            if last > first:
-                self.run(work, seeds, first, last, samples)
-            else:
-                samples.append(made[first])
+        indices, mark = list(work.indices), self._mark
+        positions = _positions(work, indices)
+
+        def fetch(index: Any) -> Any:
+            place = mark[PLACE]
+            sample = made[place] if place in made else self._fetch(index)
+            return sample if keep is None or sample is LEFT_OUT else keep(place, sample)
+
+        skipped = functools.partial(self._skipped, work, seeds, indices, keep)
+        try:
+            samples = seeds.samples(work.seed, positions, fetch, indices, in_part=True, skipped=skipped)
+        except Exception as error:
+            if seeds.failed_at is not None:
+                self._blame(seeds.failed_at, indices, positions, error)
+            raise
         samples = [sample for sample in samples if sample is not LEFT_OUT]
         if not samples:
             raise NothingLeft

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import pickle
 import select
@@ -55,7 +56,7 @@ from stoker._machine import reserve
 from stoker._transport import leaves
 from stoker._transport.arena import Slot
 from stoker._transport.arena_files import ArenaFiles
-from stoker._transport.rows import Layout, MisfitError, RowWriter
+from stoker._transport.rows import HEAVY, Layout, MisfitError, RowWriter
 from stoker._transport.segments import Mapping
 from stoker._transport.writer import SlotWriter
 
@@ -63,6 +64,9 @@ M = TypeVar("M", Unit, SlotGiven)
 
 SOON = 2e-3
 """Seconds. A unit made faster than this takes little memory; reading the memory takes a hundredth of that."""
+
+COPIES = 8
+"""Of samples that are handed over: in the worker, in pickles and messages of three processes, and where they go."""
 
 
 class Worker(ABC):
@@ -193,27 +197,35 @@ class Worker(ABC):
         first, last, count, layout = part
         known = None if layout is None else Layout(*layout)
         writer = RowWriter(first, last, count, known, self._ask_for_rows, self._check_for_rows)
-        kind, value = self._made_rows(job, blob, where, writer, (first, last))
+        kind, value = self._made_rows(job, blob, where, writer, (first, last), count)
         self._writer.let_go(writer.lent)
         self._answer(kind, value, start, job)
 
     def _made_rows(
-        self, job: Job, blob: bytes, where: str, writer: RowWriter, rows: tuple[int, int]
+        self, job: Job, blob: bytes, where: str, writer: RowWriter, rows: tuple[int, int], count: int
     ) -> tuple[Kind, object]:
         try:
             written = writer.finish(job.run(pickle.loads(blob), writer.lend, rows=rows))
-            return "rows", (tuple(written.layout), written.texts, self._handed_over(job, written=True))
+            return "rows", (tuple(written.layout), written.texts, self._handed_over(job))
         except MisfitError as error:
-            return "short" if self._is_short else "misfit", (error.for_good, self._handed_over(job, written=False))
+            parts = math.ceil(count / (rows[1] - rows[0]))
+            return "short" if self._is_short else "misfit", (error.for_good, self._handed_over(job, parts))
         except Exception as error:
             return "error", dumps(Failure.of(error, located(where, job.failed_index())))
 
-    def _handed_over(self, job: Job, written: bool) -> bytes | None:
-        """Returns the samples of a part, or their form, pickled; None if they cannot be: if the unit has to be joined,
-        they are made again.
+    def _handed_over(self, job: Job, parts: int = 0) -> bytes | None:
+        """Returns the form of the samples of a part that is written; else its samples, pickled, where memory holds
+        those of all `parts` on their way to the worker that joins them. None if they cannot be handed over: if the unit
+        has to be joined, they are made again.
         """
         try:
-            return leaves.dumps_samples(job.handed_over(written))
+            handed_over = job.handed_over(not parts)
+            if parts:
+                samples = cast("list[object]", handed_over)
+                size = len(leaves.dumps_samples(samples[:1])) * len(samples) * parts
+                if size >= HEAVY:
+                    reserve.check(COPIES * size)
+            return leaves.dumps_samples(handed_over)
         except Exception:  # the user's classes may raise anything
             return None
 
