@@ -1,8 +1,8 @@
 """Units that several workers make: the rows of each worker, and the outcome of the unit.
 
 Rows that do not fit together are joined by one worker: it gets the samples that the others have made, and makes those
-that no worker has begun. No sample is made twice, unless a worker has died, its samples cannot be pickled, or memory does
-not hold them on their way.
+that no worker has begun. No sample is made twice, unless a worker has died, its samples cannot be pickled, or memory
+does not hold them on their way.
 """
 
 from __future__ import annotations
