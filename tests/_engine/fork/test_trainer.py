@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from stoker._engine.fork import heap_sharing, start_zygote, trainer, zygote_hand
 from stoker._engine.fork.zygote_handle import ZygoteHandle
 from stoker._engine.messages import Delivery, MarkingHeap, Message, Pulse, WorkersLocked
 from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import REAP
 from stoker._supervision.rules import held_bytes
 from stoker._transport import board
 
@@ -52,6 +54,25 @@ def test_batch_memory_that_trainer_drops_is_rewritten() -> None:
         assert iterator._backend._life.bytes_of_batches <= 2 * size + page
     os.close(gate)
     os.close(opens)
+
+
+def test_zygote_that_the_kernel_takes_down_slowly_is_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a zombie of the user's program is left behind, as the fixture of all tests would find."""
+    loader = stoker.DataLoader([np.zeros(1)] * 3, batch_size=1, num_workers=1, output="numpy", timeout=20)
+    iterator = iter(loader)
+    next(iterator)
+    life, ready, waitpid = iterator._backend._life, [0.0], os.waitpid
+
+    def slow(pid: int, options: int) -> tuple[int, int]:
+        if pid == life.pid:
+            ready[0] = ready[0] or time.monotonic() + 2 * REAP
+            if time.monotonic() < ready[0]:
+                return 0, 0
+        return waitpid(pid, options)
+
+    monkeypatch.setattr(os, "waitpid", slow)
+    iterator.close()
+    assert life.status == 0
 
 
 def test_a_forked_child_gets_no_batch_that_has_arrived() -> None:

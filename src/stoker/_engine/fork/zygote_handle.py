@@ -14,7 +14,7 @@ from stoker._engine.fork.zygote import Ends
 from stoker._engine.messages import Flushing, ToTrainer, WorkerPids
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel, pair
-from stoker._engine.process.deadlines import CLOSE, FLUSH, REAP
+from stoker._engine.process.deadlines import CLOSE, FLUSH, GONE, REAP
 from stoker._engine.process.worker_events import MINDER, starting
 from stoker._engine.process_guard import allow, time_left
 from stoker._engine.start_method import Assemble, Parts, StartMethod
@@ -123,7 +123,7 @@ class ZygoteHandle:
             self._reap_orphans()
         except BaseException:  # Ctrl-C once more: then at once
             linux.kill(self.pid, self.descriptor)
-            linux.reap(self.pid, REAP)
+            linux.reap(self.pid, GONE)
             raise
 
     def _await_end(self, seconds: float) -> None:
@@ -145,7 +145,7 @@ class ZygoteHandle:
                 poll.unregister(channel.fileno())
         else:
             linux.kill(self.pid, self.descriptor)
-        self.status = linux.reap(self.pid, REAP)
+        self.status = linux.reap(self.pid, GONE)
 
     def _hear_last(self) -> bool:
         """Takes the zygote's messages at its end; returns whether it waits for workers with duties."""
