@@ -17,7 +17,7 @@ REAP = 0.5
 """After a SIGKILL: until the kernel has taken the process down."""
 
 GONE = 5.0
-"""Trainer: the same for the zygote, which would stay a zombie of the user's program. A busy machine may take seconds."""
+"""Trainer: the same for the zygote, which would stay a zombie of the user's program. A busy machine takes seconds."""
 
 PULSE = 5.0
 """Trainer: how often it asks a silent zygote for a sign of life while it waits for a batch."""
