@@ -7,13 +7,14 @@ import functools
 import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.activity import sample as at_sample
 from stoker._engine.backend import NothingLeft
 from stoker._exceptions import safe_str
 from stoker._job.error_policy import LEFT_OUT, ErrorPolicy, candidates
+from stoker._job.work import Raised, Work, sample_of
 from stoker._random.generators import mix
 from stoker._transport.rows import MisfitError
 from stoker.datasets.nesting import batched_by
@@ -21,7 +22,6 @@ from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample
 
 if TYPE_CHECKING:
     from stoker._job.sample_threads import Made, Threads
-    from stoker._job.work import Work
     from stoker._random.sample_seeding import SampleSeeding
     from stoker.collate._compiled.incremental import RowSink
 
@@ -107,7 +107,7 @@ class MapFetcher:
 
     def has_fetched(self, samples: list[Any], error: BaseException | None = None) -> None:
         """Takes the first samples of the next unit, already fetched, and the error of the one behind them."""
-        self._at_hand = deque(samples if error is None else [*samples, _ErrorAtHand(error)])
+        self._at_hand = deque(samples if error is None else [*samples, Raised(error)])
 
     def run(
         self, work: Work, seeds: SampleSeeding, first: int, last: int, out: list[Any], keep: RowSink | None = None
@@ -363,23 +363,11 @@ class MapFetcher:
         ) from error
 
 
-class _ErrorAtHand(NamedTuple):
-    error: BaseException
-
-
 def _after(at_hand: deque[Any], fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns a function that gives these samples first, and raises the error behind them."""
 
     def next_one(index: Any) -> Any:
-        if not at_hand:
-            return fetch(index)
-        sample = at_hand.popleft()
-        if type(sample) is not _ErrorAtHand:
-            return sample
-        try:
-            raise sample.error
-        finally:
-            del sample  # else the exception would refer to itself, and keep the batch until the next collection
+        return sample_of(at_hand.popleft()) if at_hand else fetch(index)
 
     return next_one
 

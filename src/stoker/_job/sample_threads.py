@@ -11,20 +11,17 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.process import process_setup
+from stoker._job.work import Raised, Work, sample_of
 from stoker._protocol import asked
 from stoker._random.generators import step
 from stoker._random.sample_rng import SampleRNG
 from stoker._random.sample_seeding import SampleSeeding, Seeding, key_of_samples
 from stoker._random.thread_generators import SharedGenerators
 from stoker._worker_info import WorkerInfo, current
-
-if TYPE_CHECKING:
-    from stoker._job.work import Work
-
 
 LOOKS = (0.001, 0.01, 0.1, 1.0)
 """Seconds of waiting after which it is looked again whether more units have arrived; the last again and again."""
@@ -81,13 +78,7 @@ class Made:
 
     def sample(self, place: int) -> Any:
         """Returns a sample, or raises the dataset's error."""
-        outcome = self._outcomes[place]
-        if type(outcome) is not _Raised:
-            return outcome
-        try:
-            raise outcome.error
-        finally:
-            del outcome  # else the exception would refer to itself, and keep the batch until the next collection
+        return sample_of(self._outcomes[place])
 
     def forget(self) -> None:
         """Drops samples that were taken: an exception refers to its frames, and through them to all samples."""
@@ -187,12 +178,7 @@ def _outcome(rng: SampleRNG, fetch: Fetch, key: int, position: int, index: Any) 
             stream.seed(step(key, position))
         return fetch(index)
     except BaseException as error:  # also that a sample wants its worker to end
-        return _Raised(error)
-
-
-class _Raised:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+        return Raised(error)
 
 
 _MISSING: Any = object()

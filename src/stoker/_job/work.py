@@ -66,6 +66,23 @@ def as_given(indices: Any) -> Any:
     return list(indices) if indices.given is indices else indices.given
 
 
+class Raised:
+    """Takes the place of a sample that raised, until its turn comes."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def sample_of(outcome: Any) -> Any:
+    """Returns a sample that was made earlier, or raises its error."""
+    if type(outcome) is not Raised:
+        return outcome
+    try:
+        raise outcome.error
+    finally:
+        del outcome  # else the exception would refer to itself, and keep the batch until the next collection
+
+
 @dataclass(frozen=True)
 class JobSettings:
     """The loader's settings that concern a worker."""
