@@ -555,8 +555,10 @@ def together(samples: list[Any]) -> Any:
 class Waits(Made):
     """As samples that come from afar."""
 
+    seconds = 0.004
+
     def __getitem__(self, index: int) -> tuple[int, int]:
-        time.sleep(0.004)
+        time.sleep(self.seconds)
         assert get_worker_info().id < get_worker_info().num_workers
         return index, os.getpid()
 
@@ -566,6 +568,7 @@ def test_samples_that_wait_get_more_workers_within_the_epoch(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linux, "cpu_seconds_wanted", lambda pid: 0.0)  # where other tests run, they wait for CPUs too
+    monkeypatch.setattr(Waits, "seconds", 0.016)  # a busy machine adds less to each than eight workers save
     loader = stoker.DataLoader(Waits(1600), 8, num_workers="auto", output="numpy", **settings)
     first = iter(loader)
     batches = list(first)
