@@ -2,14 +2,19 @@
 
     from stoker import DataLoader
 
-Importing this package has no side effects and loads neither torch nor any module below it: each public name is loaded
-when it is first used, because some are subclasses of torch's if torch is installed (see `docs/design`). The names
-are those of `__init__.pyi` beside this file.
+Importing this package loads neither torch nor any module below it: each public name is loaded when it is first used,
+because some are subclasses of torch's if torch is installed (see `docs/design`). The names are those of `__init__.pyi`
+beside this file. The one side effect is a finder of modules, asked last, for pickles that name a module that moved.
 """
+
+import sys
 
 from stoker import _first_use
 
 __all__ = _first_use.public_names()
+
+if _first_use.FormerModules not in sys.meta_path:
+    sys.meta_path.append(_first_use.FormerModules)
 
 
 def __getattr__(name: str) -> object:

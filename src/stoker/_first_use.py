@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 
 def _read() -> dict[str, str]:
@@ -62,3 +66,22 @@ def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """
     modules = {name: f"{package}.{home}" for name, home in homes.items()}
     return lambda name: loaded(package, name, modules)
+
+
+class FormerModules:
+    """The last finder of `sys.meta_path`: knows the modules of Stoker that moved, by the names that they had.
+
+    From the first such name on it is the first finder too. A package that moved is the same object under both names, so
+    others would look for its modules in its folder, and load each a second time.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith("stoker."):
+            return None
+        spec: ModuleSpec | None = importlib.import_module("stoker._moved").spec_of(name)
+        if spec is not None and sys.meta_path.count(cls) < 2:
+            sys.meta_path.insert(0, cls)
+        return spec

@@ -17,7 +17,7 @@ import stoker
 
 GROUND = {
     *("errors", "events", "_first_use", "_hashing", "_native", "_nominal", "_protocol", "_exceptions", "_worker_info"),
-    "_machine",
+    *("_machine", "_moved"),
 }
 ENGINE_SIDE = {"_transport", "_supervision", "_engine"}
 DATA_SIDE = {"datasets", "samplers", "collate"}
@@ -27,7 +27,8 @@ ARROWS: dict[str, set[str]] = {
     # the ground: knows nothing above it
     "errors": set(),
     "events": set(),
-    "_first_use": set(),
+    "_moved": set(),
+    "_first_use": {"_moved"},
     "_hashing": set(),
     "_native": set(),
     "_nominal": set(),
