@@ -80,7 +80,8 @@ test-slow: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
 test-frameworks: $(VENV)/.test $(VENV)/.frameworks
 	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS) \
 		tests/loader/test_frameworks.py tests/loader/test_resuming_elsewhere.py tests/_engine/serialize/test_pickler.py \
-		tests/_engine/process/test_native_libraries.py tests/integrations tests/collate/test_graph.py
+		tests/_engine/process/test_native_libraries.py tests/integrations tests/collate/test_graph.py \
+		tests/pinned/test_pickles.py
 
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
