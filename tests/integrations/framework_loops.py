@@ -2,7 +2,8 @@
 
     python framework_loops.py lightning      # as JSON: without and with `stoker.install()`
 
-`test_framework_loops.py` runs those that are installed; `matrix.py` runs all, each in an interpreter of its own.
+`test_framework_loops.py` runs those that are installed; `scripts/frameworks_matrix.py` runs all, each in an interpreter
+of its own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
    libjpeg-turbo is built with one of two ABIs, whose records differ in a few fields. Each record here is laid out like
    the library's of that ABI: order, types and size of all fields are part of the interface, their names are not. Fields
    that the codec does not use are grouped. A test compares offsets with the header of the system, where there is one;
-   the library itself refuses a record of another size, and `images/_kernel.py` decodes a picture before any use. */
+   the library itself refuses a record of another size, and `images/kernel.py` decodes a picture before any use. */
 
 #define PASTED(name, abi) name##_##abi
 #define PASTED_LATER(name, abi) PASTED(name, abi)

@@ -1,6 +1,6 @@
 """A program that asks of spawned workers what they promise, and nothing of the platform: `python anywhere.py`.
 
-`test_spawn.py` runs it without what only POSIX has. It runs on Windows as it stands.
+`test_trainer.py` runs it without what only POSIX has. It runs on Windows as it stands.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _PATIENCE = 16
 
 
 SMALL = 256
-"""Samples up to which a batch whose leaves are below 16 KiB each (`early.LARGE`) takes only a few megabytes."""
+"""Samples up to which a batch whose leaves are below 16 KiB each (`incremental.LARGE`) takes only a few megabytes."""
 
 
 class Compiled:

@@ -13,7 +13,7 @@ class Node(Protocol):
         by_rows: whether the field consists of leaves with a row for each sample only, so that runs of its rows can be
             made separately.
         large: bytes of a sample's rows that are large enough for early writing, with `begin`, `put`, `end` and
-            `is_apart` (see `early.Rows`).
+            `is_apart` (see `IncrementalLeaf`).
     """
 
     by_rows: bool
