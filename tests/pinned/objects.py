@@ -167,7 +167,7 @@ def loaders() -> Makers:
         "DataLoader, of a stream": lambda: loader(numbers, batch_size=4, drop_last=True),
         "DataLoader, of a rank": lambda: loader(items, batch_size=2, distributed="exact", num_replicas=3, rank=1),
         "DataLoader, of samples": lambda: loader(items, batch_size=None, sampler=stoker.SequentialSampler(items)),
-        "DataLoader, automatic": lambda: stoker.DataLoader(items, batch_size=4, num_workers="auto", seed=7),
+        "DataLoader, automatic": lambda: loader(items, batch_size=4, num_workers="auto"),
         "StatefulDataLoader": lambda: resumed_loader(
             stoker.StatefulDataLoader(items, batch_size=3, seed=7, output="numpy")
         ),

@@ -36,7 +36,8 @@ PACKAGES = {
     **{"HDF5Dataset": "h5py", "LMDBDataset": "lmdb", "KafkaStream": "confluent_kafka", "AudioClips": "soundfile"},
     **{"VideoClips": "av", "Parquet": "pyarrow", "Image": "PIL", "images.": "PIL", "install": "torch"},
     **{"SQLDataset, of SQLAlchemy": "sqlalchemy", "TFRecord": "google_crc32c", "TarStream, ": "obstore"},
-    **{"TextLineStream, of the hub": "huggingface_hub"},
+    **{"TextLineStream, of the hub": "obstore", "Installation": "torch"},
+    **{"WeightedRandomSampler": "torch"},  # whose tensor is in the pickle
 }
 """Packages that may not be installed, by the begin of the names that need them."""
 
