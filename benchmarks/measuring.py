@@ -38,15 +38,15 @@ def measure(rival: str, rows: int, seconds: float) -> Figures:
     from stoker.diagnostics.composition.order_hooks import OrderHooks
     from stoker.diagnostics.loader_hooks import LoaderHooks
     from stoker.diagnostics.recorder import Recorder
-    from stoker.diagnostics.workers.worker_hooks import WorkerHooks
 
     dataset = [torch.zeros(10_000) for _ in range(rows * 20)] if rows else list(range(6400))
     loader = DataLoader(dataset, batch_size=rows or 64)
     with tempfile.TemporaryDirectory() as folder:
         if rival == "measured":
             recorder = Recorder(folder)
-            LoaderHooks(recorder, detailed=True, order=OrderHooks(recorder)).measure("torch.utils.data.dataloader")
-            WorkerHooks(recorder).measure("torch.utils.data._utils.fetch")
+            hooks = LoaderHooks(recorder, detailed=True, order=OrderHooks(recorder))
+            hooks.measure("torch.utils.data.dataloader")
+            hooks.workers.measure("torch.utils.data._utils.fetch")
         for _ in loader:
             pass
         batches, begun, cpu = 0, time.perf_counter(), time.process_time()

@@ -17,7 +17,7 @@ import stoker
 
 GROUND = {
     *("errors", "events", "_first_use", "_hashing", "_native", "_nominal", "_protocol", "_exceptions", "_worker_info"),
-    *("_machine", "_moved"),
+    *("_machine", "_moved", "_observer"),
 }
 ENGINE_SIDE = {"_transport", "_supervision", "_engine"}
 DATA_SIDE = {"datasets", "samplers", "collate"}
@@ -32,6 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "_hashing": set(),
     "_native": set(),
     "_nominal": set(),
+    "_observer": set(),
     "_protocol": set(),
     "_exceptions": set(),
     "_worker_info": set(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
+from stoker.diagnostics.loader_hooks import LoaderHooks
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder, samples_in
 
@@ -21,8 +21,8 @@ stoker_loader = pytest.importorskip("stoker.loader.dataloader")
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
     recorder = Recorder(str(tmp_path))
     hooks = LoaderHooks(recorder)
-    for module in MEASURED.keys() - {TORCHDATA}:
-        hooks.measure(module)
+    hooks.observe()
+    hooks.measure("torch.utils.data.dataloader")
     yield recorder
     hooks.undo()
     recorder.flush()

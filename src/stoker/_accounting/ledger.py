@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stoker import _observer
 from stoker.events import plain_index
 
 if TYPE_CHECKING:
@@ -254,3 +255,5 @@ class Ledger:
         happened = self.events.setdefault(event.kind, EventTally())
         happened.count += 1
         happened.latest.append(event)
+        if _observer.current is not None:
+            _observer.current.event(event)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from stoker import collate
+from stoker import _observer, collate
 from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
 from stoker._engine.backend import (
     NOT_PLAIN,
@@ -150,6 +150,19 @@ class LoaderJob:
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
+        if _observer.current is None:
+            return self._run_unit(work, lend, known, rows, made)
+        share = 1.0 if rows is None else max(1, rows[1] - rows[0]) / len(work.indices)
+        return _observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made))
+
+    def _run_unit(
+        self,
+        work: Work,
+        lend: Lender | None,
+        known: KnownFaults,
+        rows: tuple[int, int] | None,
+        made: Sequence[MadeRows],
+    ) -> Any:
         outside = current.rng
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
         self._faults.unit = work

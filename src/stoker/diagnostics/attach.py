@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any
 
 from stoker.diagnostics.composition.order_hooks import OrderHooks
-from stoker.diagnostics.findings.fault_hooks import HOME
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
 from stoker.diagnostics.recorder import Recorder
 from stoker.diagnostics.workers.worker_hooks import MADE, WorkerHooks
@@ -59,16 +58,15 @@ def attach() -> None:
     _recorders.append(recorder)
     if os.environ.get(PROFILE):
         hooks = _profiling_hooks(recorder)
+    hooks.observe()
     actions: dict[str, Callable[[ModuleType], None]] = {
         name: functools.partial(_measure, hooks, name) for name in MEASURED
     }
     if os.environ.get(ENGINE) == "stoker":
         actions["torch.utils.data.dataloader"] = functools.partial(_install_at_first_loader, hooks)
         actions[TORCHDATA] = functools.partial(_measure_if_installed, hooks)
-    if detailed:
-        in_workers = WorkerHooks(recorder)
-        actions |= {name: functools.partial(_measure_workers, in_workers, name) for name in MADE}
-        actions[HOME] = functools.partial(_measure_faults, hooks)
+    if hooks.workers is not None:
+        actions |= {name: functools.partial(_measure_workers, hooks.workers, name) for name in MADE}
         atexit.register(hooks.faults.ended)  # before the last flush, which is registered earlier
     for name in list(actions):
         if name in sys.modules:
@@ -126,10 +124,6 @@ def _measure_if_installed(hooks: LoaderHooks, module: ModuleType) -> None:
 
 def _measure_workers(hooks: WorkerHooks, name: str, module: ModuleType) -> None:
     hooks.measure(name)
-
-
-def _measure_faults(hooks: LoaderHooks, module: ModuleType) -> None:
-    hooks.faults.measure()
 
 
 def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:

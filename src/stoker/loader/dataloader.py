@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from stoker import _nominal, collate, errors
+from stoker import _nominal, _observer, collate, errors
 from stoker._accounting.report import Report
 from stoker._epoch import draws, epoch, loader_kind, ranks
 from stoker._epoch.progress import Progress
@@ -320,27 +320,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         Iterators are independent of each other. With `persistent_workers` there is only one, and each call restarts it.
         """
         keep_dynamo_out()
-        record = record_of(self)
-        record.obey_set_epoch()
-        if not record.is_compared:
-            record.is_compared = True
-            rank_differences.notice(record, record.options(self))
-        kept = self._iterator
-        if (auto := record.automatic(self)) is not None:
-            if not auto.fits(self, record.ledger):
-                _end_workers(self)
-        elif isinstance(kept, LoaderIterator) and kept.workers != self.num_workers:  # the attribute was set since
-            _end_workers(self)
-        if self.persistent_workers and self.num_workers > 0:
-            if self._dataset_kind and record.resumed is not None:
-                _end_workers(self)  # their copies of a dataset with a state are at the end of the last epoch
-            kept = self._iterator  # an iterator of a subclass needs only _reset(), as with torch
-            if kept is None or (isinstance(kept, LoaderIterator) and not kept.is_open):
-                kept = self._iterator = self._get_iterator()
-            else:
-                kept._reset(self)
-            return kept
-        return self._get_iterator()
+        observer = _observer.current
+        return _begin_epoch(self) if observer is None else observer.iterate(self, _begin_epoch)
 
     def __len__(self) -> int:
         """Returns the batches in an epoch; for an IterableDataset with a length, the best guess from it."""
@@ -687,6 +668,31 @@ def _has_own(loader: DataLoader[Any], name: str) -> bool:
     """Returns whether a subclass has an attribute, a property or a method of its own with this option's name."""
     kinds = set(type(loader).__mro__) - set(DataLoader.__mro__)
     return name in vars(loader) or any(name in vars(kind) for kind in kinds)
+
+
+def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Returns the iterator of the loader's next epoch."""
+    record = record_of(loader)
+    record.obey_set_epoch()
+    if not record.is_compared:
+        record.is_compared = True
+        rank_differences.notice(record, record.options(loader))
+    kept = loader._iterator
+    if (auto := record.automatic(loader)) is not None:
+        if not auto.fits(loader, record.ledger):
+            _end_workers(loader)
+    elif isinstance(kept, LoaderIterator) and kept.workers != loader.num_workers:  # the attribute was set since
+        _end_workers(loader)
+    if loader.persistent_workers and loader.num_workers > 0:
+        if loader._dataset_kind and record.resumed is not None:
+            _end_workers(loader)  # their copies of a dataset with a state are at the end of the last epoch
+        kept = loader._iterator  # an iterator of a subclass needs only _reset(), as with torch
+        if kept is None or (isinstance(kept, LoaderIterator) and not kept.is_open):
+            kept = loader._iterator = loader._get_iterator()
+        else:
+            kept._reset(loader)
+        return kept
+    return loader._get_iterator()
 
 
 def _end_workers(loader: DataLoader[Any]) -> None:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stoker import _nominal, errors
+from stoker import _nominal, _observer, errors
 from stoker._accounting.accounting import Accounting
 from stoker._accounting.event_dispatcher import EventDispatcher, users_level
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
@@ -163,9 +163,15 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
                 "thread take the batches, or hold a lock around next()."
             )
         try:
-            return torch_profiler.recorded(self, self._next) if torch_profiler.is_on() else self._next()
+            if torch_profiler.is_on():
+                return torch_profiler.recorded(self, self._observed_next)
+            return self._next() if _observer.current is None else self._observed_next()
         finally:
             self._inside.clear()
+
+    def _observed_next(self) -> Any:
+        observer = _observer.current
+        return self._next() if observer is None else observer.next(self, LoaderIterator._next)
 
     def _is_nested(self) -> bool:
         """Returns whether a `next()` is below this one on the stack; otherwise one was interrupted as it left."""
@@ -290,6 +296,8 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
         if self._options.is_stream and isinstance(self._backend, SerialBackend):
             start.progress.asks(self._backend.stream_state)
             self._backend.before_close(weakref.WeakMethod(start.progress.settle))
+        if _observer.current is not None and not self._options.is_stream:
+            _observer.current.plan(self, begun.plan, begun.place.ahead)
 
     def _leave(self) -> NoReturn:
         """Raises if the workers were ended while this thread waited: by another thread or at the interpreter's exit.

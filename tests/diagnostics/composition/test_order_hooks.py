@@ -11,7 +11,7 @@ import pytest
 from stoker.diagnostics.composition.composition import composition_of
 from stoker.diagnostics.composition.noted_epoch import NotedEpoch, noted_epochs
 from stoker.diagnostics.composition.order_hooks import OrderHooks
-from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
+from stoker.diagnostics.loader_hooks import LoaderHooks
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder
 
@@ -41,8 +41,8 @@ class Measured:
         self._folder = str(folder)
         self.recorder = Recorder(self._folder)
         self.hooks = LoaderHooks(self.recorder, order=OrderHooks(self.recorder))
-        for module in MEASURED.keys() - {TORCHDATA}:
-            self.hooks.measure(module)
+        self.hooks.observe()
+        self.hooks.measure("torch.utils.data.dataloader")
 
     def loaders(self) -> list[list[NotedEpoch]]:
         self.recorder.flush()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stoker.diagnostics.findings import fault_hooks
+from stoker._accounting.ledger import Ledger
 from stoker.diagnostics.findings.fault_hooks import LONGEST, NAMED, FaultHooks, in_words, sentence, why_ended
 from stoker.diagnostics.findings.fault_log import FaultLog
 from stoker.diagnostics.findings.run_findings import finding_lines
+from stoker.diagnostics.loader_hooks import LoaderHooks
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder
-from stoker.events import Event, FaultRecord, SampleFailed, SampleSkipped, WorkerDied, WorkerRetired, WorkersWouldHelp
+from stoker.events import FaultRecord, SampleFailed, SampleSkipped, WorkerDied, WorkerRetired, WorkersWouldHelp
 
 
 class FakeLoader:
@@ -27,26 +29,15 @@ class FakeLoader:
     num_workers = 2
 
 
-class Ledger:
-    """A class whose `event` counts, as that of Stoker's loaders does."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def event(self, event: Event) -> None:
-        self.events.append(event)
-
-
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, FaultHooks, Ledger]:
-    monkeypatch.setitem(sys.modules, fault_hooks.HOME, SimpleNamespace(Ledger=Ledger))  # type: ignore[arg-type]
-    monkeypatch.setattr(Ledger, "event", Ledger.event)
+def recorded(tmp_path: Path) -> Iterator[tuple[Recorder, FaultHooks, Ledger]]:
     recorder = Recorder(str(tmp_path))
-    hooks = FaultHooks(recorder)
-    hooks.measure()
+    hooks = LoaderHooks(recorder, detailed=True)
+    hooks.observe()
     recorder.mark = recorder.new_mark()
     recorder.begin(FakeLoader(), "a.py:1", 0.0, 0.1, engine="stoker", mark=recorder.mark)
-    return recorder, hooks, Ledger()
+    yield recorder, hooks.faults, Ledger()
+    hooks.undo()
 
 
 def read(folder: Path, recorder: Recorder) -> Measurements:
@@ -72,7 +63,7 @@ def test_events_are_counted_and_the_first_are_named(tmp_path: Path, recorded: An
     ledger.event(SampleFailed(message="sample 9 failed", fault=failed(9, "replaced")))
     ledger.event(SampleSkipped(message="too dark", fault=failed(4, kind="skip")))
     ledger.event(WorkersWouldHelp(message="not a fault"))
-    assert len(ledger.events) == 3 * NAMED + 3
+    assert ledger.events["hint"].count == 1
     log = read(tmp_path, recorder).loaders[0].faults
     assert log.counts == {"sample left out": 3 * NAMED, "sample replaced": 1, "sample skipped": 1}
     named = [one for one in log.named if one["what"] == "sample left out"]
@@ -139,15 +130,14 @@ def test_loader_of_stokers_without_faults_says_so(tmp_path: Path, recorded: Any)
 
 
 def test_event_that_cannot_be_read_does_no_harm(tmp_path: Path, recorded: Any) -> None:
-    recorder, hooks, ledger = recorded
+    recorder, hooks, _ = recorded
 
     class Broken(RuntimeError):
         def __str__(self) -> str:
             raise ValueError
 
-    ledger.event(None)
+    hooks.heed(SimpleNamespace(kind="exception", details=None))
     hooks.raised(Broken(), 1.0)
-    assert ledger.events == [None]
     assert read(tmp_path, recorder).loaders[0].faults.counts == {}
 
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import pytest
 
-from stoker._job.work import Work
 from stoker.diagnostics import recorder as recorders
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder, bytes_in
@@ -110,24 +109,15 @@ def test_batches_of_an_inner_loader_belong_to_the_outer_one(
     assert recorder.given[1:] == [("7:1", 1.0, 0.5)] and recorder._works["7:1"][0] == 3
 
 
-def test_time_of_some_rows_stands_for_the_whole_batch(
-    maker: Any, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fetch(self: Any, unit: Any, rows: tuple[int, int] | None = None) -> None:
+def test_time_of_some_rows_stands_for_the_whole_batch(clock: list[float]) -> None:
+    def make() -> str:
         clock[0] += 2
+        return "rows"
 
-    monkeypatch.setattr(maker, "fetch", fetch)
     recorder = Recorded()
-    WorkerHooks(recorder).measure("made_of_batches")
-    unit = Work(run=0, seed=0, position=0, indices=range(8))
     with starting("7:1"):
-        maker().fetch(unit)
-        maker().fetch(unit, rows=None)
-        maker().fetch(unit, rows=(2, 4))
-        maker().fetch(tuple(unit), rows=(0, 8))  # as it comes from a queue
-        maker().fetch(unit, rows=(3, 3))
-    assert [seconds for _, seconds, _ in recorder.given] == [2.0, 2.0, 8.0, 2.0, 16.0]
-    assert [cpu for *_, cpu in recorder.given] == [1.0, 1.0, 4.0, 1.0, 8.0]
+        assert [WorkerHooks(recorder).make(share, make) for share in (1.0, 0.25)] == ["rows", "rows"]
+    assert recorder.given == [("7:1", 2.0, 1.0), ("7:1", 8.0, 4.0)]
 
 
 def test_mark_of_the_process_comes_before_that_of_its_parent(maker: Any) -> None:

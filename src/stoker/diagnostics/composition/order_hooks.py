@@ -1,7 +1,7 @@
 """Hooks that note which samples the batches of an epoch hold, as torch's and Stoker's iterators have the indices.
 
 Noted are the first two epochs of each line that iterates, and of each setting there. torch's iterator asks for indices
-in `_next_index`, already while `iter(loader)` runs if it has workers; Stoker's plans steps.
+in `_next_index`, already while `iter(loader)` runs if it has workers; Stoker's gives its plan to the observer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ EPOCHS = 2
 KINDS = 40
 """Such kinds of loaders that are noted in a process."""
 
-_INDICES = {
-    "torch.utils.data.dataloader": ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "_next_index"),
-    "stoker.loader.dataloader": ("stoker.loader.iterator", "LoaderIterator", "_begin"),
-}
-"""By the module of a class of loaders: its class of iterators, with the method from which indices are known."""
+_TORCHS = "torch.utils.data.dataloader"
 
 Early = dict[int, EpochNotes]
 """By the identity of an iterator, the notes of indices that it asked for before its epoch had a number."""
@@ -52,13 +48,11 @@ class OrderHooks:
             module: that is imported.
             mark: the attribute of an iterator that holds its `EpochRecord`.
         """
-        if module not in _INDICES:  # its iterators are derived from those of another
+        if module != _TORCHS:  # its iterators are derived from those of another
             return
-        home, iterators, method = _INDICES[module]
-        kind = getattr(sys.modules.get(home), iterators, None)
-        if kind is not None and method in vars(kind):
-            make = self._noted_index if method == "_next_index" else self._noted_begin
-            yield kind, method, functools.partial(make, mark=mark)
+        kind = getattr(sys.modules.get(module), "_BaseDataLoaderIter", None)
+        if kind is not None and "_next_index" in vars(kind):
+            yield kind, "_next_index", functools.partial(self._noted_index, mark=mark)
 
     @contextlib.contextmanager
     def beginning(self, loader: Any, site: str) -> Iterator[Early | None]:
@@ -81,6 +75,40 @@ class OrderHooks:
         notes = record.notes = early.get(id(iterator)) or self._new(loader)
         notes.name(record.loader, record.epoch)
         self._recorder.noted.append(notes)
+
+    @staticmethod
+    def follow(plan: Any, ahead: Any, notes: EpochNotes) -> None:
+        """Notes the steps of a plan of Stoker's as they are taken, but those of batches that are not delivered."""
+        planned_next = plan.next
+
+        def noted_next() -> Any:
+            step = planned_next()
+            if step is None:
+                notes.over()
+            elif step.number not in ahead:
+                notes.asked(step.indices)
+            return step
+
+        plan.next = noted_next
+        if not hasattr(plan, "upcoming"):
+            return
+        planned_upcoming, planned_advance = plan.upcoming, plan.advance
+        latest: Any = None
+
+        def noted_upcoming() -> Any:
+            nonlocal latest
+            indices = planned_upcoming()
+            if indices is None:
+                notes.over()
+            else:
+                latest = list(indices)
+            return indices
+
+        def noted_advance() -> Any:
+            notes.asked(latest)
+            return planned_advance()
+
+        plan.upcoming, plan.advance = noted_upcoming, noted_advance
 
     def _new(self, loader: Any) -> EpochNotes:
         return EpochNotes(functools.partial(_columns, loader))
@@ -106,17 +134,6 @@ class OrderHooks:
 
         return noted_index
 
-    def _noted_begin(self, original: Callable[..., Any], mark: str) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def noted_begin(self_: Any, *args: Any) -> Any:
-            begun = original(self_, *args)
-            record: EpochRecord | None = vars(self_).get(mark)
-            if record is not None and record.notes is not None and not self_._options.is_stream:
-                _follow(self_._epoch.plan, self_._epoch.place.ahead, record.notes)
-            return begun
-
-        return noted_begin
-
 
 def _kind(loader: Any, site: str) -> tuple[Any, ...]:
     """Returns the key of a kind of loaders: the line that iterates, and settings."""
@@ -136,37 +153,3 @@ def _columns(loader: Any) -> tuple[dict[str, Any], Any, Any]:
     if lengths is not None:
         about["lengths"] = lengths.source
     return about, labels, lengths
-
-
-def _follow(plan: Any, ahead: Any, notes: EpochNotes) -> None:
-    """Notes the steps of a plan of Stoker's as they are taken, but those of batches that are not delivered."""
-    planned_next = plan.next
-
-    def noted_next() -> Any:
-        step = planned_next()
-        if step is None:
-            notes.over()
-        elif step.number not in ahead:
-            notes.asked(step.indices)
-        return step
-
-    plan.next = noted_next
-    if not hasattr(plan, "upcoming"):
-        return
-    planned_upcoming, planned_advance = plan.upcoming, plan.advance
-    latest: Any = None
-
-    def noted_upcoming() -> Any:
-        nonlocal latest
-        indices = planned_upcoming()
-        if indices is None:
-            notes.over()
-        else:
-            latest = list(indices)
-        return indices
-
-    def noted_advance() -> Any:
-        notes.asked(latest)
-        return planned_advance()
-
-    plan.upcoming, plan.advance = noted_upcoming, noted_advance

@@ -7,21 +7,17 @@ sample. Of many events of one kind the later ones are only counted, in records w
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stoker.diagnostics.workers.worker_hooks import STARTED_BY
 
 if TYPE_CHECKING:
     from stoker.diagnostics.recorder import Recorder
-
-HOME = "stoker._accounting.ledger"
-"""The module of the class that counts all events of a loader."""
+    from stoker.events import Event
 
 NAMED = 20
 """Events of each kind, in an epoch that starts workers, that are recorded by themselves."""
@@ -52,21 +48,12 @@ class FaultHooks:
         self._sums: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
         self._latest = ""
 
-    def measure(self) -> None:
-        """Records the events of Stoker's loaders, from the import of `HOME` on."""
-        kind = sys.modules[HOME].Ledger
-        kind.event = self._measured(kind.event)
+    def heed(self, event: Event) -> None:
+        """Records an event of a loader of Stoker's."""
+        with contextlib.suppress(Exception):  # of an attribute of the user's: the program must not see it
+            self._heed(event)
 
-    def _measured(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        @functools.wraps(original)
-        def event(self_: Any, event: Any) -> None:
-            original(self_, event)
-            with contextlib.suppress(Exception):  # of an attribute of the user's: the program must not see it
-                self._heed(event)
-
-        return event
-
-    def _heed(self, event: Any) -> None:
+    def _heed(self, event: Event) -> None:
         if event.kind in NO_FAULTS:
             return
         details = event.details

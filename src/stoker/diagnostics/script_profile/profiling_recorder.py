@@ -6,7 +6,6 @@ first loader is iterated over.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -201,14 +200,13 @@ class ProfilingHooks(LoaderHooks):
     """
 
     def __init__(self, recorder: ProfilingRecorder) -> None:
-        super().__init__(recorder, recorder.prepare)
         self._profiling = recorder
+        super().__init__(recorder, recorder.prepare)
 
-    def _measured_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _measured_next(self) -> Callable[[Any, Callable[[Any], Any]], Any]:
         recorder = self._profiling
 
-        @functools.wraps(original)
-        def profiled_next(self_: Any) -> Any:
+        def profiled_next(self_: Any, original: Callable[[Any], Any]) -> Any:
             epoch: ProfiledEpoch | None = vars(self_).get(MARK)
             if epoch is None:  # made by other means than iter(loader)
                 return original(self_)

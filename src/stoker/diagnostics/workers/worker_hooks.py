@@ -18,9 +18,8 @@ from stoker.diagnostics.recorder import TOGETHER, WORKS, Recorder
 
 MADE = {
     "torch.utils.data._utils.fetch": (("_MapDatasetFetcher", "fetch"), ("_IterableDatasetFetcher", "fetch")),
-    "stoker._job.job": (("LoaderJob", "run"),),
 }
-"""By the module: its classes, with the method that makes a batch."""
+"""By the module: its classes, with the method that makes a batch. Stoker's workers call the observer."""
 
 STARTED_BY = "STOKER_RUN_STARTED_BY"
 """The variable with the mark of the epoch that started a process."""
@@ -75,36 +74,31 @@ class WorkerHooks:
             setattr(found, name, self._measured(vars(found)[name]))
 
     def _measured(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, here, clock, cpu_clock = self._recorder, self._here, time.perf_counter, time.process_time
-
         @functools.wraps(original)
-        def measured(*args: Any, **kwargs: Any) -> Any:
-            if (mark := recorder.mark) is not None:
-                here.passed += 1
-                if here.passed < here.every or self._depth:
-                    return original(*args, **kwargs)
-                here.recorded(clock())
-            elif (mark := os.environ.get(STARTED_BY)) is None or self._depth or not recorder.is_due(mark):
-                return original(*args, **kwargs)
-            self._depth += 1
-            begun, cpu = clock(), cpu_clock()
-            try:
-                made = original(*args, **kwargs)
-            finally:
-                self._depth -= 1
-            seconds, used = clock() - begun, cpu_clock() - cpu
-            parts = 1.0 if kwargs.get("rows") is None else _parts(args[1], *kwargs["rows"])
-            recorder.work(mark, begun, parts * seconds, parts * used)
-            return made
+        def measured(*args: Any) -> Any:
+            return self.make(1.0, original, *args)
 
         return measured
 
-
-def _parts(unit: Any, first: int, last: int) -> float:
-    """Returns how many times the time for some rows of a batch the whole batch takes."""
-    kind = sys.modules["stoker._job.work"].Work
-    work = unit if type(unit) is kind else kind(*unit)
-    return len(work.indices) / max(1, last - first)
+    def make(self, share: float, make: Callable[..., Any], *args: Any) -> Any:
+        """Returns `make(*args)`, a share of a batch's rows, and records its time as that of the whole batch."""
+        recorder, here = self._recorder, self._here
+        if (mark := recorder.mark) is not None:
+            here.passed += 1
+            if here.passed < here.every or self._depth:
+                return make(*args)
+            here.recorded(time.perf_counter())
+        elif (mark := os.environ.get(STARTED_BY)) is None or self._depth or not recorder.is_due(mark):
+            return make(*args)
+        self._depth += 1
+        begun, cpu = time.perf_counter(), time.process_time()
+        try:
+            made = make(*args)
+        finally:
+            self._depth -= 1
+        seconds, used = time.perf_counter() - begun, time.process_time() - cpu
+        recorder.work(mark, begun, seconds / share, used / share)
+        return made
 
 
 @contextlib.contextmanager
