@@ -16,8 +16,8 @@ import pytest
 import stoker
 
 GROUND = {
-    *("errors", "events", "_first_use", "_hashing", "_native", "_nominal", "_protocol", "_exceptions", "_worker_info"),
-    *("_machine", "_moved", "_observer"),
+    *("errors", "events", "_first_use", "_hashing", "_native", "_nominal", "_ours", "_exceptions", "_worker_info"),
+    *("_machine", "_moved", "_observer", "_protocol"),
 }
 ENGINE_SIDE = {"_transport", "_supervision", "_engine"}
 DATA_SIDE = {"datasets", "samplers", "collate"}
@@ -33,7 +33,8 @@ ARROWS: dict[str, set[str]] = {
     "_native": set(),
     "_nominal": set(),
     "_observer": set(),
-    "_protocol": set(),
+    "_ours": set(),
+    "_protocol": {"_ours"},
     "_exceptions": set(),
     "_worker_info": set(),
     "_machine": {"errors"},
