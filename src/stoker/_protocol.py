@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker._ours import definer, is_ours
+
 OPT_IN = "stoker_protocol"
 """The class attribute with which a class offers its methods."""
 
@@ -36,11 +38,10 @@ def offered(holder: object, name: str) -> Any:
     """
     if follows(holder):
         return getattr(holder, name, None)
-    home = next((base for base in type(holder).__mro__ if name in vars(base)), None)
-    if home is None or name in _own_attributes(holder):
+    home = definer(type(holder), name)
+    if name in _own_attributes(holder):
         return None
-    module = str(home.__module__)  # None for some classes made at run time
-    if module.startswith("stoker.") or name in _OF_LIBRARIES.get((module, home.__name__), ()):
+    if is_ours(home) or name in _OF_LIBRARIES.get((str(home.__module__), home.__name__), ()):
         return getattr(holder, name, None)
     return None
 
