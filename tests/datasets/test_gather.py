@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stoker import _native, collate
+from stoker import ArrayDataset, _native, collate
 from stoker.datasets import ConcatDataset, Dataset, MapDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
 from stoker.datasets import gather as module
 from stoker.datasets.gather import UNKNOWN, foreseen, gather_rows, gatherer, inside, layout_of
 from stoker.errors import BatchError
 from stoker.testing.gather import differences, out_for
+from tests.ownership import moved, named_like
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given, settings  # noqa: E402
@@ -136,6 +139,45 @@ def test_layout_is_known_without_calling_user_code() -> None:
     assert foreseen(StackDataset(theirs, range(20))) is None  # whatever it would answer
     assert foreseen(Subset(StackDataset(a=ROWS), [0]))["a"].shape == (0, 3)
     assert foreseen(ROWS).shape == (0, 3)
+
+
+def test_layout_of_a_moved_class_is_known() -> None:
+    for kind in (TensorDataset, Named):
+        assert foreseen(kind(ROWS))[0].shape == (0, 3)
+        with moved(TensorDataset, Subset):
+            assert foreseen(Subset(kind(ROWS), [0]))[0].shape == (0, 3)
+            assert foreseen(ROWS).shape == (0, 3)
+
+
+def test_layout_that_a_subclass_defines_is_unknown() -> None:
+    def refuses(dataset: Any) -> Any:
+        raise AssertionError("asked too early")
+
+    members = {"gather_layout": refuses, "stoker_protocol": True}
+    for kind in (type("Own", (TensorDataset,), members), named_like(TensorDataset, **members)):
+        assert foreseen(kind(ROWS)) is UNKNOWN
+        assert foreseen(Subset(kind(ROWS), [0])) is UNKNOWN
+
+
+def test_layout_of_files_is_asked_for_in_a_worker(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    assert foreseen(ArrayDataset(tmp_path / "rows.npy")) is UNKNOWN
+    assert foreseen(Subset(ArrayDataset(tmp_path / "rows.npy"), [0])) is UNKNOWN
+
+
+def test_each_source_that_gathers_is_marked() -> None:
+    marked = {}
+    for path in (Path(_native.__file__).parents[1] / "sources").rglob("*.py"):
+        for kind in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)):
+            if any(isinstance(node, ast.FunctionDef) and node.name == "gather_layout" for node in kind.body):
+                marked[kind.name] = any(ast.unparse(node) == "_layout_of_files = True" for node in kind.body)
+    assert marked == {"ArrayDataset": True, "HDF5Dataset": True}
+
+
+def test_layout_of_torchs_own_is_known() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    assert foreseen(data.Subset(TensorDataset(ROWS), [0]))[0].shape == (0, 3)
+    assert foreseen(type("Named", (data.Subset,), {})(TensorDataset(ROWS), [0])) is None
 
 
 def test_tensors_that_are_more_than_numbers_are_not_gathered() -> None:

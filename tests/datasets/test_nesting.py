@@ -18,7 +18,9 @@ from stoker.datasets import (
     TensorDataset,
     random_split,
 )
-from stoker.datasets.nesting import batched_by, held_by
+from stoker.datasets.columnar import Columns
+from stoker.datasets.nesting import batched_by, held_by, unpickled_once
+from tests.ownership import moved, named_like
 
 PLAIN = list(range(4))
 
@@ -136,3 +138,65 @@ def test_held_datasets_are_found() -> None:
     assert held_by(TensorDataset(np.arange(4)), ("gather",)) is None
     assert held_by(OWN, ("__getitem__",)) is None
     assert held_by(Path("a"), ("__getitem__",)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [(Subset, (BATCHED, [0])), (ConcatDataset, ([BATCHED],)), (MapDataset, (BATCHED, str)), (StackDataset, (BATCHED,))],
+)
+def test_wrappers_hand_on_wherever_their_file_is(kind: Any, held: Any) -> None:
+    users = type("Users", (kind,), {})
+    for each in (kind, users):
+        assert held_by(each(*held), ("__getitem__",)) == [BATCHED]
+    members = {"__getitem__": lambda dataset, index: "mine", "__getitems__": lambda dataset, indices: ["mine"]}
+    own = named_like(kind, **members)
+    assert held_by(own(*held), ("__getitem__",)) is None
+    alone = named_like(kind, object, __getitem__=lambda dataset, index: "mine", dataset=BATCHED, datasets=[BATCHED])
+    assert held_by(alone(), ("__getitem__",)) is None
+    with moved(kind):
+        for each in (kind, users):
+            assert held_by(each(*held), ("__getitem__",)) == [BATCHED]
+        assert held_by(type(kind.__name__, (kind,), members)(*held), ("__getitem__",)) is None
+
+
+def test_samples_changed_below_a_moved_class_are_kept() -> None:
+    class Changed(StackDataset):
+        def __getitem__(self, index: int) -> Any:
+            return ("changed", *super().__getitem__(index))
+
+    with moved(StackDataset):
+        assert batched_by(Changed(BATCHED)) is None
+        assert batched_by(StackDataset(BATCHED)) is BATCHED
+    fetching = named_like(StackDataset, __getitems__=lambda dataset, indices: ["mine"])
+    both = type("Both", (fetching,), {"__getitem__": lambda dataset, index: "mine"})(BATCHED)
+    assert batched_by(both) is both  # the user's two methods
+
+
+def test_rows_for_a_function_are_fetched_one_by_one() -> None:
+    rows, users = columns(["a", "b"]), type("Users", (MapDataset,), {})
+    for kind in (MapDataset, users):
+        assert batched_by(kind(rows, str.upper)) is None
+        with moved(MapDataset, Columns):
+            assert batched_by(kind(rows, str.upper)) is None
+    theirs = named_like(Columns, Batched)(PLAIN)
+    assert batched_by(MapDataset(theirs, str)) is theirs
+
+
+class Once(Batched):
+    unpickle_once = True
+
+
+def test_plain_wrappers_are_unpickled_once_if_what_they_hold_is() -> None:
+    once = Once(PLAIN)
+    assert unpickled_once(Subset(once, [0])) and unpickled_once(ConcatDataset([once]))
+    assert not unpickled_once(Subset(BATCHED, [0])) and not unpickled_once(StackDataset(once))
+    with moved(Subset, ConcatDataset):
+        assert unpickled_once(Subset(once, [0])) and unpickled_once(ConcatDataset([once]))
+    for theirs in (Named, named_like(Subset)):
+        assert not unpickled_once(theirs(once, [0]))
+
+
+def test_torchs_plain_wrappers_are_unpickled_once_too() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    assert unpickled_once(data.Subset(Once(PLAIN), [0])) and unpickled_once(data.ConcatDataset([Once(PLAIN)]))
+    assert not unpickled_once(type("Named", (data.Subset,), {})(Once(PLAIN), [0]))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import operator
 from collections.abc import Iterator
@@ -13,8 +15,9 @@ from stoker.datasets.chain import ChainDataset
 from stoker.datasets.filter import FilterDataset
 from stoker.datasets.iterable import from_iterable
 from stoker.datasets.map import MapDataset
-from stoker.datasets.stream import State, StreamIterator, count, part, parts, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, count, part, parts, resume
 from stoker.testing.streams import IteratorKeepsState, KeepsState, Numbers, Plain, StreamSuite
+from tests.ownership import moved, named_like
 
 
 class OwnIter(Numbers):
@@ -40,6 +43,12 @@ class HandsOn(Numbers):
     def __iter__(self) -> StreamIterator[int]:
         self.opened += 1
         return super().__iter__()
+
+
+def wrapped(dataset: Any) -> Any:
+    """An `__iter__` that says it is Stoker's: a decorator of the user's copied the name of ours."""
+    for number in FilterDataset.__iter__(dataset):
+        yield 10 * number
 
 
 def after(dataset: Any, steps: int, state: State | None = None) -> State:
@@ -368,3 +377,42 @@ def test_a_state_can_be_loaded_twice() -> None:
     state: State = {"own": {"at": 2}}
     assert [list(resume(Counts(), state)) for _ in range(2)] == [[3, 4, 5]] * 2
     assert state == {"own": {"at": 2}}
+
+
+def even(number: int) -> bool:
+    return number % 2 == 0
+
+
+def test_a_stream_of_ours_is_opened_once_at_its_state() -> None:
+    opened: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        opened.append(1)
+        return iter(range(10))
+
+    class Named(FilterDataset[int]):
+        """Overrides nothing."""
+
+    for kind in (FilterDataset, Named):
+        dataset = kind(from_iterable(numbers), even)
+        state = after(dataset, 2)
+        for moving in (contextlib.nullcontext(), moved(Stream, FilterDataset)):
+            opened.clear()
+            with moving:
+                assert next(resume(dataset, state)) == 4
+            assert opened == [1]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        type("Named", (FilterDataset,), {"__iter__": functools.wraps(FilterDataset.__iter__)(wrapped)}),
+        named_like(FilterDataset, __iter__=lambda dataset: wrapped(dataset)),
+    ],
+    ids=["decorated", "spelled"],
+)
+def test_an_iter_of_the_users_is_not_taken_for_ours(kind: Any) -> None:
+    dataset = kind(Numbers(10), even)
+    state = after(dataset, 2)
+    assert state["seen"] == 2
+    assert list(resume(kind(Numbers(10), even), state)) == [40, 60, 80]

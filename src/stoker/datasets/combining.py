@@ -6,6 +6,7 @@ import operator
 import sys
 from typing import Any
 
+from stoker._ours import is_ours
 from stoker._protocol import follows, has, offered, offers
 from stoker.datasets._stream.declared import declared
 from stoker.datasets._stream.worker_share import DeclaredShard, OfWorker, WorkerShare
@@ -107,7 +108,7 @@ def shard_of(dataset: Any, num_shards: int, index: int) -> Any:
         return dataset
     if not is_stream(dataset):
         return Subset(dataset, range(index, len(dataset), num_shards))
-    if not isinstance(index, OfWorker) or str(type(dataset).__module__).startswith("stoker."):
+    if not isinstance(index, OfWorker) or is_ours(type(dataset)):
         return dataset.shard(num_shards=num_shards, index=index)
     if declared(dataset):
         return dataset

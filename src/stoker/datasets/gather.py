@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stoker._native import for_large
+from stoker._ours import definer, is_ours
 from stoker._protocol import offers
 from stoker.datasets.nesting import held_by
 from stoker.errors import BatchError
@@ -262,11 +263,15 @@ def layout_of(dataset: Any) -> Any:
 
 
 def foreseen(dataset: Any) -> Any:
-    """Returns the layout if it is known without calling the user's code, which may open files; else `UNKNOWN`."""
+    """Returns the layout if it is known without calling the user's code, which may open files; else `UNKNOWN`.
+
+    A class of Stoker's that reads files has a `_layout_of_files`, and is treated as the user's.
+    """
     source = gatherer(dataset)
     if source is None:
         return None
-    if not str(type(source).gather_layout.__module__).startswith("stoker.datasets."):
+    home = definer(type(source), "gather_layout")
+    if not is_ours(home) or "_layout_of_files" in vars(home):
         return UNKNOWN
     layouts = [foreseen(part) for part in held_by(dataset, (*_METHODS, "gather_layout")) or ()]
     if any(layout is None for layout in layouts):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker._ours import definer, is_ours, is_ours_or_torchs
+
 _HANDING_ON = {
     **dict.fromkeys(("Subset", "MapDataset", "CacheDataset", "PackDataset"), "dataset"),
     **dict.fromkeys(("RetryDataset", "RateLimitDataset"), "dataset"),
@@ -12,8 +14,6 @@ _HANDING_ON = {
 """Classes of Stoker, and of torch under the same names, that forward to inner datasets, with the attribute that holds
 them.
 """
-
-_HOMES = ("stoker.datasets.", "torch.utils.data.")
 
 _PLAIN = ("Subset", "ConcatDataset")
 """Classes that hold only datasets and numbers."""
@@ -29,9 +29,9 @@ def held_by(dataset: Any, methods: tuple[str, ...]) -> list[Any] | None:
     if not getattr(dataset, "__dict__", {}).keys().isdisjoint(methods):
         return None
     nearest = next((base for base in type(dataset).__mro__ if not vars(base).keys().isdisjoint(methods)), object)
-    place = _HANDING_ON.get(nearest.__name__)
-    if place is None or not nearest.__module__.startswith(_HOMES):
+    if not is_ours_or_torchs(nearest, *_HANDING_ON):
         return None
+    place = _HANDING_ON[nearest.__name__]
     held = getattr(dataset, place)
     if place == "dataset":
         return [held]
@@ -53,7 +53,7 @@ def batched_by(dataset: Any) -> Any:
     if held is None:
         return None if _is_overridden(dataset) else dataset
     found = next((found for part in held if (found := batched_by(part)) is not None), None)
-    return None if _is_ours(found, "Columns") and _is_ours(dataset, "MapDataset") else found
+    return None if _is_a(found, "Columns") and _is_a(dataset, "MapDataset") else found
 
 
 def unpickled_once(dataset: Any) -> bool:
@@ -64,7 +64,7 @@ def unpickled_once(dataset: Any) -> bool:
     """
     kind = type(dataset)
     declared = getattr(kind, "unpickle_once", None)
-    if declared is not None or not kind.__module__.startswith(_HOMES) or kind.__name__ not in _PLAIN:
+    if declared is not None or not is_ours_or_torchs(kind, *_PLAIN):
         return declared is True
     held = held_by(dataset, _FETCHING) or [None]
     return all(map(unpickled_once, held))
@@ -85,10 +85,11 @@ def _is_overridden(dataset: Any) -> bool:
     """
     if "__getitems__" in getattr(dataset, "__dict__", {}):
         return False
-    having = [base for base in type(dataset).__mro__ if not vars(base).keys().isdisjoint(_FETCHING)]
-    fetches = next((base for base in having if "__getitems__" in vars(base)), None)
-    return fetches is not None and fetches is not having[0] and fetches.__module__.startswith(_HOMES)
+    nearest = next((base for base in type(dataset).__mro__ if not vars(base).keys().isdisjoint(_FETCHING)), object)
+    fetches = definer(type(dataset), "__getitems__")
+    return fetches is not nearest and is_ours_or_torchs(fetches)
 
 
-def _is_ours(dataset: Any, name: str) -> bool:
-    return any(base.__name__ == name and base.__module__.startswith(_HOMES[0]) for base in type(dataset).__mro__)
+def _is_a(dataset: Any, name: str) -> bool:
+    """Returns whether a dataset is of a class of Stoker's, or a subclass."""
+    return any(is_ours(base, name) for base in type(dataset).__mro__)

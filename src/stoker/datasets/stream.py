@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 import numpy as np
 
 from stoker._exceptions import safe_str
+from stoker._ours import definer, is_ours
 from stoker._protocol import asked
 from stoker._worker_info import current
 from stoker.datasets._stream.declared import declared
@@ -130,7 +131,7 @@ def _resumed(dataset: Any, state: State | None) -> StreamIterator[Any]:
     state = state or None
     tell, current.reading.on_read_again = current.reading.on_read_again, None
     if isinstance(dataset, Stream):
-        if state is None or not type(dataset).__iter__.__module__.startswith("stoker.datasets."):
+        if state is None or not is_ours(definer(type(dataset), "__iter__")):
             # A user's `__iter__` may be a generator around Stoker's, which must not skip to the position as well.
             iterator = iter(dataset)
             if not isinstance(iterator, StreamIterator):

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stoker._ours import is_ours
 from stoker.datasets.base import is_stream
-
-_OURS = "stoker.datasets."
 
 _KNOWN = {
     ("datasets.iterable_dataset", "IterableDataset"),
@@ -63,11 +62,12 @@ def streams_in(dataset: Any, declared_too: bool = False) -> list[Any]:
         dataset: any dataset.
         declared_too: whether to look into combinators that declare whether they share themselves out.
     """
-    if not str(type(dataset).__module__).startswith(_OURS) or (not declared_too and declared(dataset) is not None):
+    if not is_ours(type(dataset)) or (not declared_too and declared(dataset) is not None):
         return [dataset]
-    inner: list[Any] = [vars(dataset)["dataset"]] if "dataset" in vars(dataset) else []
+    attributes = getattr(dataset, "__dict__", {})
+    inner: list[Any] = [attributes["dataset"]] if "dataset" in attributes else []
     for name in ("datasets", "streams"):
-        held = vars(dataset).get(name)
+        held = attributes.get(name)
         inner += held if isinstance(held, Sequence) else ()
     found = [stream for one in inner if is_stream(one) for stream in streams_in(one, declared_too)]
     return found or [dataset]
@@ -78,7 +78,7 @@ def _is_known(dataset: Any) -> bool:
 
 
 def _name(dataset: Any) -> str:
-    factory = getattr(dataset, "factory", None) if str(type(dataset).__module__).startswith(_OURS) else None
+    factory = vars(dataset).get("factory") if is_ours(type(dataset)) else None
     if factory is None:
         return type(dataset).__name__
     return f"from_iterable({getattr(factory, '__name__', type(factory).__name__)})"

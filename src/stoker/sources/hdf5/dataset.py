@@ -97,6 +97,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
     """
 
     stoker_protocol = True
+    _layout_of_files = True  # so loaders ask for it in a worker
     prefer_whole_batches = True  # the next row is in the same chunk
 
     def __init__(
