@@ -9,6 +9,8 @@ import pytest
 
 import stoker
 from stoker.loader import stokers_own
+from stoker.sources.listing import ListedFolder, Listing
+from tests.ownership import moved, named_like
 
 
 def users_function(sample: Any) -> Any:
@@ -19,17 +21,24 @@ class UsersDataset(stoker.TensorDataset):
     pass
 
 
+@functools.wraps(stoker.default_collate)
+def decorated(samples: Any) -> Any:
+    return stoker.default_collate(samples)
+
+
 STREAM = stoker.ShuffleDataset(stoker.ChainDataset([]), buffer_size=10)
 STOKERS = [
     *(None, range(10), "raise", {"a": [1, 2.0]}, np.arange(3), np.random.default_rng(0)),
     *(stoker.default_collate, stoker.PadCollator(), functools.partial(stoker.default_collate)),
     *(stoker.TensorDataset(np.arange(3)), stoker.Subset(stoker.TensorDataset(np.arange(3)), [1, 2]), STREAM),
+    Listing([ListedFolder("a", (1, 2), 1, b"b")], False),
     stoker.StackDataset(a=np.arange(3), b=stoker.TensorDataset(np.arange(3))),
 ]
 USERS = [
     *(users_function, lambda sample: sample, functools.partial(users_function), UsersDataset(np.arange(3))),
     *(stoker.Subset(UsersDataset(np.arange(3)), [1]), stoker.MapDataset(range(3), users_function)),
     *(print, threading.Lock(), UsersDataset, np.array([users_function])),
+    *(decorated, named_like(stoker.TensorDataset), named_like(stoker.TensorDataset)(np.arange(3))),
     np.zeros(stokers_own.MOST_BYTES + 1, np.uint8),
     list(range(stokers_own.MOST_OBJECTS + 1)),
 ]
@@ -55,3 +64,10 @@ def test_tensors_are_plain_values() -> None:
     torch = pytest.importorskip("torch")
     assert stokers_own.is_stokers([torch.zeros(3), stoker.TensorDataset(torch.zeros(3)), torch.Generator()])
     assert not stokers_own.is_stokers([torch.nn.Linear(1, 1)])
+
+
+def test_classes_of_stoker_are_its_own_in_any_file() -> None:
+    collate, dataset = stoker.PadCollator(), stoker.TensorDataset(np.arange(3))
+    with moved(stoker.PadCollator, stoker.TensorDataset):
+        assert stokers_own.is_stokers([collate, collate.__call__, dataset, stoker.TensorDataset])
+        assert not stokers_own.is_stokers([UsersDataset(np.arange(3))])

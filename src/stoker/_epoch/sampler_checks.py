@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stoker import errors
 from stoker._epoch.epoch import knower, length_if_known
 from stoker._options import argument_checks
+from stoker._ours import is_ours_or_torchs
 from stoker.samplers.passes import WalkedInEpochs
 
 if TYPE_CHECKING:
@@ -42,5 +43,4 @@ _COUNTED = {
 
 def _counted(sampler: Any) -> list[str]:
     """Returns the attributes of a sampler that should have one item for each sample; none for an unknown class."""
-    kinds = [kind for kind in type(sampler).__mro__ if kind.__module__.startswith(("stoker.", "torch.utils.data."))]
-    return [_COUNTED[kind.__name__] for kind in kinds if kind.__name__ in _COUNTED][:1]
+    return [_COUNTED[kind.__name__] for kind in type(sampler).__mro__ if is_ours_or_torchs(kind, *_COUNTED)][:1]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker._ours import is_ours
 from stoker._random.find_generators import attributes
 from stoker._random.generators import loaded_torch
 
@@ -50,9 +51,9 @@ def is_stokers(parts: Iterable[Any]) -> bool:
         elif kind is types.MethodType:
             inside = (value.__self__, value.__func__)
         elif kind is types.FunctionType or issubclass(kind, type):
-            if not _is_of_stoker(value) or getattr(value, "__closure__", None):
+            if not is_ours(value) or getattr(value, "__closure__", None):
                 return False
-        elif _is_of_stoker(kind):
+        elif is_ours(kind):
             inside = attributes(value)
         elif kind not in values and not issubclass(kind, np.generic):
             return False
@@ -62,7 +63,3 @@ def is_stokers(parts: Iterable[Any]) -> bool:
         if len(queue) > MOST_OBJECTS:
             return False
     return True
-
-
-def _is_of_stoker(thing: Any) -> bool:
-    return str(thing.__module__).partition(".")[0] == "stoker"
