@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from stoker.diagnostics.loader_hooks import LoaderHooks
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder, samples_in
+from tests.ownership import moved
 
 data = pytest.importorskip("torch.utils.data")
 stoker_loader = pytest.importorskip("stoker.loader.dataloader")
@@ -48,6 +50,19 @@ def test_hooks_count_batches_and_samples(kind: type, workers: int, recorder: Rec
     assert found.about["site"].startswith("test_loader_hooks.py:")
     assert sum(span.batches for span in found.epochs[0].spans) == 3
     assert found.epochs[0].spans[-1].batches == 0  # the end
+
+
+def test_engine_is_stokers_where_the_iterator_is(recorder: Recorder, tmp_path: Path) -> None:
+    def loaders() -> list[Any]:
+        return [kind(list(range(3)), batch_size=4) for kind in (stoker_loader.DataLoader, data.DataLoader)]
+
+    ours, theirs = (type(iter(loader)) for loader in loaders())
+    again = loaders()
+    with moved(ours), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(theirs, "__module__", "stoker.loader.iterator")  # a user's class may be named so
+        assert [len(list(loader)) for loader in again] == [1, 1]
+    known = measured(recorder, tmp_path).loaders
+    assert [found.about["engine"] for found in known] == ["stoker", "torch"] * 2
 
 
 def test_quick_batches_of_changing_kinds_are_all_counted(recorder: Recorder, tmp_path: Path) -> None:

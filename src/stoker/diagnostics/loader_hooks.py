@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import _observer
 from stoker._observer import Observer, observe
+from stoker._ours import is_ours
 from stoker.diagnostics.findings.fault_hooks import FaultHooks
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
 from stoker.diagnostics.workers.worker_hooks import WorkerHooks, starting
@@ -143,7 +144,7 @@ class LoaderHooks(Observer):
             self._depth -= 1
         if hasattr(iterator, "__dict__"):
             ready = time.perf_counter()
-            engine = "stoker" if type(iterator).__module__.startswith("stoker.") else "torch"
+            engine = "stoker" if is_ours(type(iterator)) else "torch"
             record = self._recorder.begin(loader, site, begun, ready, engine, mark)
             vars(iterator)[MARK] = record
             if order is not None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker.collate import Padded
 from stoker.diagnostics.composition.batch_padding import lengths_in
+from tests.ownership import moved, named_like
 
 MASK = np.array([[1, 1, 0], [1, 1, 1]])
 IDS = np.zeros((2, 3), np.int64)
@@ -40,6 +42,15 @@ def test_lengths_of_tensors_and_padded_fields_are_found() -> None:
     assert lengths_in(collate([torch.ones(2), torch.ones(3)])) == (3, [2, 3], "values_mask")
     assert lengths_in(collate([{"ids": torch.ones(2)}, {"ids": torch.ones(3)}])) == (3, [2, 3], "ids_mask")
     assert lengths_in({"attention_mask": mask.to("meta")}) is None
+
+
+def test_padded_fields_are_those_of_stoker() -> None:
+    fields = {"values": IDS, "mask": MASK.astype(bool)}
+    assert lengths_in(Padded(**fields)) == (3, [2, 3], "values_mask")
+    with moved(Padded):
+        assert lengths_in(Padded(**fields)) == (3, [2, 3], "values_mask")
+    assert lengths_in(named_like(Padded, object, **fields)()) is None
+    assert lengths_in(type("Padded", (Padded,), {})(**fields)) is None
 
 
 class Sly(dict[str, Any]):

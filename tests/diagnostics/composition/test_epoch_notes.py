@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker._job.work import GivenBatch
 from stoker.diagnostics.composition import epoch_notes
 from stoker.diagnostics.composition.epoch_notes import EpochNotes
 from stoker.diagnostics.composition.noted_epoch import NotedEpoch, noted_epochs
 from stoker.diagnostics.composition.sample_column import SampleColumn
+from tests.ownership import moved, named_like
 
 
 def noted(batches: list[Any], chunk: int = 7, labels: Any = None, lengths: Any = None) -> list[NotedEpoch]:
@@ -71,6 +73,14 @@ def test_tensors_are_noted() -> None:
     torch = pytest.importorskip("torch")
     (epoch,) = noted([torch.tensor([1, 2]), [torch.tensor(0)], torch.tensor(3)])
     assert epoch.indices.tolist() == [1, 2, 0, 3] and epoch.sizes.tolist() == [2, 1, 1]
+
+
+def test_batches_that_stoker_made_a_list_of_are_noted() -> None:
+    (epoch,) = noted([GivenBatch([1, 2])])
+    with moved(GivenBatch):
+        assert noted([GivenBatch([1, 2])])[0].indices.tolist() == epoch.indices.tolist() == [1, 2]
+    for kind in (named_like(GivenBatch, list), type("GivenBatch", (GivenBatch,), {})):
+        assert noted([kind([1, 2])]) == []
 
 
 class Keyed(int):

@@ -9,6 +9,8 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stoker._ours import is_ours
+
 LENGTHS = ("lengths", "length", "input_lengths", "seq_lens", "src_lengths")
 """Fields that hold a length for each sample."""
 
@@ -35,7 +37,7 @@ def _parts(batch: Any) -> Iterator[Mapping[Any, Any]]:
             yield part
         elif isinstance(part, UserDict) and type(part).__module__.partition(".")[0] in ("transformers", "collections"):
             yield vars(part)["data"]
-        elif type(part).__name__ == "Padded" and type(part).__module__ == "stoker.collate.padded":
+        elif is_ours(type(part), "Padded"):
             yield {"values": part.values, "values_mask": part.mask}
 
 

@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stoker._ours import is_ours
 from stoker.diagnostics.composition.batch_padding import lengths_in
 from stoker.diagnostics.composition.sample_column import SampleColumn
 
@@ -152,7 +153,7 @@ _LISTS = (list, tuple)
 
 def _is_list(indices: Any) -> bool:
     kind = type(indices)
-    return kind in _LISTS or (kind.__name__ == "GivenBatch" and kind.__module__ == "stoker._job.work")
+    return kind in _LISTS or is_ours(kind, "GivenBatch")
 
 
 def _is_plain(value: Any) -> bool:
