@@ -13,6 +13,9 @@ import pytest
 
 from stoker._transport import leaves
 from stoker._transport.leaves import Leaf
+from stoker.collate import TensorLeaf
+from stoker.collate._compiled.collate_plan import RunTexts
+from tests.ownership import moved, named_like
 
 torch = pytest.importorskip("torch")
 
@@ -222,3 +225,18 @@ def test_classes_of_the_users_may_have_the_names_of_ours(name: str) -> None:
     placed: list[Any] = []
     leaves.dumps(batch, lambda leaf: placed.append(leaf))
     assert [type(leaf) for leaf in placed] == [np.ndarray]
+
+
+def test_leaves_of_ours_are_known_wherever_their_file_is() -> None:
+    batch = {"x": np.zeros(3).view(TensorLeaf), "t": RunTexts(["a"])}
+    users = {"x": np.zeros(3).view(named_like(TensorLeaf)), "t": named_like(RunTexts, list)(["a"])}
+
+    def places(batch: Any) -> list[Any]:
+        placed: list[Any] = []
+        leaves.dumps(batch, lambda leaf: placed.append(leaf) or len(placed))  # type: ignore[func-returns-value]
+        return placed
+
+    assert {*map(id, places(batch))} == {*map(id, batch.values())}
+    with moved(TensorLeaf, RunTexts):
+        assert {*map(id, places(batch))} == {*map(id, batch.values())}
+    assert [type(leaf) for leaf in places(users)] == []

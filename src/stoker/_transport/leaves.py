@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from stoker import errors
+from stoker._ours import is_ours
 from stoker._transport.owned import AnyDtype, Array, Owned, tensor_over
 
 if TYPE_CHECKING:
@@ -194,11 +195,11 @@ def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None
 
 
 def _is_plain(kind: type) -> bool:
-    return kind is np.ndarray or kind is _tensor() or _name(kind) == DEFERRED
+    return kind is np.ndarray or kind is _tensor() or is_ours(kind, DEFERRED)
 
 
-DEFERRED, TEXTS = "stoker.collate._leaves.stacking.TensorLeaf", "stoker.collate._compiled.collate_plan.RunTexts"
-"""Names of collation classes that are leaves. By name, since this package does not import them; users' may match."""
+DEFERRED, TEXTS = "TensorLeaf", "RunTexts"
+"""Names of Stoker's collation classes that are leaves: this package does not import them."""
 
 
 def _name(kind: type) -> str:
@@ -257,9 +258,9 @@ class _Takes:
 
     def reducer_override(self, thing: Opaque) -> Reduced:
         kind = type(thing)
-        name = "" if kind is np.ndarray or kind is self._tensor else _name(kind)  # usually one of these two
-        deferred = name == DEFERRED
-        if not name or deferred or name == TEXTS:
+        usual = kind is np.ndarray or kind is self._tensor
+        deferred = not usual and is_ours(kind, DEFERRED)
+        if usual or deferred or is_ours(kind, TEXTS):
             number = self._numbers.get(id(thing))
             if number is None:
                 number = self._place(thing)
@@ -272,7 +273,7 @@ class _Takes:
                 return _small_tensor, small
             if isinstance(thing, np.ndarray) and kind is np.ndarray and not thing.flags.writeable:
                 return thing.copy("K").__reduce_ex__(5)  # a read-only array would stay read-only in the user's batch
-        elif name == _STORAGE and (storage := cast("torch.UntypedStorage", thing)).device.type == "cpu":
+        elif _name(kind) == _STORAGE and (storage := cast("torch.UntypedStorage", thing)).device.type == "cpu":
             torch = sys.modules["torch"]  # it can write a bare storage but not read it
             return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(storage),)
         return self._otherwise(thing)
