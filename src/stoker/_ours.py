@@ -39,7 +39,7 @@ def definer(kind: type, name: str) -> type:
 
 
 def _is_stokers(module: str) -> bool:
-    return module.partition(".")[0] == __package__
+    return module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _variables(module: str) -> dict[str, object]:

@@ -320,8 +320,8 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         Iterators are independent of each other. With `persistent_workers` there is only one, and each call restarts it.
         """
         keep_dynamo_out()
-        observer = _observer.current
-        return _begin_epoch(self) if observer is None else observer.iterate(self, _begin_epoch)
+        watching = _observer.current
+        return _begin_epoch(self) if watching is None else watching.iterate(self, _begin_epoch)
 
     def __len__(self) -> int:
         """Returns the batches in an epoch; for an IterableDataset with a length, the best guess from it."""

@@ -170,8 +170,8 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
             self._inside.clear()
 
     def _observed_next(self) -> Any:
-        observer = _observer.current
-        return self._next() if observer is None else observer.next(self, LoaderIterator._next)
+        watching = _observer.current
+        return self._next() if watching is None else watching.next(self, LoaderIterator._next)
 
     def _is_nested(self) -> bool:
         """Returns whether a `next()` is below this one on the stack; otherwise one was interrupted as it left."""
