@@ -8,7 +8,7 @@
 Every import counts, within functions and under `TYPE_CHECKING` too. A private read is `x._y` where `_y` belongs to
 another module of the package: `x` is such a module, or the name is defined in another one and not in this. A file with
 a single importer has at most 120 lines, and only one other file imports it. An import passes a door if it goes from one
-house into a private module of another, the core and `stoker.extend` left out.
+house into a private module of another; all may import the core.
 """
 
 from __future__ import annotations

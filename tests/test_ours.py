@@ -89,7 +89,7 @@ def test_a_class_that_moves_stays_ours() -> None:
         type("Subset", (Subset,), {}),
         named_like(Subset),
         named_like(Subset, object),
-        type("Subset", (Subset,), {"__module__": "stoker.datasets.x"}),
+        type("Subset", (Subset,), {"__module__": f"{Subset.__module__}_of_mine"}),
         type("Made", (Subset,), {"__module__": None}),
         type("Other", (), {"__module__": "stoker_extras.datasets"}),
         *(object, list, Path, np.ndarray, functools.partial, Any),  # some of which our modules import
