@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unsteady import NEVER
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 
@@ -24,6 +26,8 @@ def test_once() -> None:
 LEFT = """
 import pytest
 
+from tests.unsteady import NEVER
+
 @pytest.fixture
 def bad():
     yield
@@ -35,6 +39,8 @@ def test_left(bad) -> None:
 FOUR = """
 import pathlib
 import pytest
+
+from tests.unsteady import NEVER
 
 @pytest.mark.parametrize("number", range(4))
 def test_once(number: int) -> None:
@@ -73,7 +79,7 @@ def test_failure_of_a_moment_passes_and_is_printed(tmp_path: Path, more: tuple[s
     [
         (ONCE.format(after=2), "test_it.py"),  # it fails once more
         (ONCE.format(after=1) + TWO, "test_it.py"),  # another one fails always
-        (ONCE.format(after=1), "tests/same_data/test_it.py"),
+        (ONCE.format(after=1), f"{NEVER[0]}test_it.py"),
         (LEFT, "test_it.py"),
         ("def test_x() -> None:\n    raise RuntimeError('Timeout (>120.0s)')\n", "test_it.py"),
         (FOUR, "test_it.py"),
