@@ -52,7 +52,7 @@ WITHOUT: dict[str, dict[str, str]] = {
         "self._mark[ACTIVITY] = Activity.WRITE": "",
         "self._mark[ACTIVITY] = Activity.IDLE": "",
     },
-    "_job.job:LoaderJob.run": {
+    "_job.job:LoaderJob._run_unit": {
         "self._faults.unit = work": "",
         "if known or self._faults.is_touched:": "if False:",
     },

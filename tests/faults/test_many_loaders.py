@@ -148,7 +148,7 @@ def test_10000_batches(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def measured(it):
         gc.collect()
-        return [held_by(pid, "Rss:") for pid in (os.getpid(), *it._backend.pids)]
+        return [held_by(pid, "Anonymous:") for pid in (os.getpid(), *it._backend.pids)]
 
     SLOT, MOST = 160 << 10, 4 + 3 + 3 + 2
     data = loader(Mixed(), batch_size=1, shuffle=True, persistent_workers=True)
