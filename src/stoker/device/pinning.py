@@ -23,7 +23,7 @@ def can_pin(pin_memory: bool, pin_memory_device: str, output: str = "torch") -> 
         warnings.warn(
             "'pin_memory' pins tensors, and this loader gives NumPy arrays (output='numpy'): pin_memory has no effect.",
             errors.StokerWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         if "torch" not in sys.modules:
             return False
@@ -38,20 +38,20 @@ def can_pin(pin_memory: bool, pin_memory_device: str, output: str = "torch") -> 
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device, "
             f"ignore pin_memory_device='{pin_memory_device}'.",
-            stacklevel=5,
+            stacklevel=6,
         )
     if not torch.accelerator.is_available():
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=5,
+            stacklevel=6,
         )
         return False
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None and accelerator.type == "mps":
         warnings.warn(
             "'pin_memory' argument is set as true but not supported on MPS now, device pinned memory won't be used.",
-            stacklevel=5,
+            stacklevel=6,
         )
         return False
     return True
