@@ -18,7 +18,7 @@ TORCH ?= torch==2.13.0
 # Pairs with that torch; its compiled operators do not load beside a CPU torch, and its transforms do without them.
 TORCHVISION ?= torchvision==0.29.1
 # What installing compiles.
-NATIVE := hatch_build.py $(wildcard src/stoker/_native/*.[ch])
+NATIVE := hatch_build.py $(wildcard src/stoker/_core/native/*.[ch])
 PHOTOS ?= build/photos
 IMAGES ?= 4000
 DEMO_ARGS ?=
@@ -86,7 +86,7 @@ test-frameworks: $(VENV)/.test $(VENV)/.frameworks
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
 	$(BIN)/python -m pytest -m 'long or not slow' --hypothesis-profile=long --timeout 600 $(TOGETHER) \
-		tests/loader tests/_epoch tests/_state tests/_random tests/_job tests/_accounting tests/_autotune tests/samplers tests/datasets tests/_supervision tests/benchmarks $(PYTEST_ARGS)
+		tests/loader tests/samplers tests/datasets tests/_engine/supervision tests/benchmarks $(PYTEST_ARGS)
 
 # For an hour and some gigabytes. Chromium is the system's: apt install chromium.
 full: test-long $(VENV)/.browser $(VENV)/.test-full azurite

@@ -44,7 +44,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 def measure(rival: str, n: int) -> Figures:
-    from stoker._machine import memory
+    from stoker._core.machine import memory
 
     if rival not in ("stoker", "stoker distributed", "Grain") and memory.available().bytes < TORCHS_BYTES * n:
         return {FIRST: "not run", MEMORY: f"{TORCHS_BYTES * n / 1e6:,.0f} needed", LATER: "not run"}

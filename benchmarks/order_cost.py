@@ -114,9 +114,9 @@ def median_of(pass_: Callable[[], float], times: int = 5) -> float:
 
 
 def our_batches() -> Iterator[list[int]]:
-    from stoker._epoch.plan import ComputedPlan
-    from stoker._epoch.rank_slice import RankSlice
-    from stoker._epoch.ranks import World
+    from stoker.loader._epoch.plan import ComputedPlan
+    from stoker.loader._epoch.rank_slice import RankSlice
+    from stoker.loader._epoch.ranks import World
     from stoker.samplers import RandomSampler
 
     order = RandomSampler(range(SAMPLES)).order(key=1)
@@ -146,7 +146,7 @@ def seeding_costs(batches: int) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from stoker._random.sample_rng import SampleRNG
+    from stoker.loader._random.sample_rng import SampleRNG
 
     rng = SampleRNG(0)
 
@@ -165,7 +165,7 @@ def seeding_costs(batches: int) -> dict[str, float]:
 
 
 def seeding_cost(fetch: Callable[[int], Any], batches: int, rng: Any) -> float:
-    from stoker._random.sample_seeding import SampleSeeding
+    from stoker.loader._random.sample_seeding import SampleSeeding
 
     seeds = SampleSeeding("auto", dataset=None, rng=rng)
     indices = list(range(BATCH))

@@ -77,7 +77,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 def measure(rival: str, kind: str, seconds: float, each: float) -> Figures:
-    from stoker._machine import cpus
+    from stoker._core.machine import cpus
     from stoker.diagnostics.settings.loader_setting import LoaderSetting
     from stoker.diagnostics.settings.setting_bench import TargetBench
     from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch

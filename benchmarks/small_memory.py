@@ -145,7 +145,7 @@ def cgroup() -> Iterator[Path]:
 
 
 def made() -> Path | None:
-    from stoker._machine.cgroups import own
+    from stoker._core.machine.cgroups import own
 
     for group in own("memory"):
         directory = Path(group.directory, f"stoker-benchmark-{os.getpid()}")

@@ -48,7 +48,7 @@ def measure(rival: str, folder: str, workers: int, seconds: float) -> Figures:
     import torch
     import torchvision
 
-    from stoker._machine.gpu_activity import GpuActivity, busy_between
+    from stoker._core.machine.gpu_activity import GpuActivity, busy_between
 
     gpus = GpuActivity()
     gpus.sample_if_due()  # what was in use before

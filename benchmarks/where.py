@@ -149,8 +149,8 @@ def ready(batches: int, is_hot: bool) -> Figures:
     import stoker
     from stoker._engine.fork.trainer import ProcessBackend
     from stoker._engine.process.channel import Channel
-    from stoker._epoch.plan import ComputedPlan
-    from stoker._transport.reader import Reader
+    from stoker._engine.transport.reader import Reader
+    from stoker.loader._epoch.plan import ComputedPlan
 
     dataset: Any = overhead.Repeated(tuple(torch.rand(4, 4096)))
     with iter(stoker.DataLoader(dataset, 8, num_workers=2)) as iterator:
@@ -174,9 +174,9 @@ def ready(batches: int, is_hot: bool) -> Figures:
 
 def gathered(dataset: Any, batch: int, batches: int) -> Figures:
     import stoker
-    from stoker._epoch.plan import ComputedPlan
-    from stoker._job.job import LoaderJob
     from stoker.collate.gathered import Gathered
+    from stoker.loader._epoch.plan import ComputedPlan
+    from stoker.loader._job.job import LoaderJob
 
     def epochs() -> Iterator[Any]:
         loader: Any = stoker.DataLoader(dataset, batch, shuffle=True)

@@ -31,12 +31,9 @@ SHOWN = 12
 """Files of a cycle, and files with private reads, that are printed at most."""
 
 HOUSES = {
-    "loader": {
-        *("_engine", "_transport", "_supervision", "datasets", "samplers", "collate", "loader", "device", "_freeze"),
-        *("_random", "_state", "_job", "_options", "_epoch", "_accounting", "_autotune", "_observer"),
-    },
+    "loader": {"_engine", "datasets", "samplers", "collate", "loader", "device"},
     "readers": {"sources", "images", "packing"},
-    "diagnosis": {"diagnostics", "cli", "__main__"},
+    "diagnosis": {"diagnostics", "__main__"},
     "integrations": {"integrations"},
     "testing": {"testing"},
 }

@@ -9,17 +9,17 @@ beside this file. The one side effect is a finder of modules, asked last, for pi
 
 import sys
 
-from stoker import _first_use
+from stoker._core import first_use
 
-__all__ = _first_use.public_names()
+__all__ = first_use.public_names()
 
-if _first_use.FormerModules not in sys.meta_path:
-    sys.meta_path.append(_first_use.FormerModules)
+if first_use.FormerModules not in sys.meta_path:
+    sys.meta_path.append(first_use.FormerModules)
 
 
 def __getattr__(name: str) -> object:
     if name != "__version__":
-        return _first_use.loaded(__name__, name, _first_use.HOMES)
+        return first_use.loaded(__name__, name, first_use.HOMES)
     from importlib.metadata import version
 
     return version("stoker")

@@ -1,18 +1,12 @@
 # The public names of Stoker, and the module of each: the only list. To add a name, add its line here. Lazy loading
-# (`_first_use.py`), `__all__`, the test of the public names and the packages `datasets` and `samplers` read this file.
+# (`_core/first_use.py`), `__all__`, the test of the public names, and two packages read this file.
 
 from stoker import errors as errors
 from stoker import events as events
 from stoker import images as images
-from stoker._accounting.quarantine import Quarantine as Quarantine
-from stoker._accounting.quarantine import quarantine as quarantine
-from stoker._accounting.report import Report as Report
-from stoker._freeze import freeze as freeze
-from stoker._job.error_policy import ErrorRecord as ErrorRecord
-from stoker._random.sample_rng import sample_rng as sample_rng
-from stoker._state.merging import merge_states as merge_states
-from stoker._worker_info import WorkerInfo as WorkerInfo
-from stoker._worker_info import get_worker_info as get_worker_info
+from stoker._core.worker_info import WorkerInfo as WorkerInfo
+from stoker._core.worker_info import get_worker_info as get_worker_info
+from stoker._engine.fork.freeze import freeze as freeze
 from stoker.collate.convert import default_convert as default_convert
 from stoker.collate.default import default_collate as default_collate
 from stoker.collate.detection import DetectionCollator as DetectionCollator
@@ -45,6 +39,8 @@ from stoker.datasets.views import ViewsDataset as ViewsDataset
 from stoker.datasets.views import average_views as average_views
 from stoker.datasets.window import WindowDataset as WindowDataset
 from stoker.datasets.zip import ZipDataset as ZipDataset
+from stoker.diagnostics.profile.loader_profile import LoaderProfile as LoaderProfile
+from stoker.diagnostics.profile.profiling import Profiling as Profiling
 from stoker.errors import ArrayFileError as ArrayFileError
 from stoker.errors import BatchError as BatchError
 from stoker.errors import CannotSendError as CannotSendError
@@ -120,8 +116,12 @@ from stoker.events import Event as Event
 from stoker.integrations.install import Installation as Installation
 from stoker.integrations.install import install as install
 from stoker.integrations.install import loader_of as loader_of
-from stoker.loader._profile.loader_profile import LoaderProfile as LoaderProfile
-from stoker.loader._profile.profiling import Profiling as Profiling
+from stoker.loader._accounting.quarantine import Quarantine as Quarantine
+from stoker.loader._accounting.quarantine import quarantine as quarantine
+from stoker.loader._accounting.report import Report as Report
+from stoker.loader._job.error_policy import ErrorRecord as ErrorRecord
+from stoker.loader._random.sample_rng import sample_rng as sample_rng
+from stoker.loader._state.merging import merge_states as merge_states
 from stoker.loader.dataloader import DataLoader as DataLoader
 from stoker.loader.in_step import in_step as in_step
 from stoker.loader.stateful import StatefulDataLoader as StatefulDataLoader

@@ -2,7 +2,7 @@
 
 import sys
 
-from stoker.cli import main
+from stoker.diagnostics.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

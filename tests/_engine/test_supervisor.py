@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from stoker._core.machine.memory import Available
+from stoker._core.machine.reserve import kept_free
 from stoker._engine import messages
 from stoker._engine.activity import IDLE, Activity, Position, sample
 from stoker._engine.backend import UnitReport
@@ -34,13 +36,11 @@ from stoker._engine.commands import (
     Trim,
 )
 from stoker._engine.process.deadlines import FLUSH, HELD_BACK, LOCKED_AFTER, OPENED, PATIENCE, REAP
+from stoker._engine.supervision import idle
+from stoker._engine.supervision.rules import Rules
+from stoker._engine.supervision.split_policy import SplitPolicy
 from stoker._engine.supervisor import Supervisor
-from stoker._machine.memory import Available
-from stoker._machine.reserve import kept_free
-from stoker._supervision import idle
-from stoker._supervision.rules import Rules
-from stoker._supervision.split_policy import SplitPolicy
-from tests._supervision.arena import Memory
+from tests._engine.supervision.arena import Memory
 
 C = TypeVar("C")
 PLENTY = 1 << 40

@@ -12,8 +12,8 @@ import pytest
 from stoker import errors
 from stoker._engine.activity import NEW_MARK, Activity, Position
 from stoker._engine.backend import Answer, UnitReport, Where
+from stoker._engine.supervision.rules import Rules
 from stoker._engine.thread import ThreadBackend
-from stoker._supervision.rules import Rules
 from stoker.events import Event
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import stoker
-from stoker import _first_use
+from stoker._core import first_use
 
 PACKAGE = Path(stoker.__file__).parent
 
@@ -36,8 +36,8 @@ def names_in(module: str) -> dict[str, ast.AST | None]:
     names = dict(_bound(ast.parse(MODULES[module].read_text()).body))
     if module == "stoker":
         names |= dict(_bound(ast.parse((PACKAGE / "__init__.pyi").read_text()).body))
-    for name, home in _first_use.HOMES.items():  # packages that offer what their modules have
-        if home.startswith(f"{module}.") and "_first_use.homes_in" in MODULES[module].read_text():
+    for name, home in first_use.HOMES.items():  # packages that offer what their modules have
+        if home.startswith(f"{module}.") and "first_use.homes_in" in MODULES[module].read_text():
             names[name] = ast.ImportFrom(home, [ast.alias(name)], 0)
     return names
 
@@ -94,7 +94,7 @@ def has_attribute(module: str, node: ast.ClassDef, name: str) -> bool:
         return True
     for base in node.bases:
         match base.value if isinstance(base, ast.Subscript) else base:
-            case ast.Call(func=ast.Attribute(value=ast.Name("_nominal"))):  # torch's class: what ours adds is in ours
+            case ast.Call(func=ast.Attribute(value=ast.Name("nominal"))):  # torch's class: what ours adds is in ours
                 continue
             case ast.Name(base_name):
                 own = class_of(module, base_name)

@@ -34,7 +34,7 @@ def state():
 before = state()
 import stoker
 after = state()
-from stoker._first_use import FormerModules
+from stoker._core.first_use import FormerModules
 before["finders"] += [FormerModules]
 print(*(name for name in before if before[name] != after[name]))
 """
@@ -59,7 +59,7 @@ def test_importing_does_nothing() -> None:
 def test_importing_loads_no_other_package_and_no_module_below() -> None:
     modules = printed_by(MODULES.format(statement="import stoker"))
     ours = {name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert ours == {"stoker", "stoker._first_use"}
+    assert ours == {"stoker", "stoker._core", "stoker._core.first_use"}
     assert not modules & {"multiprocessing", "concurrent.futures", "asyncio", "ctypes", "subprocess", "tempfile"}
 
 

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".ci").exists(), reason="a source di
 
 LEFT_OUT = {"__pycache__", "build", "dist", "site-packages"}
 UNREAD = {
-    "src/stoker/_moved.py": "former names, which have a test of their own",
-    "tests/test_moved.py": "names that were never there",
+    "src/stoker/_core/moved.py": "former names, which have a test of their own",
+    "tests/_core/test_moved.py": "names that were never there",
     "tests/api/test_names_in_text.py": "names that lead nowhere",
     "docs/others-tests.md": "tests of others",
     "docs/published-scripts.md": "scripts of others",
@@ -245,12 +245,12 @@ def test_names_in_text_lead_somewhere(rule: Rule) -> None:
     [
         (full_names, "see stoker._engine.proces.worker"),
         (full_names, 'monkeypatch.setattr("stoker.loader.iterator.LoaderIterator._nxt", None)'),
-        (full_names, 'stoker = "stoker.cli:mian"'),
+        (full_names, 'stoker = "stoker.diagnostics.cli:mian"'),
         (full_names, "stoker.DataLoader.previw"),
         (full_names, "from stoker.loader.dataloader import (\n    DataLoader,  # torch's\n    DataLoder,\n)"),
         (full_names, "python -m tests.pined.test_pinned"),
         (paths, "(_engine/process/wroker.py)"),
-        (paths, "`_transport/arena.py: Arean`"),
+        (paths, "`_engine/transport/arena.py: Arean`"),
         (paths, "see src/stoker/_nativ/native.c"),
         (paths, "make test PYTEST_ARGS=tests/loadr"),
         (paths, "the folder `datasets/_steam/`"),
@@ -270,10 +270,10 @@ def test_stale_name_is_noticed(rule: Rule, text: str) -> None:
     [
         "`stoker.DataLoader.preview`, `stoker.images.register`, `stoker._engine.*`, [tool.stoker], stoker.",
         "from stoker import DataLoader, and pass seed=",
-        "`_engine/process/worker.py` and `process/worker.py`, `_transport/arena.py: Arena`, `tests/api/`, worker.py",
+        "`_engine/process/worker.py` and `process/worker.py`, `transport/arena.py: Arena`, `tests/api/`, worker.py",
         "`heap_sharing.worth_it`, `StreamIterator.state_dict()`, `torch.save`, `json.dumps(x)`, `loader.report()`",
         "`rows.csv.index`, s3://bucket/rows.py, /home/me/thing.py, {name}.py, `stoker/epoch/delivered`",
-        "the folder `_machine`, and `_begin`",
+        "the folder `_core`, and `_begin`",
     ],
 )
 def test_name_that_leads_somewhere_is_none(text: str) -> None:

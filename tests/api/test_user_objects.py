@@ -22,10 +22,10 @@ NAMES = {
     *("transform", "target_transform", "predicate", "callback", "handler", "sample", "indices", "failure", "loader"),
 }
 OURS = {
-    "_job/error_policy.py": {"policy == word"},  # a text
-    "_job/stream_fetcher.py": {"not self._init_fn"},  # whether there is one
-    "_machine/reserve.py": {"failure", "failure == errno.EINTR", "failure != errno.EFBIG"},  # numbers
-    "cli/commands/run.py": {"loader in most"},  # a name
+    "loader/_job/error_policy.py": {"policy == word"},  # a text
+    "loader/_job/stream_fetcher.py": {"not self._init_fn"},  # whether there is one
+    "_core/machine/reserve.py": {"failure", "failure == errno.EINTR", "failure != errno.EFBIG"},  # numbers
+    "diagnostics/cli/commands/run.py": {"loader in most"},  # a name
     "collate/_compiled/collate_plan.py": {  # a bound method
         f"fn == leaves.{name}" for name in ("floats", "ints", "strings", "scalars", "arrays", "tensors")
     },

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker import _native
+from stoker._core import native
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,20 +37,20 @@ def test_wheel_holds_package_type_marker_and_licence(tmp_path: Path) -> None:
     assert not any(name.endswith(".bin") for name in names)
 
 
-@pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+@pytest.mark.skipif(native.functions is None, reason=f"not here: {native.why}")
 def test_compiled_wheel_serves_each_python_of_its_platform(tmp_path: Path) -> None:
     assert built(tmp_path, STOKER_NATIVE="1").returncode == 0
     (wheel,) = tmp_path.glob("stoker-*-py3-none-*.whl")
     assert not wheel.stem.endswith("any")
-    assert "stoker/_native/native.bin" in names_in(wheel)
+    assert "stoker/_core/native/native.bin" in names_in(wheel)
 
 
 def test_wheel_without_a_compiler_is_for_all_platforms(tmp_path: Path) -> None:
     """In a copy: what is built is put beside its source."""
     copy = tmp_path / "copy"
-    native = copy / "src/stoker/_native"
+    native = copy / "src/stoker/_core/native"
     native.mkdir(parents=True)
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src/stoker/_native/native.c"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src/stoker/_core/native/native.c"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
     (native / "native.bin").write_bytes(b"of another source")
     pytest.importorskip("hatchling")

@@ -202,8 +202,9 @@ def test_a_program_can_say_that_it_wants_no_tensors() -> None:
 def test_user_code_in_a_clean_worker_gets_tensors() -> None:
     pytest.importorskip("torch")
     program = """
-from stoker import _nominal, collate
-_nominal.prefer_none()
+from stoker._core import nominal
+from stoker import collate
+nominal.prefer_none()
 print(type(collate.default_collate([1])).__name__)
 """
     assert run(program) == "Tensor"

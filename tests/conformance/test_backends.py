@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from stoker._supervision import split_policy
+from stoker._engine.supervision import split_policy
 from stoker.testing.backends import SAMPLES, BackendSuite, ShardedStream
 
 FORK = "fork" in multiprocessing.get_all_start_methods()

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import ArrayDataset, _native, collate
+from stoker import ArrayDataset, collate
+from stoker._core import native
 from stoker.datasets import ConcatDataset, Dataset, MapDataset, StackDataset, Subset, TensorDataset, ZipDataset, columns
 from stoker.datasets import gather as module
 from stoker.datasets.gather import UNKNOWN, foreseen, gather_rows, gatherer, inside, layout_of
@@ -167,7 +168,7 @@ def test_layout_of_files_is_asked_for_in_a_worker(tmp_path: Path) -> None:
 
 def test_each_source_that_gathers_is_marked() -> None:
     marked = {}
-    for path in (Path(_native.__file__).parents[1] / "sources").rglob("*.py"):
+    for path in (Path(native.__file__).parents[2] / "sources").rglob("*.py"):
         for kind in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)):
             if any(isinstance(node, ast.FunctionDef) and node.name == "gather_layout" for node in kind.body):
                 marked[kind.name] = any(ast.unparse(node) == "_layout_of_files = True" for node in kind.body)
@@ -379,7 +380,7 @@ def test_indices_beyond_64_bits_do_not_come_from_the_end() -> None:
         columns([10, 11, 12]).__getitems__(places)
 
 
-@pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+@pytest.mark.skipif(native.functions is None, reason=f"not here: {native.why}")
 @given(
     dtype=st.sampled_from(["u1", "f4", "c16", ">i4", "O", "i4,f8"]),
     indices=st.lists(st.integers(-20, 19), max_size=12),
@@ -389,7 +390,7 @@ def test_large_plain_rows_are_copied_past_the_caches(dtype: str, indices: list[i
     """Objects are counted, and strange layouts converted: these are left to NumPy."""
     rows = np.random.default_rng(width).integers(0, 100, (20, width)).astype(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_native, "LARGE_HERE", 1)
+        patch.setattr(native, "LARGE_HERE", 1)
         patch.setattr(module, "LARGE_ROW", 1)
         for source in (rows, rows[::-1], np.asfortranarray(rows)):
             out = np.empty((len(indices), width), dtype)
@@ -397,17 +398,17 @@ def test_large_plain_rows_are_copied_past_the_caches(dtype: str, indices: list[i
             assert np.array_equal(out, source[indices] if indices else out)
 
 
-@pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+@pytest.mark.skipif(native.functions is None, reason=f"not here: {native.why}")
 def test_index_out_of_range_is_found_before_copying(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "LARGE_HERE", 1)
+    monkeypatch.setattr(native, "LARGE_HERE", 1)
     monkeypatch.setattr(module, "LARGE_ROW", 1)
     with pytest.raises(IndexError, match="out of bounds for a dataset of 20 samples"):
         gather_rows(ROWS, np.array([0, 20]), np.empty((2, 3), np.float32))
 
 
-@pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+@pytest.mark.skipif(native.functions is None, reason=f"not here: {native.why}")
 def test_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "LARGE_HERE", 1)
+    monkeypatch.setattr(native, "LARGE_HERE", 1)
     monkeypatch.setattr(module, "LARGE_ROW", 1)
     thing = object()
     rows, out = np.array([[thing], [object()]]), np.empty((2, 1), object)

@@ -35,8 +35,8 @@ def test_streams_with_and_without_torch_bases_are_recognised() -> None:
     """A process that avoids torch has plain bases; torch's streams may come along all the same."""
     program = """
 import sys
-from stoker import _nominal
-_nominal.prefer_none()
+from stoker._core import nominal
+nominal.prefer_none()
 from stoker.datasets import ChainDataset, ConcatDataset, IterableDataset
 assert "torch" not in sys.modules
 import torch.utils.data

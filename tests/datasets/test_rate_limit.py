@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader
-from stoker._worker_info import WorkerInfo, current
+from stoker._core.worker_info import WorkerInfo, current
 from stoker.datasets import rate_limit
 from stoker.datasets.base import is_stream
 from stoker.datasets.rate_limit import RateLimitDataset

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.datasets import Subset, random_split
 
 LENGTHS: list[list[Any]] = [[3, 7], [10], [1, 2, 3, 4], [0.5, 0.5], [0.3, 0.3, 0.4], [1 / 3, 1 / 3, 1 / 3], [1.0]]
@@ -47,7 +47,7 @@ def test_numpys_generator_fixes_the_order() -> None:
 
 
 def test_numpys_global_seed_fixes_the_split_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_nominal, "torch_is_wanted", lambda: False)
+    monkeypatch.setattr(nominal, "torch_is_wanted", lambda: False)
     np.random.seed(0)
     first = indices(random_split(range(50), [20, 30]))
     np.random.seed(0)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker._machine.gpu_activity import GpuSample, used_gpus
-from stoker._machine.nvml import GpuReading
+from stoker._core.machine.gpu_activity import GpuSample, used_gpus
+from stoker._core.machine.nvml import GpuReading
 from stoker.diagnostics import measurements
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span
 from stoker.diagnostics.page.report_file import read_report

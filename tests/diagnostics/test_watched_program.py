@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from stoker._machine.memory import Available
+from stoker._core.machine.memory import Available
 from stoker.diagnostics import watched_program
 from stoker.diagnostics.settings.batch_limit import BatchLimit
 from stoker.diagnostics.settings.loader_setting import LoaderSetting, Override

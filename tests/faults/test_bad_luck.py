@@ -26,7 +26,7 @@ from stoker import QuarantineError, StokerWarning, WorkerDiedError, WorkerStartE
 from stoker._engine import supervisor
 from stoker._engine.messages import SlotWanted
 from stoker._engine.process import worker
-from stoker._supervision import slot_allocator, split_policy
+from stoker._engine.supervision import slot_allocator, split_policy
 from tests.faults.runs import (
     BACKENDS,
     BAD,

@@ -85,7 +85,7 @@ def test_a_process_without_mappings_left(start: Any) -> None:
     program = start(
         "fork",
         """
-        from stoker._transport import reader
+        from stoker._engine.transport import reader
         class Scarce(reader.Mapping):
             left = 10
             def __init__(self, *arguments):

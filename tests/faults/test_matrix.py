@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker._core.machine.cgroups import own
 from stoker._engine.fork import stacks, trainer
-from stoker._machine.cgroups import own
 from tests.faults.matrix.cells import CELLS, HANGS, Cell, Outcome
 from tests.faults.matrix.phases import BATCH, LOADERS, Blow, N, Numbers, loader
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker._machine.cgroups import own
+from stoker._core.machine.cgroups import own
 
 LIMIT = 512
 

@@ -11,7 +11,7 @@ import pytest
 
 import stoker
 from stoker import SkipSample
-from stoker._epoch import ranks
+from stoker.loader._epoch import ranks
 from tests.faults.everywhere import EVERY, EVERYWHERE
 from tests.faults.runs import BACKENDS, BAD, N, Samples, fates, faults_in, indices, loader, plain, raises, story
 

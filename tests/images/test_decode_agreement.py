@@ -14,7 +14,7 @@ pytest.importorskip("PIL")
 from PIL import Image
 
 from stoker import images
-from stoker._native import jpeg as native
+from stoker._core.native import jpeg as native
 from stoker.images import kernel
 from stoker.images.arguments import CHANNELS, checked, target
 from stoker.images.decoding import _request

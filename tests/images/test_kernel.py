@@ -14,7 +14,7 @@ pytest.importorskip("PIL")
 
 from PIL import Image
 
-from stoker._native import jpeg
+from stoker._core.native import jpeg
 from stoker.images import kernel
 
 SOURCE = jpeg.LIBRARY.with_name("jpeg.c")
@@ -154,7 +154,7 @@ def test_library_of_another_version_is_refused(tmp_path: Path) -> None:
     program = f"""
 import pathlib
 pathlib.Path.with_name = lambda self, name: pathlib.Path({str(tmp_path / "jpeg.bin")!r})
-from stoker._native import jpeg
+from stoker._core.native import jpeg
 print(jpeg.functions, jpeg.why)
 """
     environment = {**os.environ, "STOKER_NATIVE": ""}
@@ -215,7 +215,7 @@ def test_library_of_the_other_abi_decodes_too() -> None:
         pytest.skip("there is no such library, or no kernel")
     program = f"""
 import ctypes
-from stoker._native import jpeg
+from stoker._core.native import jpeg
 from stoker.images import kernel
 library = ctypes.CDLL({libraries[0]!r})
 abi = jpeg.functions.bind({libraries[0]!r}.encode())

@@ -222,7 +222,7 @@ def test_pil_to_tensor_has_channels_first_in_new_memory(layout: Any) -> None:
 def test_lookup_without_the_compiled_part_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = np.stack([decode(photograph(seed)) for seed in range(2)])
     compiled = normalize(batch, MEAN, STD)
-    monkeypatch.setattr(scaling._native, "functions", None)
+    monkeypatch.setattr(scaling.native, "functions", None)
     assert np.array_equal(normalize(batch, MEAN, STD), compiled)
 
 

@@ -43,7 +43,7 @@ class Told(NamedTuple):
 
 def engine() -> int:
     """Returns 1 in a sample that Stoker makes, and 0 in torch's. Asks no module that is not loaded."""
-    ours = sys.modules.get("stoker._worker_info")
+    ours = sys.modules.get("stoker._core.worker_info")
     return int(ours is not None and (ours.current.info or ours.current.rng) is not None)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._epoch.rank_slice import RankSlice
-from stoker._epoch.ranks import World
 from stoker.errors import StateMismatchError
+from stoker.loader._epoch.rank_slice import RankSlice
+from stoker.loader._epoch.ranks import World
 
 torch = pytest.importorskip("torch")
 accelerate = pytest.importorskip("accelerate")
@@ -22,8 +22,8 @@ from accelerate.utils import DataLoaderConfiguration, set_seed  # noqa: E402
 
 from stoker.integrations._accelerate_batches import SharedBatches  # noqa: E402
 from stoker.integrations.accelerate import Checkpointed, prepare, skip_first_batches  # noqa: E402
-from tests._state.edits import edited  # noqa: E402
 from tests.integrations.launching import launched  # noqa: E402
+from tests.loader._state.edits import edited  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of others
 

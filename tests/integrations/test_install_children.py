@@ -25,7 +25,7 @@ class Asking(data.Dataset):
         return 8
 
     def __getitem__(self, index):
-        ours = sys.modules.get("stoker._worker_info")
+        ours = sys.modules.get("stoker._core.worker_info")
         return torch.tensor(int(ours is not None and (ours.current.info or ours.current.rng) is not None))
 
 

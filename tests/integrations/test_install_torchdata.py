@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import stoker
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.diagnostics.script_run import ScriptRun, command_of
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 
 torch = pytest.importorskip("torch")
 torchs = torch.utils.data.dataloader

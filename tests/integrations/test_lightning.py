@@ -15,8 +15,8 @@ lightning = pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import OnExceptionCheckpoint  # noqa: E402
 
-from stoker._epoch import ranks  # noqa: E402
 from stoker.integrations.lightning import StokerCallback  # noqa: E402
+from stoker.loader._epoch import ranks  # noqa: E402
 from tests.integrations.launching import launched  # noqa: E402
 from tests.integrations.lightning_ranks import SAMPLES, Network, Stream, stop  # noqa: E402
 

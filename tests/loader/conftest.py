@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker._random.generators import global_streams
+from stoker.loader._random.generators import global_streams
 
 try:
     import torch

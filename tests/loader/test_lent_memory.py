@@ -12,9 +12,9 @@ import pytest
 
 import stoker
 from stoker import collate
-from stoker._supervision import split_policy
-from stoker._transport import segments
-from stoker._transport.writer import SlotWriter
+from stoker._engine.supervision import split_policy
+from stoker._engine.transport import segments
+from stoker._engine.transport.writer import SlotWriter
 
 
 @pytest.fixture(params=["fork", "forkserver"])

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._job.sharding_checks import shared_source
 from stoker.errors import StokerWarning
+from stoker.loader._job.sharding_checks import shared_source
 
 FORK = multiprocessing.get_context("fork")
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -10,7 +10,7 @@ import pytest
 
 import stoker
 from stoker import collate
-from stoker._transport import recycled
+from stoker._engine.transport import recycled
 
 pytestmark = pytest.mark.skipif(not recycled._COUNTS, reason="nobody counts references here")
 

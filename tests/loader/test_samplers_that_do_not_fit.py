@@ -9,7 +9,7 @@ import pytest
 
 import stoker
 from stoker import DataLoader
-from tests._state.edits import edited
+from tests.loader._state.edits import edited
 
 N = 23
 

@@ -29,9 +29,9 @@ from stoker import (
     Subset,
     TensorDataset,
 )
-from stoker._accounting.ledger import Ledger
-from stoker._epoch.gather_or_split import may_share
-from stoker._supervision import split_policy
+from stoker._engine.supervision import split_policy
+from stoker.loader._accounting.ledger import Ledger
+from stoker.loader._epoch.gather_or_split import may_share
 from stoker.loader._iteration.prefetch import Prefetch
 from stoker.loader.record import options_of, record_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._options.loader_options import STOKERS, TORCHS
+from stoker.loader._options.loader_options import STOKERS, TORCHS
 
 torch = pytest.importorskip("torch")
 

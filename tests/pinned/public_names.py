@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stoker import _first_use
+from stoker._core import first_use
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = [
@@ -21,7 +21,7 @@ MODULES = [
 def public_names() -> list[str]:
     """Full names, each object once."""
     of_modules = [f"{module}.{name}" for module in MODULES for name in _names_of(importlib.import_module(module))]
-    of_package = [f"stoker.{name}" for name, home in _first_use.HOMES.items() if home not in ("stoker", *MODULES)]
+    of_package = [f"stoker.{name}" for name, home in first_use.HOMES.items() if home not in ("stoker", *MODULES)]
     others = sorted({*_members(), *_imports()})
     here = {id(resolve(name)) for name in of_package + of_modules}
     return [*of_package, *of_modules, *(name for name in others if not (is_here(name) and id(resolve(name)) in here))]

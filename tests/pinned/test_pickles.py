@@ -2,7 +2,7 @@
 
 `python -m tests.pinned.test_pickles` adds to `pickles.json` what it lacks: names and objects of new classes, as far as
 this environment can make them. It leaves the others as they are, because the modules that they name are those of their
-time: `stoker._moved` has the names of today.
+time: `stoker._core.moved` has the names of today.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker import _moved
+from stoker._core import moved
 from tests.pinned import objects, sample_files
 from tests.pinned.behaviour import behaviour_of
 from tests.pinned.public_names import is_here, public_names, resolve
@@ -116,8 +116,8 @@ def test_modules_that_pickles_name_are_there_or_moved() -> None:
         named |= set(modules_in(sample_files.unpack(text)))
     source = Path(stoker.__file__).parents[1]
     for module in sorted(named):
-        path = source.joinpath(*(_moved.name_today(module) or module).split("."))
-        assert path.is_dir() or path.with_suffix(".py").exists(), f"{module} has no entry in stoker._moved"
+        path = source.joinpath(*(moved.name_today(module) or module).split("."))
+        assert path.is_dir() or path.with_suffix(".py").exists(), f"{module} has no entry in stoker._core.moved"
 
 
 def write() -> None:

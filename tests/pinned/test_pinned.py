@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import stoker
-from tests._state.edits import formerly
+from tests.loader._state.edits import formerly
 
 EXPECTED = Path(__file__).with_name("batches.json")
 STOPS = (1, 4)

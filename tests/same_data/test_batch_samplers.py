@@ -94,7 +94,7 @@ def test_batch_is_sent_once() -> None:
 
     import numpy as np
 
-    from stoker._job.work import GivenBatch
+    from stoker.loader._job.work import GivenBatch
 
     batch = pickle.loads(pickle.dumps(GivenBatch(np.arange(3, dtype=np.int16))))
     assert isinstance(batch.given, np.ndarray) and [type(each) for each in batch] == [np.int16] * 3

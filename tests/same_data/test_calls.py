@@ -17,7 +17,7 @@ import tempfile
 import numpy as np
 import torch
 
-import stoker._random.sample_seeding as seeding
+import stoker.loader._random.sample_seeding as seeding
 
 # Stoker looks at a worker's first 1,000 samples: here at 20, so that draws begin behind them
 seeding._PROBES, seeding._DEAR = 20, 1e9
@@ -150,7 +150,7 @@ class Records(data.Dataset):
 
 
 def main(data):
-    import stoker._random.sample_seeding as seeding
+    import stoker.loader._random.sample_seeding as seeding
 
     seeding._PROBES, seeding._DEAR = 8, 1e9
     return [[batch.tolist() for batch in data.DataLoader(Records(), 16, num_workers=n)] for n in (0, 1)]
@@ -175,7 +175,7 @@ class Counted(data.Dataset):
         return 90
 
     def __getitem__(self, index):
-        import stoker._random.sample_seeding as seeding
+        import stoker.loader._random.sample_seeding as seeding
 
         seeding._PROBES, seeding._DEAR = 20, 1e9
         with open(self.path, "a") as file:

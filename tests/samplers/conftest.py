@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.samplers.order import BatchOrder
 
 
 @pytest.fixture
 def torch_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where torch is not installed: samplers draw from NumPy."""
-    monkeypatch.setattr(_nominal, "torch_is_wanted", lambda: False)
+    monkeypatch.setattr(nominal, "torch_is_wanted", lambda: False)
 
 
 @pytest.fixture

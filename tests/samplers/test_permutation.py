@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from stoker import _native
+from stoker._core import native
 from stoker.samplers import permutation as module
 from stoker.samplers.permutation import TABLE_UP_TO, Permutation
 
@@ -19,9 +19,9 @@ HUGE = [2**31 - 1, 2**40 + 1, 10**15, 2**62 - 1, 2**62]
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have to give the same."""
     if request.param == "NumPy":
-        monkeypatch.setattr(_native, "functions", None)
-    elif _native.functions is None:
-        pytest.skip(f"not here: {_native.why}")
+        monkeypatch.setattr(native, "functions", None)
+    elif native.functions is None:
+        pytest.skip(f"not here: {native.why}")
 
 
 @pytest.fixture

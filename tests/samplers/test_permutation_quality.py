@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._hashing import hashes
+from stoker._core.hashing import hashes
 from stoker.samplers import permutation as module
 from stoker.samplers.permutation import TABLE_UP_TO, Permutation
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._hashing import hashes
+from stoker._core.hashing import hashes
 from stoker.samplers import weighted_order as module
 from stoker.samplers.weighted_order import DrawnOrder, RacedOrder, Sums, walk
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.errors import FileChangedError
 from stoker.sources import read_ahead
 from stoker.sources.read_ahead import FIRST, GAP, LARGEST, ReadAhead, ahead, coalesced, held

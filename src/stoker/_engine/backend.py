@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from stoker import errors
+from stoker._core.exceptions import format_exception, summary_of
 from stoker._engine.activity import Mark, Position
 from stoker._engine.timings import Stopwatch, UnitTimings
-from stoker._exceptions import format_exception, summary_of
 from stoker.events import Event, FaultRecord
 
 NOT_PLAIN: object = object()
@@ -76,7 +76,7 @@ ADVICE = {
 
 
 PlainGuess = tuple[int, str, str, tuple[int | None, ...], bool]
-"""A guess of a job's, field by field (`stoker._job.stream_guesses`)."""
+"""A guess of a job's, field by field (`stoker.loader._job.stream_guesses`)."""
 
 
 class UnitReport(NamedTuple):
@@ -88,7 +88,7 @@ class UnitReport(NamedTuple):
         faults: how samples that failed were treated.
         samples: number of samples in the batch, or intended for one that failed.
         movable: whether another worker can continue from this one's state.
-        guess: changes of the loader's guess that the stream shares itself out (`stoker._job.stream_guesses`).
+        guess: changes of the loader's guess that the stream shares itself out (`stoker.loader._job.stream_guesses`).
         timings: times of the unit in each worker that made some of it; empty unless they are asked for.
         drawn: names of random generators that the worker has found to be drawn from.
         since: without `stream_state`, what the stream has read since its last one.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from stoker._core.machine.memory import Available
 from stoker._engine.activity import Position
 from stoker._engine.messages import FromTrainer, FromWorker, Incident, ToTrainer, ToWorker
-from stoker._machine.memory import Available
 
 # Events
 

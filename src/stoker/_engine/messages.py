@@ -57,7 +57,7 @@ from stoker._engine.timings import UnitTimings
 from stoker.events import FaultRecord
 
 if TYPE_CHECKING:
-    from stoker._transport.rows import LeafRows
+    from stoker._engine.transport.rows import LeafRows
 
 PlainSlot = tuple[int, int, int]
 """A slot of the arena: number, offset, capacity."""

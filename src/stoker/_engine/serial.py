@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from stoker._core.worker_info import current
 from stoker._engine.backend import (
     Answer,
     Backend,
@@ -21,7 +22,6 @@ from stoker._engine.backend import (
 )
 from stoker._engine.backends import IN_STEP
 from stoker._engine.process_guard import harmless, tears
-from stoker._worker_info import current
 
 
 class SerialBackend(Backend):

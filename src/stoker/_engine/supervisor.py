@@ -86,20 +86,20 @@ from stoker._engine.process.deadlines import FLUSH, HELD_BACK, LOCKED_AFTER, LOO
 from stoker._engine.process.split_units import SplitUnits
 from stoker._engine.process.worker_events import not_started
 from stoker._engine.stream_states import StreamStates
-from stoker._supervision import recycling
-from stoker._supervision.admission import Admission, Refused
-from stoker._supervision.dispatch import Dispatch
-from stoker._supervision.idle import IdlePolicy
-from stoker._supervision.recycling import RecyclingPolicy
-from stoker._supervision.restarts import ends_itself
-from stoker._supervision.rules import Rules
-from stoker._supervision.slot_allocator import SlotAllocator
-from stoker._supervision.split_policy import SplitPolicy
-from stoker._supervision.stalls import Stall, Stalls
-from stoker._supervision.worker_memory import WorkerMemory
-from stoker._transport import leaves
-from stoker._transport.arena import Arena, Slot
-from stoker._transport.board import Board
+from stoker._engine.supervision import recycling
+from stoker._engine.supervision.admission import Admission, Refused
+from stoker._engine.supervision.dispatch import Dispatch
+from stoker._engine.supervision.idle import IdlePolicy
+from stoker._engine.supervision.recycling import RecyclingPolicy
+from stoker._engine.supervision.restarts import ends_itself
+from stoker._engine.supervision.rules import Rules
+from stoker._engine.supervision.slot_allocator import SlotAllocator
+from stoker._engine.supervision.split_policy import SplitPolicy
+from stoker._engine.supervision.stalls import Stall, Stalls
+from stoker._engine.supervision.worker_memory import WorkerMemory
+from stoker._engine.transport import leaves
+from stoker._engine.transport.arena import Arena, Slot
+from stoker._engine.transport.board import Board
 
 TOLD = (4, 32, 256)
 """Numbers of answers after which the trainer gets the cost of a row and the memory of a unit: the next epoch knows them

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stoker import errors
+from stoker._core.exceptions import summary_of
 from stoker._engine.activity import NEW_MARK, Position
 from stoker._engine.backend import Answer, Backend, EventSink, Failure, Job, JobFactory, NothingLeft, StreamEnd, located
 from stoker._engine.backends import THREADS
 from stoker._engine.process_guard import check_owner, harmless
-from stoker._exceptions import summary_of
-from stoker._supervision.dispatch import Assignment, Dispatch
-from stoker._supervision.rules import Rules
-from stoker._supervision.stalls import Stalls
+from stoker._engine.supervision.dispatch import Assignment, Dispatch
+from stoker._engine.supervision.rules import Rules
+from stoker._engine.supervision.stalls import Stalls
 from stoker.events import Event, WorkerStalled
 
 JOIN = 0.5

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stoker._first_use import loading
+from stoker._core.first_use import loading
 from stoker.collate._compiled.compiled import Compiled
 from stoker.collate._compiled.run_samples import form_of, samples_of
 from stoker.collate._leaves.stacking import TensorLeaf

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stoker._hashing import mixed
+from stoker._core.hashing import mixed
 from stoker.collate import default, registry, structure
 from stoker.collate._leaves import batch_memory
 from stoker.collate._leaves.promotion import common_dtype

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from stoker import _nominal
+from stoker._core import nominal
 
 if TYPE_CHECKING:
     from stoker.datasets.chain import ChainDataset
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Dataset(_nominal.base("Dataset"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
+class Dataset(nominal.base("Dataset"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
     """Samples by index: a subclass defines `__getitem__`, and `__len__` unless its sampler needs none.
 
     A subclass may also define `__getitems__(indices) -> list`, which returns a sample for each index; a loader then
@@ -42,7 +42,7 @@ class Dataset(_nominal.base("Dataset"), Generic[T_co]):  # type: ignore[misc]  #
         return ConcatDataset([self, other])
 
 
-class IterableDataset(Dataset[T_co], _nominal.base("IterableDataset"), Iterable[T_co]):  # type: ignore[misc]
+class IterableDataset(Dataset[T_co], nominal.base("IterableDataset"), Iterable[T_co]):  # type: ignore[misc]
     """Samples as a stream: a subclass defines `__iter__`, and `__len__` only if it knows the length.
 
     Each worker iterates over its own copy. `stoker.get_worker_info()`, called before the first sample, identifies the

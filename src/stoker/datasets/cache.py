@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets._cache.sample_pickle import loaded, pickled
 from stoker.datasets._cache.store import Folder, Memory, Store
 from stoker.datasets._stream.listening import listened

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.datasets._stream.listening import listened
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import pass_epoch, shard_of, shards_of
@@ -31,7 +31,7 @@ class _Shards:
         return min((shards_of(dataset) if is_stream(dataset) else 1 for dataset in chain._kept()), default=1)
 
 
-class ChainDataset(Stream[T_co], _nominal.base("ChainDataset")):  # type: ignore[misc]
+class ChainDataset(Stream[T_co], nominal.base("ChainDataset")):  # type: ignore[misc]
     """The samples of the first stream, then those of the second, and so on.
 
     A stream is opened, and its type checked, at its turn. A chain is resumable: the streams before the one named in the

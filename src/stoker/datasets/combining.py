@@ -6,8 +6,8 @@ import operator
 import sys
 from typing import Any
 
-from stoker._ours import is_ours
-from stoker._protocol import follows, has, offered, offers
+from stoker._core.ours import is_ours
+from stoker._core.protocol import follows, has, offered, offers
 from stoker.datasets._stream.declared import declared
 from stoker.datasets._stream.worker_share import DeclaredShard, OfWorker, WorkerShare
 from stoker.datasets.base import is_stream

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.described import describe
 from stoker.datasets.gather import Indices, inside
@@ -19,7 +19,7 @@ from stoker.datasets.gather_parts import common_layout, gather_parts
 T_co = TypeVar("T_co", covariant=True)
 
 
-class ConcatDataset(Dataset[T_co], _nominal.base("ConcatDataset")):  # type: ignore[misc]
+class ConcatDataset(Dataset[T_co], nominal.base("ConcatDataset")):  # type: ignore[misc]
     """The samples of the first dataset, then those of the second, and so on.
 
     Lengths are read once, at construction. A sample is found in O(log k) among k datasets.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker._protocol import offered
+from stoker._core.protocol import offered
 from stoker.datasets.gather import standing_in_for
 
 

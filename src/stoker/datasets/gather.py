@@ -27,9 +27,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker._native import for_large
-from stoker._ours import definer, is_ours
-from stoker._protocol import offers
+from stoker._core.native import for_large
+from stoker._core.ours import definer, is_ours
+from stoker._core.protocol import offers
 from stoker.datasets.nesting import held_by
 from stoker.errors import BatchError
 

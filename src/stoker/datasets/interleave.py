@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
-from stoker._hashing import bits
+from stoker._core.hashing import bits
 from stoker.datasets._stream.listening import listened
 from stoker.datasets._stream.shards import ShardProgress, share_of
 from stoker.datasets.base import is_stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets.stream import Counted, State, Stream, StreamIterator, not_the_end, resume
 
 T = TypeVar("T")

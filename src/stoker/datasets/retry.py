@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import become_stream, checked, pass_epoch, positive, shard_of, shards_of
 from stoker.datasets.described import describe

@@ -22,7 +22,7 @@ import operator
 from collections import deque
 from typing import Any, TypeVar
 
-from stoker._hashing import bits, mixed
+from stoker._core.hashing import bits, mixed
 from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, positive, shard_of, shards_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.datasets.subset import Subset
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _permutation(n: Any, generator: Any) -> list[int]:
     numbers: Any
     if isinstance(generator, np.random.Generator):
         numbers = generator.permutation(n)
-    elif generator is None and not _nominal.torch_is_wanted():
+    elif generator is None and not nominal.torch_is_wanted():
         numbers = np.random.permutation(n)
     else:
         import torch

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.datasets.base import Dataset
 from stoker.datasets.gather import Indices, all_or_none, gather_from, layout_of
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class StackDataset(Dataset[T_co], _nominal.base("StackDataset")):  # type: ignore[misc]
+class StackDataset(Dataset[T_co], nominal.base("StackDataset")):  # type: ignore[misc]
     """Tuples or dicts of the samples at one index of each dataset.
 
     Lengths are compared once, at construction.

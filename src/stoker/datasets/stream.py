@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 
-from stoker._exceptions import safe_str
-from stoker._ours import definer, is_ours
-from stoker._protocol import asked
-from stoker._worker_info import current
+from stoker._core.exceptions import safe_str
+from stoker._core.ours import definer, is_ours
+from stoker._core.protocol import asked
+from stoker._core.worker_info import current
 from stoker.datasets._stream.declared import declared
 from stoker.datasets._stream.fingerprint import Fingerprint, same_again
 from stoker.datasets._stream.rank_share import KnowsShare

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.datasets.base import Dataset
 from stoker.datasets.described import describe
 from stoker.datasets.gather import Indices, gather_from, inside, is_tensor, layout_of
@@ -16,7 +16,7 @@ from stoker.datasets.gather import Indices, gather_from, inside, is_tensor, layo
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Subset(Dataset[T_co], _nominal.base("Subset")):  # type: ignore[misc]
+class Subset(Dataset[T_co], nominal.base("Subset")):  # type: ignore[misc]
     """The dataset's samples at the given indices: sample i is the dataset's at `indices[i]`.
 
     Args:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.datasets.base import Dataset
 from stoker.datasets.gather import Indices, all_or_none, gather_rows, row_layout
 
 
-class TensorDataset(Dataset[tuple[Any, ...]], _nominal.base("TensorDataset")):  # type: ignore[misc]
+class TensorDataset(Dataset[tuple[Any, ...]], nominal.base("TensorDataset")):  # type: ignore[misc]
     """Tuples of the rows at one index of several tensors that are in memory. `ArrayDataset` reads rows of files.
 
     A sample is a view: it shares memory with the tensors. A batch is gathered in one call if all are CPU tensors or

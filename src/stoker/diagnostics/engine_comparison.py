@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from stoker._autotune.wait_share import NEGLIGIBLE
-from stoker._machine.gpu_activity import GpuSample
+from stoker._core.machine.gpu_activity import GpuSample
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader
 from stoker.diagnostics.process_tree import TreeSample
+from stoker.loader._autotune.wait_share import NEGLIGIBLE
 
 ENGINES = ("torch", "stoker")
 

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stoker import _observer
-from stoker._observer import Observer, observe
-from stoker._ours import is_ours
+from stoker._core.ours import is_ours
 from stoker.diagnostics.findings.fault_hooks import FaultHooks
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
 from stoker.diagnostics.workers.worker_hooks import WorkerHooks, starting
+from stoker.loader._accounting import observer
+from stoker.loader._accounting.observer import Observer, observe
 
 if TYPE_CHECKING:
     from stoker.diagnostics.composition.order_hooks import OrderHooks
@@ -93,7 +93,7 @@ class LoaderHooks(Observer):
 
     def undo(self) -> None:
         """Puts the classes' own methods back, unless another has replaced them since. Idempotent."""
-        if _observer.current is self:
+        if observer.current is self:
             observe(None)
         for kind, name, original in reversed(self._replaced):
             if getattr(vars(kind).get(name), "__wrapped__", None) is original:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from stoker._machine.gpu_activity import GpuSample, busy_between, used_gpus
+from stoker._core.machine.gpu_activity import GpuSample, busy_between, used_gpus
 from stoker.diagnostics.findings.fault_log import FaultLog
 from stoker.diagnostics.findings.process_memory import ProcessMemory
 from stoker.diagnostics.process_tree import TreeSample

@@ -6,8 +6,8 @@ import os
 import time
 from dataclasses import dataclass
 
-from stoker._machine.cgroups import read
-from stoker._machine.cpu_use import cpu_use
+from stoker._core.machine.cgroups import read
+from stoker._core.machine.cpu_use import cpu_use
 from stoker.diagnostics.findings.process_memory import ProcessMemory
 
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stoker._machine.gpu_activity import used_gpus
+from stoker._core.machine.gpu_activity import used_gpus
 from stoker.diagnostics.composition.composition import pictures
 from stoker.diagnostics.findings.run_findings import growth_curves
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements, Span

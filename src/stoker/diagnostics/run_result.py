@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
-from stoker._machine.cpus import Cpus, cpus
-from stoker._machine.gpu_activity import used_gpus
+from stoker._core.machine.cpus import Cpus, cpus
+from stoker._core.machine.gpu_activity import used_gpus
 from stoker.diagnostics.composition.composition import composition_of
 from stoker.diagnostics.findings.run_findings import findings_of_loaders
 from stoker.diagnostics.measurements import LoaderSummary, Measurements

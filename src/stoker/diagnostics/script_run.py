@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from stoker._machine.gpu_activity import GpuActivity
+from stoker._core.machine.gpu_activity import GpuActivity
 from stoker.diagnostics import attach
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from stoker._autotune.wait_share import NEGLIGIBLE, WAITS
 from stoker.diagnostics.measurements import LoaderSummary, are_single
 from stoker.diagnostics.settings.change_to_make import change_to_make
+from stoker.loader._autotune.wait_share import NEGLIGIBLE, WAITS
 
 Kind = Literal["data-bound", "balanced", "compute-bound", "too short"]
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Literal, Self
 
-from stoker._machine import memory, reserve
-from stoker._machine.gpu_activity import GpuActivity
+from stoker._core.machine import memory, reserve
+from stoker._core.machine.gpu_activity import GpuActivity
 from stoker.diagnostics import attach
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree

@@ -7,7 +7,7 @@ name is loaded on first use.
 
 from typing import TYPE_CHECKING
 
-from stoker import _first_use
+from stoker._core import first_use
 
 if TYPE_CHECKING:
     from stoker.images.decoding import decode as decode
@@ -48,4 +48,4 @@ _HOMES = {
     "normalize": "scaling",
 }
 __all__ = sorted(_HOMES)
-__getattr__ = _first_use.loading(__name__, _HOMES)
+__getattr__ = first_use.loading(__name__, _HOMES)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stoker._native import jpeg
+from stoker._core.native import jpeg
 from stoker.images.arguments import CHANNELS, Corners, Wanted, checked, target
 from stoker.images.header import orientation_of
 from stoker.images.kernel import FILTERS, NO_LIMIT, Kernel, Pixels, Request, bound, decode_file, decode_from, look

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker._native import jpeg
+from stoker._core.native import jpeg
 from stoker.images.pillow import PIL, Image, JpegImagePlugin, imaging
 from stoker.images.sample import JPEG
 
@@ -33,7 +33,7 @@ class Kernel(NamedTuple):
 
     Attributes:
         functions: of the compiled library.
-        order: of the passes of a resize, one of the constants of `_native/jpeg.py`.
+        order: of the passes of a resize, one of the constants of `_core/native/jpeg.py`.
         level: of the vector instructions in use.
         abi: of Pillow's libjpeg.
     """

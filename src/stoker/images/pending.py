@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._native import jpeg
+from stoker._core.native import jpeg
 from stoker.errors import ImageArgumentError, ImageError
 from stoker.images.arguments import Corners
 from stoker.images.decoding import decode

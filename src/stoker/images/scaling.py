@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker import _native, _nominal
+from stoker._core import native, nominal
 from stoker.errors import ImageArgumentError
 from stoker.images.kernel import Pixels
 from stoker.images.pending import pixels_of
@@ -131,7 +131,7 @@ def scaled(pixels: Pixels, normalised: Normalize | None) -> Any:
     else:
         result = np.empty((3, *pixels.shape[:2]), np.float32)
         _look_up(pixels, tables_of(normalised), result)
-    if not _nominal.torch_is_wanted():
+    if not nominal.torch_is_wanted():
         return result
     import torch  # here, since programs without torch use this module too
 
@@ -155,7 +155,7 @@ def _tables(mean: tuple[float, ...], std: tuple[float, ...]) -> Floats:
 
 def _look_up(pixels: Pixels, tables: Floats, out: Floats) -> None:
     """Writes the numbers of contiguous pixels (height, width, 3) into contiguous planes (3, height, width)."""
-    functions = _native.functions
+    functions = native.functions
     if functions is None:
         for channel in range(3):
             np.take(tables[channel], pixels[:, :, channel], out=out[channel], mode="clip")

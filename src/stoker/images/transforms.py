@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from stoker._random.sample_rng import sample_rng
 from stoker.errors import ImageArgumentError
 from stoker.images.kernel import FILTERS
 from stoker.images.pending import PendingImage, pixels_of
 from stoker.images.scaling import Normalize, ToTensor, scaled
+from stoker.loader._random.sample_rng import sample_rng
 
 TRIES = 10
 """Boxes that `RandomResizedCrop` draws before it takes the largest one in the middle, as in torchvision."""

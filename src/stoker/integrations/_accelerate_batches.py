@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker._epoch import epoch
-from stoker._epoch.rank_slice import Mode
-from stoker._state import schema
+from stoker.loader._epoch import epoch
+from stoker.loader._epoch.rank_slice import Mode
+from stoker.loader._state import schema
 from stoker.loader.record import options_of
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.order import BatchOrder, Order

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
-from stoker._state import schema
 from stoker.integrations._accelerate_batches import SharedBatches, is_known, state_after
+from stoker.loader._state import schema
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.record import options_of, record_of
 

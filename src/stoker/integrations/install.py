@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker import errors
-from stoker._worker_info import get_worker_info
+from stoker._core.worker_info import get_worker_info
 from stoker.integrations._install.apply import apply, unapply
 from stoker.integrations._install.behind import behind
 from stoker.integrations._install.children import ChildEnvironment

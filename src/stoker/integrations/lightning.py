@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker import errors
-from stoker._options import argument_checks
-from stoker._state.schema import by_rank, gathered
 from stoker.integrations.install import loader_of
+from stoker.loader._options import argument_checks
+from stoker.loader._state.schema import by_rank, gathered
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.record import record_of
 

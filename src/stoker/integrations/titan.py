@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker import errors
-from stoker._state import schema
-from stoker._state.merging import merge_states
+from stoker.loader._state import schema
+from stoker.loader._state.merging import merge_states
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.record import options_of
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from stoker import collate
-from stoker._accounting.event_dispatcher import EventDispatcher
-from stoker._autotune.hint_backend import HintBackend
 from stoker._engine.backend import Backend
 from stoker._engine.fork.trainer import ProcessBackend
 from stoker._engine.serial import SerialBackend
-from stoker._epoch import epoch
-from stoker._job import datapipes
-from stoker._job.job import assemble
-from stoker._job.work import JobSettings
-from stoker._options.loader_options import LoaderOptions
-from stoker._supervision.rules import Rules
+from stoker._engine.supervision.rules import Rules
 from stoker.loader import heap
+from stoker.loader._accounting.event_dispatcher import EventDispatcher
+from stoker.loader._autotune.hint_backend import HintBackend
+from stoker.loader._epoch import epoch
+from stoker.loader._job import datapipes
+from stoker.loader._job.job import assemble
+from stoker.loader._job.work import JobSettings
+from stoker.loader._options.loader_options import LoaderOptions
 from stoker.loader.record import LoaderRecord
 from stoker.loader.worker_start import birth_of
 

@@ -18,22 +18,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from stoker import _nominal, _observer, collate, errors
-from stoker._accounting.report import Report
-from stoker._epoch import draws, epoch, loader_kind, ranks
-from stoker._epoch.progress import Progress
-from stoker._epoch.sampler_checks import check_samplers
-from stoker._epoch.sampler_epochs import lend_to_samplers
-from stoker._job.error_policy import OnError
-from stoker._machine import cpus
-from stoker._options import argument_checks
-from stoker._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
-from stoker._options.loader_options import TORCHS, LoaderOptions, checked, is_iterable
-from stoker._state import merging, schema
-from stoker._supervision import restarts, stalls
-from stoker._supervision.rules import StallAction
+from stoker import collate, errors
+from stoker._core import nominal
+from stoker._core.machine import cpus
+from stoker._engine.supervision import restarts, stalls
+from stoker._engine.supervision.rules import StallAction
 from stoker.events import Listener
 from stoker.loader import one_writer, rank_differences
+from stoker.loader._accounting import observer
+from stoker.loader._accounting.report import Report
+from stoker.loader._epoch import draws, epoch, loader_kind, ranks
+from stoker.loader._epoch.progress import Progress
+from stoker.loader._epoch.sampler_checks import check_samplers
+from stoker.loader._epoch.sampler_epochs import lend_to_samplers
+from stoker.loader._job.error_policy import OnError
+from stoker.loader._options import argument_checks
+from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
+from stoker.loader._options.loader_options import TORCHS, LoaderOptions, checked, is_iterable
+from stoker.loader._state import merging, schema
 from stoker.loader._torch import from_torch as taken_over
 from stoker.loader._torch.torch_compile import keep_dynamo_out, untraced
 from stoker.loader.iterator import LoaderIterator
@@ -47,9 +49,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from stoker._autotune.controller import AutotuneController
-    from stoker.loader._profile.loader_profile import LoaderProfile
-    from stoker.loader._profile.profiling import Profiling
+    from stoker.diagnostics.profile.loader_profile import LoaderProfile
+    from stoker.diagnostics.profile.profiling import Profiling
+    from stoker.loader._autotune.controller import AutotuneController
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -74,7 +76,7 @@ class _Shuffle:
         return self if loader is None else isinstance(record_of(loader).own_sampler, RandomSampler)
 
 
-class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
+class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
     """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
 
     The first thirteen arguments, and those up to `in_order`, are torch's, with torch's meanings, defaults and errors.
@@ -320,7 +322,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
         Iterators are independent of each other. With `persistent_workers` there is only one, and each call restarts it.
         """
         keep_dynamo_out()
-        watching = _observer.current
+        watching = observer.current
         return _begin_epoch(self) if watching is None else watching.iterate(self, _begin_epoch)
 
     def __len__(self) -> int:
@@ -458,7 +460,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             SamplerError: the order cannot be computed, or is not known.
             IndexError: the epoch has no such batch.
         """
-        from stoker._epoch.batch_lookup import batch_indices
+        from stoker.loader._epoch.batch_lookup import batch_indices
 
         record = record_of(self)
         record.obey_set_epoch()
@@ -578,7 +580,7 @@ class DataLoader(_nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mi
             ValueError: `batches` is less than 1, or `replay` less than 0.
             OSError: `trace` cannot be written.
         """
-        from stoker.loader._profile.profiling import Profiling
+        from stoker.diagnostics.profile.profiling import Profiling
 
         profiling = Profiling(self, batches, replay, functools.partial(_end_workers, self), stacks, trace)
         if step is None:
@@ -703,7 +705,7 @@ def _end_workers(loader: DataLoader[Any]) -> None:
 
 
 def _automatic() -> AutotuneController:
-    from stoker._autotune.controller import AutotuneController
+    from stoker.loader._autotune.controller import AutotuneController
 
     return AutotuneController()
 

@@ -7,23 +7,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stoker import _native, collate
-from stoker._epoch import epoch
-from stoker._epoch.gather_or_split import gathers, may_share, under_way
-from stoker._machine import cpus, memory
-from stoker._machine.anonymous import replaced_by
-from stoker._protocol import asked
-from stoker._random.generators import GLOBALS
-from stoker._supervision import split_policy
+from stoker import collate
+from stoker._core import native
+from stoker._core.machine import cpus, memory
+from stoker._core.machine.anonymous import replaced_by
+from stoker._core.protocol import asked
+from stoker._engine.supervision import split_policy
 from stoker.datasets.nesting import batched_by, prefers_whole_batches
 from stoker.loader import heap
+from stoker.loader._epoch import epoch
+from stoker.loader._epoch.gather_or_split import gathers, may_share, under_way
+from stoker.loader._random.generators import GLOBALS
 from stoker.loader.worker_start import birth_of
 from stoker.samplers.random import RandomSampler
 
 if TYPE_CHECKING:
-    from stoker._accounting.ledger import Ledger
-    from stoker._autotune.controller import AutotuneController
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._accounting.ledger import Ledger
+    from stoker.loader._autotune.controller import AutotuneController
+    from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.record import LoaderRecord
 
 
@@ -182,8 +183,8 @@ def _collation(options: LoaderOptions) -> str:
 
 
 def _compiled() -> str:
-    if _native.functions is None:
-        return f"nothing ({_native.why}): NumPy and torch do it, and batches are the same"
+    if native.functions is None:
+        return f"nothing ({native.why}): NumPy and torch do it, and batches are the same"
     return "orders, and copies of large rows past the processor's caches"
 
 

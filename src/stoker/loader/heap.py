@@ -16,12 +16,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker._engine.fork import heap_sharing
-from stoker._epoch import epoch
+from stoker.loader._epoch import epoch
 from stoker.loader.worker_start import birth_of
 
 if TYPE_CHECKING:
-    from stoker._accounting.ledger import Ledger
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._accounting.ledger import Ledger
+    from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.record import LoaderRecord
 
 SHARE = 0.1

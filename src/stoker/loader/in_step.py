@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from stoker._epoch import epoch
-from stoker._state.schema import START
+from stoker.loader._epoch import epoch
+from stoker.loader._state.schema import START
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.record import record_of
 

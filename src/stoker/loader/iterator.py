@@ -18,17 +18,19 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stoker import _nominal, _observer, errors
-from stoker._accounting.accounting import Accounting
-from stoker._accounting.event_dispatcher import EventDispatcher, users_level
+from stoker import errors
+from stoker._core import nominal
+from stoker._core.worker_info import current
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
 from stoker._engine.process_guard import leave_if_left_behind, tears
 from stoker._engine.serial import SerialBackend
 from stoker._engine.timings import BatchTimings
-from stoker._epoch import epoch
-from stoker._epoch.plan import Step
-from stoker._worker_info import current
 from stoker.device import pinning
+from stoker.loader._accounting import observer
+from stoker.loader._accounting.accounting import Accounting
+from stoker.loader._accounting.event_dispatcher import EventDispatcher, users_level
+from stoker.loader._epoch import epoch
+from stoker.loader._epoch.plan import Step
 from stoker.loader._iteration.epoch_start import EpochStart
 from stoker.loader._iteration.prefetch import Prefetch
 from stoker.loader._iteration.short_path import ShortPath, short_path
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.dataloader import DataLoader
 
 
@@ -61,7 +63,7 @@ TRIES = 32
 the later ones after which it tries again."""
 
 
-class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the base is chosen at run time
+class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base is chosen at run time
     """Iterates over one epoch of a loader; made by `iter(loader)`.
 
     With persistent workers the loader keeps one iterator and restarts it for each epoch. Used by one thread at a time.
@@ -165,12 +167,12 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
         try:
             if torch_profiler.is_on():
                 return torch_profiler.recorded(self, self._observed_next)
-            return self._next() if _observer.current is None else self._observed_next()
+            return self._next() if observer.current is None else self._observed_next()
         finally:
             self._inside.clear()
 
     def _observed_next(self) -> Any:
-        watching = _observer.current
+        watching = observer.current
         return self._next() if watching is None else watching.next(self, LoaderIterator._next)
 
     def _is_nested(self) -> bool:
@@ -296,8 +298,8 @@ class LoaderIterator(_nominal.iterator_base()):  # type: ignore[misc]  # the bas
         if self._options.is_stream and isinstance(self._backend, SerialBackend):
             start.progress.asks(self._backend.stream_state)
             self._backend.before_close(weakref.WeakMethod(start.progress.settle))
-        if _observer.current is not None and not self._options.is_stream:
-            _observer.current.plan(self, begun.plan, begun.place.ahead)
+        if observer.current is not None and not self._options.is_stream:
+            observer.current.plan(self, begun.plan, begun.place.ahead)
 
     def _leave(self) -> NoReturn:
         """Raises if the workers were ended while this thread waited: by another thread or at the interpreter's exit.

@@ -24,7 +24,7 @@ from stoker._engine.serialize.preimported_modules import (
     named_by,
     variables_of,
 )
-from stoker._random.find_generators import attributes
+from stoker.loader._random.find_generators import attributes
 
 _JAX = frozenset({"jax", "jaxlib"})
 _NO_USERS = {"numpy", "stoker", "torch", *sys.stdlib_module_names}

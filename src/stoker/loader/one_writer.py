@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stoker._epoch.loader_kind import owner
+from stoker.loader._epoch.loader_kind import owner
 
 if TYPE_CHECKING:
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.record import LoaderRecord
 
 _TRAINER = (

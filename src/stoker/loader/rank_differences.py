@@ -10,12 +10,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stoker._epoch import epoch, ranks
-from stoker._epoch.loader_kind import kind_of
-from stoker._worker_info import current
+from stoker._core.worker_info import current
+from stoker.loader._epoch import epoch, ranks
+from stoker.loader._epoch.loader_kind import kind_of
 
 if TYPE_CHECKING:
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.record import LoaderRecord
 
 _begun: dict[str, int] = {}

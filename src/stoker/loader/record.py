@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
-from stoker._accounting.event_dispatcher import users_level
-from stoker._accounting.ledger import Ledger
-from stoker._autotune.hint import Hint
 from stoker._engine.timings import TimingSink
-from stoker._epoch.epoch_counter import EpochCounter, SilentEpochs
-from stoker._epoch.progress import Progress
-from stoker._options.loader_options import STOKERS, TORCHS, LoaderOptions
-from stoker._state.schema import START, Place
+from stoker.loader._accounting.event_dispatcher import users_level
+from stoker.loader._accounting.ledger import Ledger
+from stoker.loader._autotune.hint import Hint
+from stoker.loader._epoch.epoch_counter import EpochCounter, SilentEpochs
+from stoker.loader._epoch.progress import Progress
+from stoker.loader._options.loader_options import STOKERS, TORCHS, LoaderOptions
+from stoker.loader._state.schema import START, Place
 
 if TYPE_CHECKING:
-    from stoker._autotune.controller import AutotuneController
+    from stoker.loader._autotune.controller import AutotuneController
 
 NAME = "_stoker"
 """The attribute of a loader that holds its record."""

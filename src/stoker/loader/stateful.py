@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker._options import argument_checks
+from stoker.loader._options import argument_checks
 from stoker.loader.dataloader import DataLoader, T_co
 from stoker.loader.record import record_of
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker._ours import is_ours
-from stoker._random.find_generators import attributes
-from stoker._random.generators import loaded_torch
+from stoker._core.ours import is_ours
+from stoker.loader._random.find_generators import attributes
+from stoker.loader._random.generators import loaded_torch
 
 MOST_OBJECTS = 1000
 """Objects: parts that hold more are not searched, and count as the user's."""

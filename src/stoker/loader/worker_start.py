@@ -12,7 +12,7 @@ from stoker.loader.jax_users import jax_named_by
 from stoker.loader.stokers_own import is_stokers
 
 if TYPE_CHECKING:
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._options.loader_options import LoaderOptions
 
 
 def birth_of(options: LoaderOptions, tell: Callable[[str], None] = lambda text: None) -> StartMethod:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from stoker._machine.cpus import cpus
+from stoker._core.machine.cpus import cpus
 from stoker.errors import PackError
 from stoker.loader.dataloader import DataLoader
 from stoker.packing.manifest import Manifest, only_one

@@ -6,11 +6,11 @@ names are those of `stoker/__init__.pyi`.
 
 from typing import Any
 
-from stoker import _first_use
+from stoker._core import first_use
 
-_HOMES = _first_use.homes_in(__name__)
+_HOMES = first_use.homes_in(__name__)
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    return _first_use.loaded(__name__, name, _HOMES)
+    return first_use.loaded(__name__, name, _HOMES)

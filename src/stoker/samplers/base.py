@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from stoker import _nominal
+from stoker._core import nominal
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Sampler(_nominal.base("Sampler"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
+class Sampler(nominal.base("Sampler"), Generic[T_co]):  # type: ignore[misc]  # the base is chosen at run time
     """Yields the samples of an epoch in order: indices, or lists of indices for a batch sampler.
 
     A subclass has `__iter__`, which starts again at each call, and `__len__` if its length is known. The loader does

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
-from stoker import _nominal
-from stoker._protocol import offered
+from stoker._core import nominal
+from stoker._core.protocol import offered
 from stoker.samplers.base import Sampler
 from stoker.samplers.passes import passes_of
 
 
-class BatchSampler(Sampler[list[int]], _nominal.base("BatchSampler")):  # type: ignore[misc]
+class BatchSampler(Sampler[list[int]], nominal.base("BatchSampler")):  # type: ignore[misc]
     """Yields lists of the indices that a sampler yields.
 
     Args:

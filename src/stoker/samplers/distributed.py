@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import in_blocks
 from stoker.samplers.permutation import Permutation
@@ -23,7 +23,7 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 
-class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler"), Generic[T_co]):  # type: ignore[misc]
+class DistributedSampler(Sampler[int], nominal.base("DistributedSampler"), Generic[T_co]):  # type: ignore[misc]
     """Yields every `num_replicas`-th index of an order common to all ranks, beginning with the `rank`-th.
 
     All ranks get the same number of indices: the first indices are repeated at the end, or with `drop_last` the last
@@ -91,7 +91,7 @@ class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler"), Gene
 
     def _order(self, n: int, positions: Any) -> Any:
         seed = self.seed + self.epoch
-        if not _nominal.torch_is_wanted():
+        if not nominal.torch_is_wanted():
             return Permutation(n, seed).take(positions)
         import torch
 
@@ -107,7 +107,7 @@ class DistributedSampler(Sampler[int], _nominal.base("DistributedSampler"), Gene
 
 
 def _distributed() -> Any:
-    if _nominal.torch_is_wanted():
+    if nominal.torch_is_wanted():
         import torch.distributed
 
         if torch.distributed.is_available():

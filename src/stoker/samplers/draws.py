@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.samplers.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def draws_from(generator: AnyGenerator) -> TorchDraws | NumpyDraws:
     """
     if isinstance(generator, np.random.Generator):
         return NumpyDraws(generator)
-    if generator is None and not _nominal.torch_is_wanted():
+    if generator is None and not nominal.torch_is_wanted():
         return NumpyDraws(np.random.default_rng(np.random.randint(2**63 - 1, dtype=np.int64)))
     if generator is not None and "torch" not in sys.modules:
         raise TypeError(

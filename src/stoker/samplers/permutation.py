@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker import _native
-from stoker._hashing import mixed
+from stoker._core import native
+from stoker._core.hashing import mixed
 
 FORMAT_VERSION = 1
 TABLE_UP_TO = 4096
@@ -109,8 +109,8 @@ class Permutation:
         if self._table is not None:
             return self._table[positions]
         numbers = positions.astype(np.uint64)
-        if _native.functions is not None and len(numbers) > _FEW:
-            self._walk_compiled(numbers, _native.functions)
+        if native.functions is not None and len(numbers) > _FEW:
+            self._walk_compiled(numbers, native.functions)
             return numbers.view(np.int64)
         spare = np.empty((3, min(len(numbers), _BLOCK)), np.uint64)
         for start in range(0, len(numbers), _BLOCK):
@@ -125,7 +125,7 @@ class Permutation:
     def __repr__(self) -> str:
         return f"Permutation(n={self.n}, key={self.key})"
 
-    def _walk_compiled(self, points: UInt64Array, functions: _native.Functions) -> None:
+    def _walk_compiled(self, points: UInt64Array, functions: native.Functions) -> None:
         """Does the same as `_walk`, in a quarter of the time."""
         keys = np.array(self._keys, np.uint64)
         at, of_keys = points.ctypes.data, keys.ctypes.data

@@ -7,8 +7,8 @@ from itertools import islice
 
 import numpy as np
 
-from stoker import _nominal
-from stoker._hashing import hashes
+from stoker._core import nominal
+from stoker._core.hashing import hashes
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, Draws, TorchDraws, draws_from
 from stoker.samplers.order import Int64Array, Order
@@ -18,7 +18,7 @@ from stoker.samplers.permutation import Permutation
 _AT_ONCE = 32  # torch's block size with replacement: a shared generator gives the same numbers
 
 
-class RandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("RandomSampler")):  # type: ignore[misc]
+class RandomSampler(WalkedInEpochs, Sampler[int], nominal.base("RandomSampler")):  # type: ignore[misc]
     """Yields indices in random order: each once, or drawn with replacement.
 
     With a `torch.Generator`, the order is the one that torch's sampler draws from it. Without a generator, each

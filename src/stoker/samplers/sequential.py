@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.order import Int64Array, Order
 from stoker.samplers.passes import WalkedInEpochs
 
 
-class SequentialSampler(WalkedInEpochs, Sampler[int], _nominal.base("SequentialSampler")):  # type: ignore[misc]
+class SequentialSampler(WalkedInEpochs, Sampler[int], nominal.base("SequentialSampler")):  # type: ignore[misc]
     """Yields 0 to n - 1; n is the length of the dataset when the iteration begins.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, draws_from
 from stoker.samplers.order import Int64Array, Order
@@ -16,7 +16,7 @@ from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import Permutation
 
 
-class SubsetRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("SubsetRandomSampler")):  # type: ignore[misc]
+class SubsetRandomSampler(WalkedInEpochs, Sampler[int], nominal.base("SubsetRandomSampler")):  # type: ignore[misc]
     """Yields each of the given indices once, in random order.
 
     With a `torch.Generator`, or torch's global one, the order is the one that torch's sampler draws from it; if torch

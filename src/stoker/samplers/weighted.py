@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker.errors import SamplerError
 from stoker.samplers.base import Sampler
 from stoker.samplers.draws import AnyGenerator, TorchDraws, draws_from, in_blocks
@@ -18,7 +18,7 @@ from stoker.samplers.weighted_order import DrawnOrder, Floats, RacedOrder, Sums,
 _TORCH_TAKES = 2**24  # weights; torch.multinomial refuses more
 
 
-class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("WeightedRandomSampler")):  # type: ignore[misc]
+class WeightedRandomSampler(WalkedInEpochs, Sampler[int], nominal.base("WeightedRandomSampler")):  # type: ignore[misc]
     """Yields indices drawn with probabilities proportional to their weights; any number of weights.
 
     A loader uses `order`, unless a generator is given. Iterating over the sampler, with up to 2**24 weights and a
@@ -137,7 +137,7 @@ class WeightedRandomSampler(WalkedInEpochs, Sampler[int], _nominal.base("Weighte
 
 
 def _float64(weights: Any) -> Any:
-    if not _nominal.torch_is_wanted():
+    if not nominal.torch_is_wanted():
         return np.asarray(weights, np.float64)
     import torch
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._hashing import UInt64Array, hashes
+from stoker._core.hashing import UInt64Array, hashes
 from stoker.samplers.order import Int64Array
 
 FORMAT_VERSION = 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker._machine.cpus import cpus
-from stoker._worker_info import current
+from stoker._core.machine.cpus import cpus
+from stoker._core.worker_info import current
 from stoker.datasets.column import Array
 from stoker.errors import BatchError
 from stoker.sources.read_image import read_rgb

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
-from stoker._worker_info import TORCHS, current
+from stoker._core.worker_info import TORCHS, current
 from stoker.errors import MissingExtraError
 from stoker.sources import object_client
 from stoker.sources.clean_interpreter import CleanInterpreters

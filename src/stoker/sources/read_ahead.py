@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.errors import FileChangedError
 from stoker.sources.storage import File, LocalFile, Version
 

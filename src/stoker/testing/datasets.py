@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from stoker._protocol import offered
+from stoker._core.protocol import offered
 from stoker.datasets.base import is_stream
 from stoker.errors import StokerError
 from stoker.loader.dataloader import DataLoader

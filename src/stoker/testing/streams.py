@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from stoker._protocol import offered, offers
+from stoker._core.protocol import offered, offers
 from stoker.collate._leaves.tensors import is_tensor
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker._core.machine.memory import Available
 from stoker._engine.fork import fresh_interpreter
 from stoker._engine.serialize import memory_files
-from stoker._machine.memory import Available
 from stoker.errors import CannotSendError, MemoryLimitError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed as POSIX does")

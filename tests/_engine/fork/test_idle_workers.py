@@ -12,7 +12,7 @@ import pytest
 
 from stoker import DataLoader
 from stoker._engine.process import linux
-from stoker._supervision import idle
+from stoker._engine.supervision import idle
 
 FREED = 32 << 20
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from stoker._engine.fork.stacks import Stacks
-from stoker._transport import segments
+from stoker._engine.transport import segments
 
 
 def test_worker_without_the_signal_handler_is_not_asked() -> None:

@@ -21,8 +21,8 @@ from stoker._engine.fork.zygote_handle import ZygoteHandle
 from stoker._engine.messages import Delivery, MarkingHeap, Message, Pulse, WorkersLocked
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.deadlines import REAP
-from stoker._supervision.rules import held_bytes
-from stoker._transport import board
+from stoker._engine.supervision.rules import held_bytes
+from stoker._engine.transport import board
 
 
 class Gated(stoker.Dataset[Any]):

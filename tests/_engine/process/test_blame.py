@@ -6,9 +6,9 @@ import signal
 
 from stoker._engine.activity import IDLE, SEVERAL, sample
 from stoker._engine.process.blame import Blame, WorkerDeath
-from stoker._supervision.restarts import KILLS, OWN_KILLS
-from stoker._supervision.rules import Rules
-from stoker._supervision.stalls import STALLS, Stall, Stalls
+from stoker._engine.supervision.restarts import KILLS, OWN_KILLS
+from stoker._engine.supervision.rules import Rules
+from stoker._engine.supervision.stalls import STALLS, Stall, Stalls
 
 PID = 4711
 

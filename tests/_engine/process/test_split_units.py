@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stoker._engine.backend import UnitReport
 from stoker._engine.process.split_units import SplitUnits
-from stoker._supervision.dispatch import SLOW_UNIT, Assignment, Dispatch
-from stoker._supervision.slot_allocator import SlotAllocator
-from stoker._supervision.split_policy import PATIENCE, SplitPolicy
-from stoker._transport.arena import Slot
-from stoker._transport.rows import Layout
+from stoker._engine.supervision.dispatch import SLOW_UNIT, Assignment, Dispatch
+from stoker._engine.supervision.slot_allocator import SlotAllocator
+from stoker._engine.supervision.split_policy import PATIENCE, SplitPolicy
+from stoker._engine.transport.arena import Slot
+from stoker._engine.transport.rows import Layout
 from stoker.events import FaultRecord
-from tests._supervision.arena import Memory
+from tests._engine.supervision.arena import Memory
 
 ROWS = 32
 SIZE = 100

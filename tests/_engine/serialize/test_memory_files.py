@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from stoker._core.machine.memory import Available
 from stoker._engine.serialize import memory_files
-from stoker._machine.memory import Available
 from stoker.errors import MemoryLimitError
 
 MIB = 1 << 20

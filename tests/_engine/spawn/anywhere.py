@@ -67,7 +67,7 @@ class Where(Images):
     """Tells which half of `segments` a worker has."""
 
     def __getitem__(self, index: int) -> str:
-        return importlib.import_module("stoker._transport.segments").Mapping.__module__
+        return importlib.import_module("stoker._engine.transport.segments").Mapping.__module__
 
 
 def loader(dataset: object, **settings: object) -> stoker.DataLoader:

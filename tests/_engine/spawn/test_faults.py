@@ -19,7 +19,7 @@ import pytest
 import stoker
 from stoker._engine import supervisor
 from stoker._engine.spawn import trainer, worker_processes
-from stoker._supervision import slot_allocator as lending
+from stoker._engine.supervision import slot_allocator as lending
 from stoker.events import Event
 from tests.faults.runs import Once
 

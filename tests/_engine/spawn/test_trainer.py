@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 
 import stoker
+from stoker._core.machine import reserve
+from stoker._core.machine.memory import Available
+from stoker._core.machine.reserve import kept_free
 from stoker._engine import supervisor
 from stoker._engine.spawn import trainer
-from stoker._machine import reserve
-from stoker._machine.memory import Available
-from stoker._machine.reserve import kept_free
-from stoker._supervision import dispatch, worker_memory
-from stoker._transport import arena
-from stoker._transport.arena_files import ArenaFiles
+from stoker._engine.supervision import dispatch, worker_memory
+from stoker._engine.transport import arena
+from stoker._engine.transport.arena_files import ArenaFiles
 
 HERE = Path(__file__).parent
 QUICK = 2.0
@@ -480,7 +480,7 @@ def open_and_forget(path, flags, *mode, **more):
 os.open = open_and_forget
 handles = {"get_osfhandle": lambda descriptor: descriptor, "open_osfhandle": lambda handle, flags: handle}
 sys.modules["msvcrt"] = types.SimpleNamespace(**handles)
-from stoker._machine import reserve
+from stoker._core.machine import reserve
 reserve._libc = None
 """
 
@@ -513,4 +513,4 @@ def test_spawned_workers_run_without_posix_only_functions(start: str, half: str,
         timeout=100,
     )
     assert (program.returncode, program.stderr) == (0, "")
-    assert program.stdout.split() == [f"stoker._transport.{half}"]
+    assert program.stdout.split() == [f"stoker._engine.transport.{half}"]

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import _native, collate
+from stoker import collate
+from stoker._core import native
 from stoker.collate._compiled import incremental as early_module
 from stoker.collate._leaves import batch_memory
 
-pytestmark = pytest.mark.skipif(_native.functions is None, reason=f"not here: {_native.why}")
+pytestmark = pytest.mark.skipif(native.functions is None, reason=f"not here: {native.why}")
 
 SHAPE = (5, 1021)  # rows that begin anywhere in a line of the cache, large enough to be written as they come
 
@@ -20,7 +21,7 @@ SHAPE = (5, 1021)  # rows that begin anywhere in a line of the cache, large enou
 class Counted:
     """The compiled part, and how many rows it has copied."""
 
-    def __init__(self, inner: _native.Functions) -> None:
+    def __init__(self, inner: native.Functions) -> None:
         self.rows = self.images = 0
         self._inner = inner
 
@@ -36,10 +37,10 @@ class Counted:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Every size is large enough."""
-    assert _native.functions is not None
-    counted = Counted(_native.functions)
-    monkeypatch.setattr(_native, "functions", counted)
-    monkeypatch.setattr(_native, "LARGE", 1)
+    assert native.functions is not None
+    counted = Counted(native.functions)
+    monkeypatch.setattr(native, "functions", counted)
+    monkeypatch.setattr(native, "LARGE", 1)
     return counted
 
 
@@ -101,7 +102,7 @@ def test_batch_of_this_process_is_left_in_its_caches(make: Any, counted: Counted
 def test_few_bytes_are_copied_as_ever(
     make: Any, early: bool, counted: Counted, monkeypatch: Any, new_slot: Any
 ) -> None:
-    monkeypatch.setattr(_native, "LARGE", 1 << 30)
+    monkeypatch.setattr(native, "LARGE", 1 << 30)
     collated([make(number) for number in range(4)], new_slot(), early)
     assert counted.rows == 0
 
@@ -109,8 +110,8 @@ def test_few_bytes_are_copied_as_ever(
 def test_copy_works_without_the_compiled_part(
     make: Any, early: bool, monkeypatch: Any, new_slot: Any, assert_same: Any
 ) -> None:
-    monkeypatch.setattr(_native, "functions", None)
-    monkeypatch.setattr(_native, "LARGE", 1)
+    monkeypatch.setattr(native, "functions", None)
+    monkeypatch.setattr(native, "LARGE", 1)
     samples = [make(number) for number in range(4)]
     assert_same(collated(samples, new_slot(), early), collate.default_collate(samples))
 
@@ -194,7 +195,7 @@ def test_a_run_of_rows_is_as_large_as_its_batch(
     """That is what its reader finds: 4 rows are made here, and others make the rest."""
     monkeypatch.setattr(early_module, "WORTH", -1.0)
     samples = [make(number) for number in range(4)]
-    monkeypatch.setattr(_native, "LARGE", 16 * samples[0].nbytes)
+    monkeypatch.setattr(native, "LARGE", 16 * samples[0].nbytes)
     compiled = collate.compiling(collate.default_collate)
     assert isinstance(compiled, collate.Compiled)
     for _ in range(3):  # as above

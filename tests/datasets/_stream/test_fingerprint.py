@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets._stream.fingerprint import Fingerprint, same_again
 from stoker.datasets.stream import Counted
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.stream import resume
 from stoker.errors import StateFormatError

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stoker._machine.cpus import Cpus
-from stoker._machine.memory import Available
+from stoker._core.machine.cpus import Cpus
+from stoker._core.machine.memory import Available
 from stoker.diagnostics.checks import machine
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stoker import _native
+from stoker._core import native
 from stoker.diagnostics.checks import gpus, programs
 from tests.nvml_driver import FakeDriver
 
@@ -26,8 +26,8 @@ assert found.level == {level!r} and found.what.startswith({method!r}), found
 
 
 def test_compiled_part_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "functions", None)
-    monkeypatch.setattr(_native, "why", "STOKER_NATIVE=0")
+    monkeypatch.setattr(native, "functions", None)
+    monkeypatch.setattr(native, "why", "STOKER_NATIVE=0")
     (found,) = programs.compiled_part()
     assert found.level == "advice" and "STOKER_NATIVE=0" in found.what
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._job.work import GivenBatch
 from stoker.diagnostics.composition import epoch_notes
 from stoker.diagnostics.composition.epoch_notes import EpochNotes
 from stoker.diagnostics.composition.noted_epoch import NotedEpoch, noted_epochs
 from stoker.diagnostics.composition.sample_column import SampleColumn
+from stoker.loader._job.work import GivenBatch
 from tests.ownership import moved, named_like
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from stoker._accounting.ledger import Ledger
 from stoker.diagnostics.findings.fault_hooks import LONGEST, NAMED, FaultHooks, in_words, sentence, why_ended
 from stoker.diagnostics.findings.fault_log import FaultLog
 from stoker.diagnostics.findings.run_findings import finding_lines
@@ -20,6 +19,7 @@ from stoker.diagnostics.loader_hooks import LoaderHooks
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder
 from stoker.events import FaultRecord, SampleFailed, SampleSkipped, WorkerDied, WorkerRetired, WorkersWouldHelp
+from stoker.loader._accounting.ledger import Ledger
 
 
 class FakeLoader:

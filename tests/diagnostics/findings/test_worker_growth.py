@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stoker._machine import memory
+from stoker._core.machine import memory
 from stoker.diagnostics.findings import process_memory
 from stoker.diagnostics.findings.process_memory import MemoryReading, ProcessHistory, ProcessMemory
 from stoker.diagnostics.findings.worker_growth import WorkerGrowth, curve, rate_in_words, worker_growth, workers_of

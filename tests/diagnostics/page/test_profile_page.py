@@ -12,11 +12,11 @@ import pytest
 
 from stoker._engine.timings import StackCount, StepSums
 from stoker.diagnostics.page.profile_page import OTHERS, cut, write_profile
-from stoker.loader._profile.batch_sums import WorkerUse
-from stoker.loader._profile.loader_profile import LoaderProfile
-from stoker.loader._profile.profile_figures import SlowSample
-from stoker.loader._profile.profile_verdict import ProfileVerdict
-from stoker.loader._profile.stage_times import StageTimes
+from stoker.diagnostics.profile.batch_sums import WorkerUse
+from stoker.diagnostics.profile.loader_profile import LoaderProfile
+from stoker.diagnostics.profile.profile_figures import SlowSample
+from stoker.diagnostics.profile.profile_verdict import ProfileVerdict
+from stoker.diagnostics.profile.stage_times import StageTimes
 from tests.diagnostics.chromium import (
     CHROMIUM_MARKS,
     LONG_NAME,

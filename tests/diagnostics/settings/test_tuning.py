@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stoker._machine.memory import Available
+from stoker._core.machine.memory import Available
 from stoker.diagnostics.settings import tuning
 from stoker.diagnostics.settings.loader_setting import LoaderSetting
 from stoker.diagnostics.settings.setting_bench import BenchedLoader, SettingBench

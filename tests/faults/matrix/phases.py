@@ -20,8 +20,8 @@ from stoker._engine.commands import Heard
 from stoker._engine.fork import fresh_interpreter, zygote
 from stoker._engine.messages import Delivery, Message, SlotWanted, Unit, UnitDone, packed
 from stoker._engine.process import channel, process_setup, worker
-from stoker._supervision import slot_allocator
-from stoker._transport.writer import SlotWriter
+from stoker._engine.supervision import slot_allocator
+from stoker._engine.transport.writer import SlotWriter
 from tests.faults.matrix.cells import HANGS
 from tests.faults.matrix.strikes import strike, strike_in_c
 

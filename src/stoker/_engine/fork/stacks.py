@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from stoker._engine.process import linux, process_setup
 from stoker._engine.process.deadlines import STACKS
-from stoker._transport import segments
+from stoker._engine.transport import segments
 
 
 class Stacks:

@@ -16,8 +16,8 @@ from stoker._engine.fork import native_pools, zygote, zygote_main
 from stoker._engine.fork.forked_process import Lineage
 from stoker._engine.process import linux
 from stoker._engine.start_method import Assemble, Parts, StartMethod
-from stoker._supervision.rules import Rules
-from stoker._transport.reader import ForkHold, forking
+from stoker._engine.supervision.rules import Rules
+from stoker._engine.transport.reader import ForkHold, forking
 from stoker.errors import CannotSendError
 
 

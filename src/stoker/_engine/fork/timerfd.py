@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from stoker._machine.anonymous import DENIED
+from stoker._core.machine.anonymous import DENIED
 
 _MONOTONIC = 1
 

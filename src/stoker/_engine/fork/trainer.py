@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import cast
 
 from stoker import errors
+from stoker._core.machine import memory
 from stoker._engine.activity import START
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
 from stoker._engine.backends import FORKED
@@ -66,12 +67,11 @@ from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless, leave_if_left_behind
 from stoker._engine.start_method import Assemble, Parts, StartMethod
 from stoker._engine.stream_states import StreamStates
-from stoker._machine import memory
-from stoker._supervision.restarts import Restarts
-from stoker._supervision.rules import Rules
-from stoker._transport import leaves
-from stoker._transport.arena import Slot
-from stoker._transport.writer import Packed, Written
+from stoker._engine.supervision.restarts import Restarts
+from stoker._engine.supervision.rules import Rules
+from stoker._engine.transport import leaves
+from stoker._engine.transport.arena import Slot
+from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
 _BIRTH = -1

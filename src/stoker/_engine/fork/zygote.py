@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, NoReturn, cast
 
+from stoker._core.machine import memory
+from stoker._core.machine.anonymous import DENIED
 from stoker._engine.backend import Failure, JobSource
 from stoker._engine.commands import (
     AllStarted,
@@ -59,13 +61,11 @@ from stoker._engine.process import linux, process_setup, worker
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
 from stoker._engine.process.worker_activity import WorkerActivity
+from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervisor import Supervisor, dumps
-from stoker._machine import memory
-from stoker._machine.anonymous import DENIED
-from stoker._supervision.rules import Rules
-from stoker._transport import board
-from stoker._transport.arena import Arena
-from stoker._transport.arena_files import ArenaFiles
+from stoker._engine.transport import board
+from stoker._engine.transport.arena import Arena
+from stoker._engine.transport.arena_files import ArenaFiles
 
 
 class Ends(NamedTuple):

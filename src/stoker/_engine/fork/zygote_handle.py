@@ -7,6 +7,7 @@ import os
 import select
 import time
 
+from stoker._core.machine import standard_streams
 from stoker._engine.fork import start_zygote
 from stoker._engine.fork.query_channel import QueryChannel
 from stoker._engine.fork.timerfd import Timer
@@ -18,11 +19,10 @@ from stoker._engine.process.deadlines import CLOSE, FLUSH, GONE, REAP
 from stoker._engine.process.worker_events import MINDER, starting
 from stoker._engine.process_guard import allow, time_left
 from stoker._engine.start_method import Assemble, Parts, StartMethod
-from stoker._machine import standard_streams
-from stoker._supervision.rules import Rules, held_bytes
-from stoker._transport.arena_files import ArenaFiles
-from stoker._transport.board import Board
-from stoker._transport.reader import ForkHold, Reader
+from stoker._engine.supervision.rules import Rules, held_bytes
+from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.board import Board
+from stoker._engine.transport.reader import ForkHold, Reader
 
 
 class ZygoteHandle:

@@ -20,7 +20,7 @@ from stoker._engine.process import linux, process_setup
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.deadlines import REAP
 from stoker._engine.process.worker_events import MINDER, starting
-from stoker._supervision.rules import Rules
+from stoker._engine.supervision.rules import Rules
 
 if TYPE_CHECKING:
     from stoker._engine.serialize.payload import Payload

@@ -1,6 +1,6 @@
 """Decides the consequence of a worker's death, and keeps the known faults of units.
 
-`stoker._supervision` decides; this module adds the words that describe a unit's faults to its next worker.
+`stoker._engine.supervision` decides; this module adds the words that describe a unit's faults to its next worker.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NamedTuple
 from stoker._engine.activity import IDLE, SEVERAL, Position
 from stoker._engine.backend import KnownFault, KnownFaults
 from stoker._engine.process.worker_events import DOUBTED, blamed, stalled
-from stoker._supervision.restarts import Restarts, Verdict
-from stoker._supervision.rules import Rules
-from stoker._supervision.stalls import Stall, Stalls
+from stoker._engine.supervision.restarts import Restarts, Verdict
+from stoker._engine.supervision.rules import Rules
+from stoker._engine.supervision.stalls import Stall, Stalls
 
 
 class WorkerDeath(NamedTuple):

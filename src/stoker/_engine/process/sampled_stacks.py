@@ -16,7 +16,7 @@ DEEPEST = 64
 """Functions of a stack that are kept: the outermost ones."""
 
 _STOKER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_OURS = tuple(os.path.join(_STOKER, part) + os.sep for part in ("_engine", "_job", "_random"))
+_OURS = tuple(os.path.join(_STOKER, part) + os.sep for part in ("_engine", "loader/_job", "loader/_random"))
 
 
 class StackSampler:

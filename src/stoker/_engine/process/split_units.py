@@ -12,11 +12,11 @@ from typing import cast
 
 from stoker._engine.backend import UnitReport
 from stoker._engine.messages import Delivered, Kind, MadePart, Part, PlainLayout
-from stoker._supervision.dispatch import Assignment, Dispatch
-from stoker._supervision.slot_allocator import SlotAllocator
-from stoker._supervision.split_batch import SplitBatch
-from stoker._supervision.split_policy import SplitPolicy
-from stoker._transport.rows import Layout
+from stoker._engine.supervision.dispatch import Assignment, Dispatch
+from stoker._engine.supervision.slot_allocator import SlotAllocator
+from stoker._engine.supervision.split_batch import SplitBatch
+from stoker._engine.supervision.split_policy import SplitPolicy
+from stoker._engine.transport.rows import Layout
 
 
 class SplitUnits:

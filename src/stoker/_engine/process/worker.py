@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar, cast
 
 from stoker import errors
+from stoker._core.machine import reserve
 from stoker._engine.activity import ACTIVITY, NEW_MARK, Activity, Mark
 from stoker._engine.backend import (
     Failure,
@@ -52,13 +53,12 @@ from stoker._engine.process import end_duties, linux, process_setup
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.deadlines import DEAD
 from stoker._engine.timings import Stopwatch
-from stoker._machine import reserve
-from stoker._transport import leaves
-from stoker._transport.arena import Slot
-from stoker._transport.arena_files import ArenaFiles
-from stoker._transport.rows import HEAVY, Layout, MisfitError, RowWriter
-from stoker._transport.segments import Mapping
-from stoker._transport.writer import SlotWriter
+from stoker._engine.transport import leaves
+from stoker._engine.transport.arena import Slot
+from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.rows import HEAVY, Layout, MisfitError, RowWriter
+from stoker._engine.transport.segments import Mapping
+from stoker._engine.transport.writer import SlotWriter
 
 M = TypeVar("M", Unit, SlotGiven)
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from stoker import errors
+from stoker._core.machine.memory import shm_in_words
 from stoker._engine.activity import Activity, Position
 from stoker._engine.backend import EventSink, Failure, Where
 from stoker._engine.messages import (
@@ -24,9 +25,8 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process import linux
 from stoker._engine.process.deadlines import PATIENCE
-from stoker._machine.memory import shm_in_words
-from stoker._supervision.restarts import OWN_SIGNALS, TOLD
-from stoker._supervision.rules import Rules
+from stoker._engine.supervision.restarts import OWN_SIGNALS, TOLD
+from stoker._engine.supervision.rules import Rules
 from stoker.events import (
     Event,
     MemoryThrottled,

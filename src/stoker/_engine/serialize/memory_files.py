@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from stoker._core.machine.memory import available
+from stoker._core.machine.reserve import kept_free, refused
 from stoker._engine.serialize.causes import SHARING
-from stoker._machine.memory import available
-from stoker._machine.reserve import kept_free, refused
-from stoker._transport import segments
+from stoker._engine.transport import segments
 from stoker.errors import MemoryLimitError
 
 _CHUNK = 1 << 26

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from multiprocessing import process, resource_tracker, spawn
 from typing import Any, BinaryIO, NoReturn, TypedDict
 
-from stoker import _nominal
+from stoker._core import nominal
 from stoker._engine.fork.native_pools import jax_has_started
 from stoker._engine.serialize.causes import SHARING
 from stoker.errors import WorkerStartError
@@ -138,7 +138,7 @@ def wake(stream: BinaryIO, head: Head) -> None:
         os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
     if len(sys.argv) > 1:  # it has started over
         del head["modules"][int(sys.argv[1]) :]
-    _nominal.prefer_none()
+    nominal.prefer_none()
     module, _, function = head["entry"].partition(":")
     getattr(importlib.import_module(module), function)(Payload(stream, head), head["fds"])
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from stoker._core.machine.memory import shm_in_words
 from stoker._engine.serialize.buffers import MappedFiles, Reduced
-from stoker._machine.memory import shm_in_words
 from stoker.errors import CannotSendError, MemoryLimitError
 
 

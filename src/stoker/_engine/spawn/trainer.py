@@ -19,6 +19,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from stoker import errors
+from stoker._core.machine import memory
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
 from stoker._engine.backends import SPAWNED
 from stoker._engine.commands import (
@@ -64,12 +65,11 @@ from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless
 from stoker._engine.spawn.worker_processes import WorkerProcesses
 from stoker._engine.start_method import Assemble, Parts
+from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervisor import Supervisor
-from stoker._machine import memory
-from stoker._supervision.rules import Rules
-from stoker._transport import leaves
-from stoker._transport.arena import Slot
-from stoker._transport.writer import Packed, Written
+from stoker._engine.transport import leaves
+from stoker._engine.transport.arena import Slot
+from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event as UserEvent
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from stoker import _nominal
+from stoker._core import nominal
+from stoker._core.machine.reserve import lengthen
 from stoker._engine.backend import JobFactory, JobSource
 from stoker._engine.messages import FromWorker, ToWorker, packed, unpacked
 from stoker._engine.process import end_duties, linux, process_setup
@@ -19,9 +20,8 @@ from stoker._engine.process.deadlines import DEAD
 from stoker._engine.process.worker import Worker, work
 from stoker._engine.process.worker_activity import SIZE, WorkerActivity, views_of
 from stoker._engine.serialize.payload import Head, Payload
-from stoker._machine.reserve import lengthen
-from stoker._transport.arena_files import ArenaFiles
-from stoker._transport.segments import Sent
+from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.segments import Sent
 
 if TYPE_CHECKING:
     Pipe: TypeAlias = connection.Connection[tuple[object, ...], tuple[object, ...]]
@@ -111,7 +111,7 @@ def parcel(stream: Sent, buffers: Sent, places: list[tuple[int, int]]) -> Payloa
 def main(number: int, pipe: Pipe, arena: Sequence[Sent], marks: Sent, workers: int, parcel: Payload) -> None:
     """The work of a spawned worker; multiprocessing does the rest."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the trainer, which then ends us
-    _nominal.prefer_none()
+    nominal.prefer_none()
     mark = SharedActivity(marks.descriptor, workers).of(number)
     os.close(marks.descriptor)
     end_duties.watch(mark, multiprocessing.current_process())

@@ -15,7 +15,7 @@ from stoker._engine.serialize import pickler, unpicklable
 from stoker._engine.serialize.main_module import names_after_import, preparation_of
 from stoker._engine.serialize.memory_files import Block
 from stoker._engine.spawn import worker
-from stoker._transport.segments import Sent
+from stoker._engine.transport.segments import Sent
 
 
 class WorkerPayload:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, cast
 
+from stoker._core.machine import memory, standard_streams
 from stoker._engine.messages import FromWorker, ToWorker, Unit, UnitDone, Unpickled, packed, unpacked
 from stoker._engine.process import linux
 from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
@@ -22,12 +23,11 @@ from stoker._engine.process.worker_events import not_started
 from stoker._engine.process_guard import allow, time_left
 from stoker._engine.spawn import worker as spawned
 from stoker._engine.spawn.worker_payload import WorkerPayload
-from stoker._machine import memory, standard_streams
-from stoker._supervision.rules import Rules, held_bytes
-from stoker._transport import segments
-from stoker._transport.arena import Arena
-from stoker._transport.arena_files import ArenaFiles
-from stoker._transport.reader import Reader
+from stoker._engine.supervision.rules import Rules, held_bytes
+from stoker._engine.transport import segments
+from stoker._engine.transport.arena import Arena
+from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.reader import Reader
 
 if TYPE_CHECKING:
     from stoker._engine.spawn.worker import Pipe

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stoker import _native
+from stoker._core import native
 from stoker.collate._leaves import batch_memory
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class IncrementalLeaf(ABC):
     _whole: Any = None
     _rows: Sequence[Any] = ()
     _travels = False
-    _streams: _native.Functions | None = None  # set if rows should bypass the caches
+    _streams: native.Functions | None = None  # set if rows should bypass the caches
 
     def _sized(self, shape: Sequence[int], itemsize: int) -> None:
         size = math.prod(shape) * itemsize
@@ -92,7 +92,7 @@ class IncrementalLeaf(ABC):
         process, or 0 if it stays here."""
         self._whole, self._rows = self._memory(count)
         self._travels = bool(travels)
-        self._streams = _native.for_large(self._whole.nbytes // count * travels) if travels else None
+        self._streams = native.for_large(self._whole.nbytes // count * travels) if travels else None
 
     def end(self) -> None:
         """Drops the memory of the batch, which is made or was given up."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from stoker import _native
+from stoker._core import native
 
 Strides = tuple[int, ...]
 
@@ -16,7 +16,7 @@ _about_tensors = attrgetter("dtype", "shape", "device.type", "requires_grad")
 _CHANNELS = 3
 
 
-def row_array(functions: _native.Functions, row: Any, value: Any, beside: Strides | None) -> bool:
+def row_array(functions: native.Functions, row: Any, value: Any, beside: Strides | None) -> bool:
     """Writes an array as a row of its shape and dtype. Returns False, with nothing written, if its layout is unsuited.
 
     Args:
@@ -34,7 +34,7 @@ def row_array(functions: _native.Functions, row: Any, value: Any, beside: Stride
     return True
 
 
-def row_tensor(functions: _native.Functions, row: Any, value: Any, beside: Strides | None) -> bool:
+def row_tensor(functions: native.Functions, row: Any, value: Any, beside: Strides | None) -> bool:
     """Does the same as `row_array`, for tensors of torch's own class."""
     if is_as_it_lies(value):
         functions.stack(row.data_ptr(), [value.data_ptr()], value.nbytes)
@@ -63,7 +63,7 @@ def arrays(column: Sequence[Any], out: Any) -> bool:
         column: arrays of NumPy's own classes.
         out: a contiguous array with a row for each.
     """
-    functions = _native.for_large(out.nbytes)
+    functions = native.for_large(out.nbytes)
     if functions is None or set(map(_about_arrays, column)) != {(out.dtype, out.shape[1:], True)}:
         return False
     functions.stack(address_of_array(out), list(map(address_of_array, column)), out.nbytes // len(column))
@@ -72,7 +72,7 @@ def arrays(column: Sequence[Any], out: Any) -> bool:
 
 def tensors(column: Sequence[Any], out: Any) -> bool:
     """Does the same as `arrays`, for tensors of torch's own class."""
-    functions = _native.for_large(out.nbytes)
+    functions = native.for_large(out.nbytes)
     if functions is None or set(map(_about_tensors, column)) != {(out.dtype, out.shape[1:], "cpu", False)}:
         return False
     if not all(map(is_as_it_lies, column)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.collate._leaves import batch_memory, mismatch
 from stoker.collate._leaves.batch_memory import Array
 from stoker.errors import BatchError, LeafTypeError

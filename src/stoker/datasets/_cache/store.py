@@ -30,9 +30,9 @@ from collections.abc import Iterator
 from multiprocessing import context, reduction
 from typing import Any
 
-from stoker._machine.anonymous import anonymous
-from stoker._machine.memory import available
-from stoker._machine.reserve import kept_free
+from stoker._core.machine.anonymous import anonymous
+from stoker._core.machine.memory import available
+from stoker._core.machine.reserve import kept_free
 from stoker.errors import MemoryLimitError
 
 if sys.platform != "win32":

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stoker._ours import is_ours
+from stoker._core.ours import is_ours
 from stoker.datasets.base import is_stream
 
 _KNOWN = {

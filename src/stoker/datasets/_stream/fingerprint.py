@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 
 _ALL = 64
 """Samples at the start of a stream that are all checked; after them one in `_EVERY` is."""

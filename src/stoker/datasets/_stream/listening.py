@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from stoker._worker_info import Questions, current
+from stoker._core.worker_info import Questions, current
 from stoker.datasets.base import is_stream
 from stoker.datasets.stream import State, StreamIterator, resume
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets._stream.fingerprint import Fingerprint, same_again
 from stoker.datasets._stream.positions import Positions
 from stoker.datasets.stream import State, StreamIterator, part

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets.stream import State
 from stoker.errors import StateFormatError, StateMismatchError
 

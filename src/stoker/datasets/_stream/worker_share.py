@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from stoker._worker_info import current
+from stoker._core.worker_info import current
 from stoker.datasets._stream.copies import own_copy
 from stoker.datasets._stream.declared import declared
 from stoker.datasets.stream import Counted, State, Stream, StreamIterator, resume

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from stoker._core.machine import cpus
+from stoker._core.machine.cgroups import read
 from stoker._engine.serialize import pickler, unpicklable
-from stoker._machine import cpus
-from stoker._machine.cgroups import read
-from stoker._random.find_generators import find_generators
 from stoker.diagnostics.checks.finding import Finding
 from stoker.diagnostics.target import Target
 from stoker.loader import heap
+from stoker.loader._random.find_generators import find_generators
 
 SAMPLES = 8
 """Samples that are fetched."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stoker._machine.nvml import GpuReading, Nvml
+from stoker._core.machine.nvml import GpuReading, Nvml
 from stoker.diagnostics.checks.finding import Finding
 
 

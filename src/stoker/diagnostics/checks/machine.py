@@ -6,9 +6,9 @@ import os
 import select
 from collections.abc import Iterator
 
+from stoker._core.machine import anonymous, cpus
+from stoker._core.machine import memory as machine_memory
 from stoker._engine.fork import timerfd
-from stoker._machine import anonymous, cpus
-from stoker._machine import memory as machine_memory
 from stoker.diagnostics.checks.finding import Finding
 
 SMALL_SHM = 1 << 30

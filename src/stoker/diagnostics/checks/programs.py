@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-from stoker import _native
-from stoker._machine import cpus
+from stoker._core import native
+from stoker._core.machine import cpus
 from stoker.diagnostics.checks.finding import Finding
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -65,13 +65,13 @@ def packages() -> Iterator[Finding]:
 
 def compiled_part() -> Iterator[Finding]:
     """Yields whether Stoker's compiled part is active."""
-    if _native.functions is not None:
+    if native.functions is not None:
         yield Finding("compiled part", "fine", "Stoker's compiled part is active")
         return
     yield Finding(
         "compiled part",
         "advice",
-        f"Stoker's compiled part is not active ({_native.why})",
+        f"Stoker's compiled part is not active ({native.why})",
         "Large batches take up to twice as long, shuffled orders three times; they are the same.",
         "Install a C compiler (Debian: apt install gcc libc6-dev), then install Stoker again.",
     )

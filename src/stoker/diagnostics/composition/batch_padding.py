@@ -9,7 +9,7 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stoker._ours import is_ours
+from stoker._core.ours import is_ours
 
 LENGTHS = ("lengths", "length", "input_lengths", "seq_lens", "src_lengths")
 """Fields that hold a length for each sample."""

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stoker._ours import is_ours
+from stoker._core.ours import is_ours
 from stoker.diagnostics.composition.batch_padding import lengths_in
 from stoker.diagnostics.composition.sample_column import SampleColumn
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stoker._machine import memory
+from stoker._core.machine import memory
 
 MOST = 400
 """Readings that are kept of a process; of more, every second one is left out."""

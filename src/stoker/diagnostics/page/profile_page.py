@@ -9,7 +9,7 @@ from stoker.diagnostics.page.html_file import write_page
 
 if TYPE_CHECKING:
     from stoker._engine.timings import StackCount
-    from stoker.loader._profile.loader_profile import LoaderProfile
+    from stoker.diagnostics.profile.loader_profile import LoaderProfile
 
 MOST_TEXT = 500_000
 """Characters of the stacks in a page."""
@@ -35,7 +35,7 @@ def write_profile(profile: LoaderProfile, path: str, title: str, said: Sequence[
 
 def profile_data(profile: LoaderProfile, said: Sequence[str] = ()) -> Mapping[str, Any]:
     """Returns the contents of the page, as plain JSON values."""
-    from stoker.loader._profile.profile_tables import heading
+    from stoker.diagnostics.profile.profile_tables import heading
 
     return {"heading": heading(profile), "said": list(said), **profile.as_dict(), "stacks": cut(profile.stacks)}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._first_use import HOMES
+from stoker._core.first_use import HOMES
 from stoker.diagnostics.peek.opened import OpenedSource
 from stoker.diagnostics.target import find
 from stoker.errors import TargetError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stoker._exceptions import safe_str
+from stoker._core.exceptions import safe_str
 from stoker.datasets.described import describe
 from stoker.diagnostics.peek.class_balance import ClassBalance, class_balance
 from stoker.diagnostics.peek.fields import FieldSummary, fields_of, leaves

@@ -7,11 +7,11 @@ import weakref
 from time import perf_counter
 from typing import Any
 
+from stoker.diagnostics.profile.batch_sums import BatchSums
+from stoker.diagnostics.profile.held_batch import fresh, shared_part
+from stoker.diagnostics.profile.loop_times import FEWEST, LoopTimes, held_steps
+from stoker.diagnostics.profile.profile_session import ProfileSession
 from stoker.diagnostics.recorder import EpochRecord
-from stoker.loader._profile.batch_sums import BatchSums
-from stoker.loader._profile.held_batch import fresh, shared_part
-from stoker.loader._profile.loop_times import FEWEST, LoopTimes, held_steps
-from stoker.loader._profile.profile_session import ProfileSession
 
 
 class ProfiledLoop:

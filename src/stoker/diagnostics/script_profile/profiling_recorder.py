@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from stoker._protocol import asked
+from stoker._core.protocol import asked
 from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
 from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in, say
 from stoker.diagnostics.script_profile.profile_order import ProfileOrder

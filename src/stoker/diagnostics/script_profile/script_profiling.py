@@ -19,7 +19,7 @@ from stoker.diagnostics.watched_program import GRACE, WatchedProgram
 from stoker.errors import ProgramFailedError
 
 if TYPE_CHECKING:
-    from stoker.loader._profile.loader_profile import LoaderProfile
+    from stoker.diagnostics.profile.loader_profile import LoaderProfile
 
 INTERRUPTED = 0.6
 """Seconds that a program may take to end itself after Ctrl-C."""
@@ -140,7 +140,7 @@ class ScriptProfiling:
         found = next((one for one in most if self._site in (None, one["site"])), None)
         if found is None:
             raise ProgramFailedError(self._nothing(program, {one["site"] for one in most}))
-        from stoker.loader._profile.loader_profile import LoaderProfile
+        from stoker.diagnostics.profile.loader_profile import LoaderProfile
 
         profile = LoaderProfile.of_dict(found["profile"])
         refused = None

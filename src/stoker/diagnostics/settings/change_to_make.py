@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 
-from stoker._autotune.hint import HAND_OVER, workers_for
-from stoker._autotune.wait_share import WAITS
 from stoker.diagnostics.measurements import LoaderSummary, are_single
 from stoker.diagnostics.workers.batch_making import BatchMaking
+from stoker.loader._autotune.hint import HAND_OVER, workers_for
+from stoker.loader._autotune.wait_share import WAITS
 
 BUSY = 0.85
 """Share of the CPUs in use from which on more workers cannot help."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from stoker._machine import memory, reserve
+from stoker._core.machine import memory, reserve
 from stoker.diagnostics.settings.loader_setting import PREFETCH, LoaderSetting
 from stoker.diagnostics.settings.memory_forecast import forecast
 from stoker.diagnostics.settings.setting_bench import PATIENCE, BenchedLoader, SettingBench

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker import errors
-from stoker._accounting.event_dispatcher import users_level
-from stoker._options import argument_checks
-from stoker._options.loader_options import is_iterable
 from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
 from stoker.integrations._install.jpegs import register_jpegs
+from stoker.loader._accounting.event_dispatcher import users_level
+from stoker.loader._options import argument_checks
+from stoker.loader._options.loader_options import is_iterable
 from stoker.loader._torch import from_torch
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.hidden import HiddenLoader

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from stoker import _exceptions
+from stoker._core import exceptions
+from stoker._core.protocol import asked
 from stoker._engine.fork.native_pools import quiet_about_forks
 from stoker._engine.fork.start_zygote import signals_blocked
 from stoker._engine.process import linux, process_setup
-from stoker._protocol import asked
 from stoker.errors import PreviewError, WorkerTraceback
 from stoker.loader._display import contact_sheet
 
@@ -157,7 +157,7 @@ def _outcome(work: Callable[[], bytes]) -> tuple[bytes, bytes | None, str | None
     try:
         return work(), None, None
     except BaseException as error:
-        text = _exceptions.format_exception(error)
+        text = exceptions.format_exception(error)
         try:
             packed = pickle.dumps(error)
             pickle.loads(packed)

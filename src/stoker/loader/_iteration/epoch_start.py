@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stoker._epoch import epoch
-from stoker._epoch.draws import EpochSeed
-from stoker._epoch.progress import Progress
-from stoker._epoch.sampler_walk import SamplerWalk
-from stoker._job import datapipes
-from stoker._state.resharding import going_on, reshared
-from stoker._state.schema import START, Place
 from stoker.datasets._stream import own_iterators
+from stoker.loader._epoch import epoch
+from stoker.loader._epoch.draws import EpochSeed
+from stoker.loader._epoch.progress import Progress
+from stoker.loader._epoch.sampler_walk import SamplerWalk
+from stoker.loader._job import datapipes
+from stoker.loader._state.resharding import going_on, reshared
+from stoker.loader._state.schema import START, Place
 
 if TYPE_CHECKING:
-    from stoker._epoch.epoch_counter import Coming
-    from stoker._epoch.plan import StreamedPlan
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._epoch.epoch_counter import Coming
+    from stoker.loader._epoch.plan import StreamedPlan
+    from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.record import LoaderRecord
 
 

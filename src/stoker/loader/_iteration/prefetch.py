@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stoker._engine.backend import Backend
-from stoker._epoch import gather_or_split
-from stoker._supervision.split_policy import COMPARISONS, SplitPolicy, is_trial
+from stoker._engine.supervision.split_policy import COMPARISONS, SplitPolicy, is_trial
 from stoker.datasets.nesting import prefers_whole_batches
+from stoker.loader._epoch import gather_or_split
 
 if TYPE_CHECKING:
-    from stoker._accounting.ledger import Ledger
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._accounting.ledger import Ledger
+    from stoker.loader._options.loader_options import LoaderOptions
 
 
 class Prefetch:

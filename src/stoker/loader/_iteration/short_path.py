@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stoker._engine.backend import NOT_PLAIN, Backend
-from stoker._epoch.plan import BatchesPlan, ComputedPlan
+from stoker.loader._epoch.plan import BatchesPlan, ComputedPlan
 
 if TYPE_CHECKING:
-    from stoker._accounting.accounting import Accounting
-    from stoker._accounting.event_dispatcher import EventDispatcher
-    from stoker._accounting.ledger import Ledger
-    from stoker._epoch.epoch import Epoch
-    from stoker._epoch.progress import Progress
+    from stoker.loader._accounting.accounting import Accounting
+    from stoker.loader._accounting.event_dispatcher import EventDispatcher
+    from stoker.loader._accounting.ledger import Ledger
+    from stoker.loader._epoch.epoch import Epoch
+    from stoker.loader._epoch.progress import Progress
 
 ShortPath = Callable[[float], Any]
 """Returns the next batch, asked for at this time; `NOT_PLAIN`, with nothing changed, if it needs the other path."""

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from stoker import errors
 from stoker._engine.backend import Answer, Backend
 from stoker._engine.process_guard import tears
-from stoker._epoch.plan import Step
-from stoker._job.stream_guesses import Guess, Guesses
-from stoker._job.work import Work
+from stoker.loader._epoch.plan import Step
+from stoker.loader._job.stream_guesses import Guess, Guesses
+from stoker.loader._job.work import Work
 
 if TYPE_CHECKING:
-    from stoker._accounting.accounting import Accounting
-    from stoker._epoch.epoch import Epoch
-    from stoker._epoch.plan import StreamedPlan
-    from stoker._epoch.progress import Progress
-    from stoker._options.loader_options import LoaderOptions
+    from stoker.loader._accounting.accounting import Accounting
+    from stoker.loader._epoch.epoch import Epoch
+    from stoker.loader._epoch.plan import StreamedPlan
+    from stoker.loader._epoch.progress import Progress
     from stoker.loader._iteration.prefetch import Prefetch
+    from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.record import LoaderRecord
 
 

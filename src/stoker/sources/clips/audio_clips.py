@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker._random.sample_rng import sample_rng
 from stoker.errors import ClipLengthError, MediaFileError, MissingExtraError
+from stoker.loader._random.sample_rng import sample_rng
 from stoker.sources.clips.clip_file import ClipFile, OpenClipFile
 from stoker.sources.clips.clips_of_files import ClipsOfFiles
 from stoker.sources.clips.cut import Cut

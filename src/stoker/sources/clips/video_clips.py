@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker._random.sample_rng import sample_rng
 from stoker.datasets.combining import positive
 from stoker.errors import ClipLengthError
+from stoker.loader._random.sample_rng import sample_rng
 from stoker.sources.clips.clip_file import ClipFile
 from stoker.sources.clips.clips_of_files import ClipsOfFiles
 from stoker.sources.clips.cut import Cut

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._worker_info import get_worker_info
+from stoker._core.worker_info import get_worker_info
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute, positive
 from stoker.datasets.gather import Indices, inside, row_layout

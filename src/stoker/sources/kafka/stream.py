@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from stoker._exceptions import safe_str
+from stoker._core.exceptions import safe_str
 from stoker.datasets._stream.shards import torchs_part
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, resume

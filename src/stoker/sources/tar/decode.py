@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._exceptions import safe_str
+from stoker._core.exceptions import safe_str
 from stoker.errors import MemberDecodeError, MissingExtraError
 
 Decoder = Callable[[bytes], Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._hashing import bits
+from stoker._core.hashing import bits
 from stoker.datasets._stream.shards import ShardProgress, torchs_part
 from stoker.datasets.combining import shard_of
 from stoker.datasets.map import MapDataset

@@ -1,0 +1,1 @@
+"""What all parts of Stoker share, and nothing else."""

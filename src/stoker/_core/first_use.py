@@ -1,0 +1,88 @@
+"""Names of a package that are imported on first use: a program needs few of them.
+
+`stoker/__init__.pyi` lists the public names, one for each line, for type checkers too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+def _read() -> dict[str, str]:
+    loader: Any = sys.modules["stoker"].__spec__.loader  # type: ignore[union-attr]  # works in zip archives too
+    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "__init__.pyi")
+    lines = (line.split() for line in loader.get_data(path).decode().splitlines())
+    return {words[3]: words[1] for words in lines if words[:1] == ["from"]}  # from HOME import NAME as NAME
+
+
+HOMES = _read()
+"""From each public name to the module that defines it; "stoker" for a module."""
+
+
+def public_names() -> list[str]:
+    """Returns the public names, sorted."""
+    return sorted(HOMES)
+
+
+def homes_in(package: str) -> dict[str, str]:
+    """Returns the public names that modules of this package define, with their modules."""
+    return {name: home for name, home in HOMES.items() if home.startswith(package + ".")}
+
+
+def loaded(package: str, name: str, homes: Mapping[str, str]) -> Any:
+    """Returns a name of a package, imported now and set as an attribute of the package.
+
+    Args:
+        package: its name.
+        name: an attribute that it does not have yet.
+        homes: from each name to the module that defines it.
+
+    Raises:
+        AttributeError: the package has no such name.
+    """
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    home = homes[name]
+    value = (
+        importlib.import_module(f"{home}.{name}") if home == package else getattr(importlib.import_module(home), name)
+    )
+    setattr(sys.modules[package], name, value)
+    return value
+
+
+def loading(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns a package's `__getattr__`, which imports each name once.
+
+    Args:
+        package: its name.
+        homes: from each name to the module of the package that defines it.
+    """
+    modules = {name: f"{package}.{home}" for name, home in homes.items()}
+    return lambda name: loaded(package, name, modules)
+
+
+class FormerModules:
+    """The last finder of `sys.meta_path`: knows the modules of Stoker that moved, by the names that they had.
+
+    From the first such name on it is the first finder too. A package that moved is the same object under both names, so
+    others would look for its modules in its folder, and load each a second time.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith("stoker."):
+            return None
+        spec: ModuleSpec | None = importlib.import_module("stoker._core.moved").spec_of(name)
+        if spec is not None and sys.meta_path.count(cls) < 2:
+            sys.meta_path.insert(0, cls)
+        return spec

@@ -1,0 +1,119 @@
+"""Activity of the GPUs while a program runs, read by another process (NVIDIA's driver)."""
+
+from __future__ import annotations
+
+import bisect
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from stoker._core.machine.nvml import GpuReading, Nvml
+
+INTERVAL = 0.25
+"""Seconds between samples, at least."""
+
+CONTEXT = 64 << 20
+"""Bytes by which a GPU's memory grows, at least, when a program begins to use it: CUDA itself takes more."""
+
+MOST = 20_000
+"""Samples that are kept; of more, every second one is left out."""
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """The GPUs at one moment.
+
+    Attributes:
+        time: seconds of `time.perf_counter()`.
+        readings: by number; None of those that the program may not use.
+    """
+
+    time: float
+    readings: tuple[GpuReading | None, ...]
+
+
+class GpuActivity:
+    """Samples the GPUs that a program may use; without a driver there are no samples.
+
+    Args:
+        environment: of the program, whose CUDA_VISIBLE_DEVICES says which these are.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._nvml = Nvml.opened()
+        self._visible = visible([] if self._nvml is None else self._nvml.uuids, environment)
+        self._due = 0.0
+        self.samples: list[GpuSample] = []
+
+    def sample_if_due(self) -> None:
+        """Takes a sample, unless the latest one is too recent."""
+        now = time.perf_counter()
+        if self._nvml is None or not self._visible or now < self._due:
+            return
+        self._due = now + INTERVAL
+        readings = enumerate(self._nvml.readings())
+        self.samples.append(GpuSample(now, tuple(one if number in self._visible else None for number, one in readings)))
+        if len(self.samples) > MOST:
+            del self.samples[1:-1:2]
+
+    def close(self) -> None:
+        """Lets the library go; `samples` stay."""
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+
+
+def visible(uuids: Sequence[str], environment: Mapping[str, str]) -> set[int]:
+    """Returns the numbers of the GPUs that CUDA_VISIBLE_DEVICES leaves: all, if it is not set.
+
+    As CUDA reads it: numbers, or beginnings of UUIDs, up to the first that stands for no GPU.
+    """
+    words = environment.get("CUDA_VISIBLE_DEVICES")
+    if words is None:
+        return {*range(len(uuids))}
+    found: set[int] = set()
+    for word in words.split(","):
+        text = word.strip()
+        fitting = [number for number, uuid in enumerate(uuids) if text and text in (str(number), uuid[: len(text)])]
+        if len(fitting) != 1:
+            break
+        found.add(fitting[0])
+    return found
+
+
+def used_gpus(samples: Sequence[GpuSample]) -> list[int]:
+    """Returns the numbers of the GPUs that the program used: those whose memory grew since the first sample.
+
+    Where the driver does not tell the memory, those that were busy.
+    """
+    found = []
+    for number in range(len(samples[0].readings) if samples else 0):
+        readings = [one for one in (sample.readings[number] for sample in samples) if one is not None]
+        memory = [one.used for one in readings if one.used is not None]
+        if max(memory) - memory[0] >= CONTEXT if memory else any(one.busy for one in readings):
+            found.append(number)
+    return found
+
+
+def busy_between(samples: Sequence[GpuSample], used: Sequence[int], begin: float, end: float) -> float | None:
+    """Returns the mean share of a time in which GPUs were busy; None if that is not known.
+
+    Args:
+        samples: in order.
+        used: the numbers of the GPUs.
+        begin: of the time, in seconds of `time.perf_counter()`.
+        end: of the time.
+    """
+    if not used:
+        return None
+    first = bisect.bisect_left(samples, begin, key=lambda sample: sample.time)
+    last = bisect.bisect_right(samples, end, key=lambda sample: sample.time)
+    shares = [
+        reading.busy
+        for number in used
+        for sample in samples[first : max(last, first + 1)]  # of a time between two samples, the next one
+        if (reading := sample.readings[number]) is not None and reading.busy is not None
+    ]
+    return fmean(shares) if shares else None

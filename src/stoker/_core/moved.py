@@ -1,0 +1,69 @@
+"""Modules that moved, under the names that they had: a pickle names the module of each class in it, and is kept.
+
+`first_use.FormerModules` asks this module for names of Stoker that no other finder knows. The module of a former name
+is today's module itself, so classes are the same under both names. There is no warning: a name in a pickle is nobody's
+to change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MODULES = {
+    "stoker._accounting": "stoker.loader._accounting",
+    "stoker._autotune": "stoker.loader._autotune",
+    "stoker._epoch": "stoker.loader._epoch",
+    "stoker._exceptions": "stoker._core.exceptions",
+    "stoker._first_use": "stoker._core.first_use",
+    "stoker._freeze": "stoker._engine.fork.freeze",
+    "stoker._hashing": "stoker._core.hashing",
+    "stoker._job": "stoker.loader._job",
+    "stoker._machine": "stoker._core.machine",
+    "stoker._moved": "stoker._core.moved",
+    "stoker._native": "stoker._core.native",
+    "stoker._nominal": "stoker._core.nominal",
+    "stoker._observer": "stoker.loader._accounting.observer",
+    "stoker._options": "stoker.loader._options",
+    "stoker._ours": "stoker._core.ours",
+    "stoker._protocol": "stoker._core.protocol",
+    "stoker._random": "stoker.loader._random",
+    "stoker._state": "stoker.loader._state",
+    "stoker._supervision": "stoker._engine.supervision",
+    "stoker._transport": "stoker._engine.transport",
+    "stoker._worker_info": "stoker._core.worker_info",
+    "stoker.cli": "stoker.diagnostics.cli",
+    "stoker.loader._profile": "stoker.diagnostics.profile",
+}
+"""From the former name of a module to today's. An entry of a package holds for all modules below it that have none of
+their own. Both names are full: `"stoker._machine": "stoker._core.machine"`. A package that is no more needs an entry as
+long as a module below it has one. Of a module that was split, the entry names the part that has or imports every class.
+"""
+
+
+def name_today(former: str) -> str | None:
+    """Returns the name that a module of this former name has today; None if the name was never another's."""
+    package = former
+    while package not in MODULES:
+        package = package.rpartition(".")[0]
+        if not package:
+            return None
+    return MODULES[package] + former.removeprefix(package)
+
+
+def spec_of(name: str) -> ModuleSpec | None:
+    """Returns how to import a former name; None if it is none."""
+    return None if name_today(name) is None else ModuleSpec(name, _Today())
+
+
+class _Today(Loader):
+    """Loads today's module in place of a former one."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Has Python make an empty module, which `exec_module` replaces: so today's keeps its own `__spec__`."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(str(name_today(module.__name__)))

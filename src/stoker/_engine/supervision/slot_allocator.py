@@ -1,0 +1,244 @@
+"""Assigns slots of the arena to units, in the process that owns the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from stoker._engine.supervision.dispatch import Dispatch
+from stoker._engine.supervision.worker_memory import WorkerMemory
+from stoker._engine.transport.arena import Arena, Slot
+from stoker._engine.transport.board import Board
+from stoker.errors import MemoryLimitError
+
+SPARE_SLOTS = 3
+"""Number of idle slots kept beyond the units under way: a training loop holds one batch while it asks for the next,
+wrappers that look ahead hold two.
+"""
+
+
+class SlotAllocator:
+    """Lends slots to units. If memory is short, an earlier unit is served before a later one.
+
+    Args:
+        arena: has the slots.
+        dispatch: knows the units.
+        board: receives the slots that the trainer has let go of; None if messages carry all of them.
+        headroom: knows the memory that the workers may still take for their samples; None if unknown.
+
+    Attributes:
+        starved_for: the unit for which the last `grant` found no memory, or None.
+    """
+
+    def __init__(
+        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, headroom: WorkerMemory | None = None
+    ) -> None:
+        self._arena = arena
+        self._headroom = headroom
+        self._board = board
+        self._dispatch = dispatch
+        self._slots: dict[int, int] = {}  # unit → slot that its worker writes
+        self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size): a worker that waits for a slot
+        self._usual_size = 0
+        self._latest_size = 0  # last size that was asked for or written
+        self._hungry_for = -1  # units up to this one get only the memory that is there now
+        self.starved_for: int | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a worker waits for a slot."""
+        return bool(self._asks)
+
+    def waits(self, worker: int) -> bool:
+        """Whether this worker waits for a slot."""
+        return any(asking == worker for _, asking, _ in self._asks)
+
+    def waits_for_others(self, worker: int) -> bool:
+        """Whether this worker waits for a slot, and may have to until an earlier unit has one."""
+        return any(asking == worker and unit > self._dispatch.outstanding[0] for unit, asking, _ in self._asks)
+
+    def offer(self, unit: int) -> Slot | None:
+        """Returns an idle slot of the usual size, if that leaves enough for earlier units; else None.
+
+        If none is idle, or units are slow, the worker asks for a slot when it has its samples: a slot held while it
+        makes them would be memory that no batch needs yet, and a request takes a tenth of a millisecond.
+        """
+        return None if self._dispatch.is_slow else self._idle(unit)
+
+    def _idle(self, unit: int) -> Slot | None:
+        if not self._usual_size or self._asks:
+            return None
+        self.collect()
+        slot = self._arena.take_free(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
+        if slot is not None:
+            self._slots[unit] = slot.number
+        return slot
+
+    def asked(self, worker: int, unit: int, size: int, own: int = 0) -> None:
+        """Queues a worker's request for a slot of this size instead of its present one, until `grant` serves it. `own`
+        is the worker's private memory in bytes.
+
+        An earlier request of the same worker is dropped: an exception of the user's code has ended that wait.
+        """
+        self._free(self._slots.pop(unit, None))
+        self._asks = [ask for ask in self._asks if ask[1] != worker]
+        self._asks.append((unit, worker, size))
+        self._latest_size = size
+        self._has(worker, own)
+
+    def offer_to_share(self, unit: int) -> Slot | None:
+        """Returns the slot that several workers write, if there is one, or an idle one as `offer` does. It returns one
+        for a slow unit too, since each of its workers would ask otherwise.
+        """
+        number = self._slots.get(unit)
+        return self._idle(unit) if number is None else self._arena.slot(number)
+
+    def share(self, unit: int, size: int, worker: int, own: int = 0) -> Slot | None:
+        """Returns the slot that several workers write; None if it is too small, or there is no memory at the moment.
+
+        A worker that waited here could keep an earlier unit from being made.
+        """
+        self._has(worker, own)
+        self._latest_size = size
+        number = self._slots.get(unit)
+        if number is None:
+            self.collect()
+            try:
+                if self._asks or not self._leaves_room(unit, size, worker):
+                    return None
+                number = self._slots[unit] = self._arena.take(size, lambda: self.spoken_for(worker)).number
+            except MemoryLimitError:
+                return None
+        slot = self._arena.slot(number)
+        return slot if size <= slot.capacity else None
+
+    def shared(self, unit: int) -> int | None:
+        """Returns the number of the slot that several workers wrote."""
+        return self._slots.get(unit)
+
+    def unshare(self, unit: int) -> None:
+        """Frees the slot of a shared unit that no worker writes any longer."""
+        self._free(self._slots.pop(unit, None))
+
+    def grant(self, hungry_for: int | None = None) -> Iterator[tuple[int, Slot | str]]:
+        """Yields (worker, its slot or the reason for none) for workers that wait, earliest unit first, as far as memory
+        goes.
+
+        Args:
+            hungry_for: the earliest unit without an answer, if the trainer waits for it and has given back all that it
+                could. If it cannot be served now, it never will. Any other can wait: answers are on their way to the
+                trainer, and will bring their memory back.
+        """
+        self.collect()
+        self.starved_for = None
+        self._hungry_for = max(self._hungry_for, -1 if hungry_for is None else hungry_for)
+        self._asks.sort()
+        while self._asks:
+            unit, worker, size = self._asks[0]
+            reply: Slot | str
+            try:
+                if not self._leaves_room(unit, size, worker):
+                    return
+                reply = self._taken(unit, worker, size)
+                self._slots[unit] = reply.number
+            except MemoryLimitError as error:
+                if self._can_wait(unit, worker):
+                    self.starved_for = unit
+                    return
+                reply = str(error)
+            del self._asks[0]
+            yield worker, reply
+
+    def _taken(self, unit: int, worker: int, size: int) -> Slot:
+        try:
+            return self._arena.take(size, lambda: self.spoken_for(worker))
+        except MemoryLimitError:
+            if self._can_wait(unit, worker):
+                raise
+            return self._arena.take(size)  # the last chance: memory reserved for other workers goes to this unit
+
+    def _can_wait(self, unit: int, worker: int) -> bool:
+        """Whether memory may come later: from the trainer, or when other workers show how much they need."""
+        if not self.is_wanted_now(unit) or any(other < unit for other in self._slots):
+            return True
+        return self._headroom is not None and any(map(self._dispatch.held, self._others(worker)))
+
+    def _others(self, worker: int) -> list[int]:
+        """Returns the other workers, except those that wait for a slot and so have all their samples."""
+        asking = {other for _, other, _ in self._asks}
+        there = {*self._dispatch.alive, *self._dispatch.busy}
+        return [other for other in there if other != worker and other not in asking]
+
+    def to_be_given(self, unit: int) -> int:
+        """Returns the bytes of slots still to be given, to the units in hand and to `unit`."""
+        in_hand = {run.unit for worker in self._dispatch.busy for run in self._dispatch.held(worker)}
+        missing = sum(1 for other in in_hand | {unit} if other not in self._slots)
+        self.collect()
+        return self._arena.wanted(missing, self._latest_size)
+
+    def spoken_for(self, worker: int = -1) -> int:
+        """Returns the bytes that workers other than `worker` will take for their samples. If a unit takes much, idle
+        workers count nothing: they begin only if there is more memory.
+        """
+        if self._headroom is None:
+            return 0
+        others, much = self._others(worker), self._headroom.is_much
+        return sum(self._headroom.to_come(other) for other in others if not much or self._dispatch.held(other))
+
+    def _has(self, worker: int, own: int) -> None:
+        if self._headroom is not None:
+            self._headroom.showed(worker, own)
+
+    def answered(self, unit: int, kind: str, value: object) -> Slot | None:
+        """Records a worker's answer; returns the slot of its batch. Frees any other slot of the unit, and drops its
+        request.
+        """
+        if self._asks:
+            self._asks = [ask for ask in self._asks if ask[0] != unit]
+        held = self._slots.pop(unit, None)
+        if kind == "batch":
+            number, self._usual_size = cast("tuple[int | None, int]", value)[:2]
+            self._latest_size = self._usual_size
+            if number is not None:
+                self._arena.wrote(self._usual_size)
+                return self._arena.slot(number)
+        self._free(held)
+        return None
+
+    def lost(self, worker: int, units: Sequence[int]) -> None:
+        """Drops a worker that is gone, with its units; the list excludes units that others write as well."""
+        self._asks = [ask for ask in self._asks if ask[1] != worker]
+        for unit in units:
+            self._free(self._slots.pop(unit, None))
+
+    def collect(self) -> None:
+        """Takes back the slots that the trainer has let go of since the last call."""
+        if self._board is not None:
+            self.put_back(self._board.collect())
+
+    def put_back(self, numbers: Sequence[int]) -> None:
+        """Marks these slots as free."""
+        for number in numbers:
+            self._arena.put_back(number)
+        if numbers:
+            self._arena.trim(len(self._dispatch.outstanding) + SPARE_SLOTS)
+
+    def is_wanted_now(self, unit: int) -> bool:
+        """Whether the trainer waits for this unit, and has given back all that it could."""
+        return unit <= self._hungry_for
+
+    def give_back(self) -> None:
+        """Returns idle slots to the system."""
+        self.collect()
+        self._arena.trim(0)
+
+    def _free(self, number: int | None) -> None:
+        self.put_back([] if number is None else [number])
+
+    def _leaves_room(self, unit: int, size: int, worker: int = -1) -> bool:
+        """Whether earlier units without a slot could still get one: else a later one must not take the memory.
+
+        Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
+        """
+        earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
+        return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))

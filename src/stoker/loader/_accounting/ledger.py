@@ -1,0 +1,259 @@
+"""Counts the outcomes of samples, for the latest epoch and since the loader was made.
+
+Every sample that an epoch planned is one of: delivered, replaced, skipped, quarantined, raised, not requested. Samples
+are counted when their batch is delivered, so each counts once, even if workers died or batches were made again before.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stoker.events import plain_index
+from stoker.loader._accounting import observer
+
+if TYPE_CHECKING:
+    from stoker.events import Event, FaultRecord
+
+
+class Fault(Protocol):
+    """The common part of a run's fault and a quarantine file's record."""
+
+    @property
+    def kind(self) -> str:
+        """The cause, as in `FaultRecord`."""
+
+    @property
+    def exception(self) -> str | None:
+        """Class and text of the exception, as in `FaultRecord`."""
+
+
+KEPT = 100
+"""Events of each kind, and classes of exceptions, that are kept; more are only counted. A loader may live for weeks."""
+
+
+_OF_A_WORKER = re.compile(
+    r"^WorkerDiedError: DataLoader worker .*? exited unexpectedly: DataLoader worker \(pid \d+\) "
+)
+"""Torch's prefix of the message; the cause follows it."""
+
+
+def class_of(fault: Fault) -> str:
+    """Returns the name of the exception's class. The text may differ for each file, even with the same cause."""
+    if fault.kind == "skip":
+        return "SkipSample"
+    return str(fault.exception or "").partition(":")[0].strip() or str(fault.kind)
+
+
+def on_one_line(fault: Fault) -> str:
+    """Returns the exception's text, shortened, as the end of a line."""
+    text = _OF_A_WORKER.sub("", " ".join(str(fault.exception or "").split()))
+    return f": {text if len(text) <= 100 else f'{text[:99]}…'}" if text else ""
+
+
+def plain(fault: FaultRecord) -> dict[str, Any]:
+    """Returns a fault as JSON values."""
+    values = {each.name: getattr(fault, each.name) for each in fields(fault)}
+    indices = {name: plain_index(values[name]) for name in ("index", "replacement")}
+    return {**values, **indices, "time": in_utc(fault.time)}
+
+
+def in_utc(seconds: float) -> str:
+    """Returns seconds since 1970 in ISO 8601."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+
+
+@dataclass
+class Like:
+    """Faults with the same class of exception."""
+
+    name: str
+    first: FaultRecord
+    count: int = 0
+
+
+@dataclass
+class Counts:
+    """The outcomes of the samples of one epoch, or of several.
+
+    Attributes:
+        planned: samples, or None if the number is unknown: a stream, a sampler without a length.
+        delivered: fetched and delivered.
+        replaced: another sample was delivered in its place.
+        skipped: left out because the dataset raised `SkipSample`.
+        quarantined: left out for an error.
+        raised: in a batch that was an error.
+        batches: delivered.
+        waited: seconds in which the training loop waited for a batch of any epoch, counted in the latest epoch.
+        asked: time of the first batch's request, by `time.perf_counter`.
+        until: arrival of the latest batch; None before, and for several epochs.
+        spent_before: seconds of the epochs that are added up here.
+        faults: by class of exception.
+    """
+
+    planned: int | None = None
+    delivered: int = 0
+    replaced: int = 0
+    skipped: int = 0
+    quarantined: int = 0
+    raised: int = 0
+    batches: int = 0
+    waited: float = 0.0
+    asked: float = 0.0
+    until: float | None = None
+    spent_before: float = 0.0
+    faults: dict[str, Like] = field(default_factory=dict)
+
+    def plus(self, other: Counts) -> Counts:
+        """Returns the sum of both."""
+        known = self.planned is not None and other.planned is not None
+        both = Counts((self.planned or 0) + (other.planned or 0) if known else None)
+        for name in _NUMBERS:
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        both.spent_before = self.spent + other.spent
+        for like in (*self.faults.values(), *other.faults.values()):
+            both._keep(like.name, like.first, like.count)
+        return both
+
+    @property
+    def spent(self) -> float:
+        """Returns the seconds from the epoch's first `next()` to the arrival of the latest batch."""
+        if self.until is None:
+            return self.spent_before
+        # Another iterator may have waited since before the epoch
+        return max(self.until - self.asked, self.waited)
+
+    @property
+    def requested(self) -> int:
+        """Returns the number of samples with an outcome."""
+        return self.delivered + self.replaced + self.skipped + self.quarantined + self.raised
+
+    @property
+    def not_requested(self) -> int | None:
+        """Returns the number of planned samples not requested (yet), or None if the plan is unknown."""
+        return None if self.planned is None else max(0, self.planned - self.requested)  # a stream's length is a guess
+
+    def copy(self) -> Counts:
+        """Returns a copy of the present counts."""
+        return replace(self, faults={name: replace(like) for name, like in self.faults.items()})
+
+    def add_delivered(self, samples: int, faults: Sequence[FaultRecord]) -> None:
+        """Counts a delivered batch, from which failed samples were left out or replaced."""
+        if not faults:
+            self.delivered += samples
+            self.batches += samples > 0
+            return
+        replaced = sum(fault.outcome == "replaced" for fault in faults)
+        left_out = [fault.kind for fault in faults if fault.outcome == "skipped"]
+        skipped = left_out.count("skip")
+        self.delivered += samples - replaced
+        self.replaced += replaced
+        self.skipped += skipped
+        self.quarantined += len(left_out) - skipped
+        self.batches += samples > 0
+        self._keep_all(faults)
+
+    def add_raised(self, samples: int, faults: Sequence[FaultRecord]) -> None:
+        """Counts a batch that was an error: none of its planned samples was delivered."""
+        self.raised += samples
+        self._keep_all(faults)
+
+    def _keep_all(self, faults: Sequence[FaultRecord]) -> None:
+        for fault in faults:
+            self._keep(class_of(fault), fault, 1)
+
+    def _keep(self, name: str, first: FaultRecord, count: int) -> None:
+        if name not in self.faults and len(self.faults) >= KEPT:
+            name = "others"
+        self.faults.setdefault(name, Like(name, first)).count += count
+
+
+_NUMBERS = ("delivered", "replaced", "skipped", "quarantined", "raised", "batches", "waited")
+"""Counts that are added up."""
+
+
+@dataclass
+class EventTally:
+    """Events of one kind: how many, and the latest of them."""
+
+    count: int = 0
+    latest: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+
+class Ledger:
+    """Counts for a loader, in the thread of the trainer. Each of its iterators counts into an epoch of its own.
+
+    Attributes:
+        epoch: counts of the latest epoch.
+        epoch_number: number of the latest epoch, or None before the first.
+        epochs: number of epochs begun.
+        events: by kind, since the loader was made.
+        row_seconds: a worker's cost of a sample, from the latest measurement; None before one.
+        growth: bytes by which a worker grew for a batch, from the latest measurement; None before one.
+        dearer: latest comparisons in a row in which parts of batches cost more than whole ones (`SplitPolicy`).
+        ascending: batches that workers could share, and whose indices ascend, since workers share batches.
+        marked: objects that were marked immortal before the latest workers, and the seconds that took; None for none.
+        unpickled: seconds in which one of the latest workers unpickled the dataset, and bytes of its memory; None if
+            none did.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = Counts()
+        self._before = Counts(planned=0)  # of epochs without an owner
+        self._open: list[tuple[weakref.ref[Any], Counts]] = []  # open epochs and their owners
+        self.epoch_number: int | None = None
+        self.epochs = 0
+        self.events: dict[str, EventTally] = {}
+        self.row_seconds: float | None = None
+        self.growth: int | None = None
+        self.dearer = 0
+        self.ascending = 0
+        self.marked: tuple[int, float] | None = None
+        self.unpickled: tuple[float, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy's epochs have no owner
+        return {**self.__dict__, "_before": self.total, "_open": []}
+
+    @property
+    def total(self) -> Counts:
+        """Returns the counts of all epochs since the loader was made."""
+        return functools.reduce(Counts.plus, (counts for _, counts in self._open), self._before).copy()
+
+    def begin(self, owner: object, epoch_number: int, planned: int | None, asked: float = 0.0) -> Counts:
+        """Begins an epoch of `planned` samples: those still to come, if it is resumed.
+
+        Args:
+            owner: counts into the epoch, until it begins another or is garbage.
+            epoch_number: counted from 0.
+            planned: None if unknown.
+            asked: time of its first batch's request, by `time.perf_counter`.
+
+        Returns:
+            The epoch's counts, for `add_delivered` and `add_raised`.
+        """
+        still_open = []
+        for whose, counts in self._open:
+            if whose() is None or whose() is owner:
+                self._before = self._before.plus(counts)
+            else:
+                still_open.append((whose, counts))
+        self.epoch = Counts(planned, asked=asked)
+        self._open = [*still_open, (weakref.ref(owner), self.epoch)]
+        self.epoch_number = epoch_number
+        self.epochs += 1
+        return self.epoch
+
+    def event(self, event: Event) -> None:
+        """Counts an event."""
+        happened = self.events.setdefault(event.kind, EventTally())
+        happened.count += 1
+        happened.latest.append(event)
+        if observer.current is not None:
+            observer.current.event(event)

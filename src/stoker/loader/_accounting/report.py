@@ -1,0 +1,185 @@
+"""`DataLoader.report()`: outcomes of samples, events of workers, and memory, on one screen.
+
+Times are local in the text, as in a log, and ISO 8601 in UTC in `as_dict()`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoker.events import Event
+from stoker.loader._accounting.ledger import Counts, Ledger, Like, in_utc, on_one_line, plain
+
+FATES = ("delivered", "replaced", "skipped", "quarantined", "raised", "not_requested")
+
+SHOWN = 4
+"""Events of a kind, and classes of exceptions, that the text shows; `as_dict()` has more."""
+
+_EVENTS = {
+    "death": "deaths",
+    "helper_death": "helper's deaths",
+    "poison_sample": "poison samples",
+    "stall": "stalls",
+    "retired": "retired",
+    "fork_deadlock": "fork deadlocks",
+    "restart_delayed": "restarts delayed",
+    "memory_throttled": "memory throttled",
+    "quarantine_failed": "quarantine",
+    "auto": "workers",
+    "hint": "hint",
+}
+"""Events and their rows. Errors and skips are counted with the samples."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A loader's counts at one moment, as returned by `loader.report()`. `print` it, or take `as_dict()`.
+
+    Attributes:
+        epoch: outcomes of the samples of the latest epoch (`delivered`, `replaced`, `skipped`, `quarantined`, `raised`,
+            `not_requested`; `planned` is their sum), and the seconds that were waited and spent.
+        total: the same of all epochs since the loader was made.
+        epoch_number: number of the latest epoch, or None before the first.
+        epochs: number of epochs begun.
+        event_counts: events by kind, since the loader was made.
+        events: the latest of them, by kind.
+        memory: bytes by name.
+        stacks: the workers' stacks, if requested.
+    """
+
+    epoch: Counts
+    total: Counts
+    epoch_number: int | None = None
+    epochs: int = 0
+    event_counts: Mapping[str, int] = field(default_factory=dict)
+    events: Mapping[str, tuple[Event, ...]] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    stacks: str | None = None
+
+    @classmethod
+    def of(cls, ledger: Ledger, memory: Mapping[str, int] | None = None, stacks: str | None = None) -> Report:
+        """Returns a report of a ledger's present counts; later counts are not seen."""
+        return cls(
+            ledger.epoch.copy(),
+            ledger.total,
+            ledger.epoch_number,
+            ledger.epochs,
+            {kind: happened.count for kind, happened in ledger.events.items()},
+            {kind: tuple(happened.latest) for kind, happened in ledger.events.items()},
+            dict(memory or {}),
+            stacks,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the report as plain JSON values."""
+        plain = {
+            "epoch_number": self.epoch_number,
+            "epochs": self.epochs,
+            "epoch": _plain_counts(self.epoch),
+            "total": _plain_counts(self.total),
+            "events": {
+                kind: {"count": count, "latest": [_plain_event(event) for event in self.events.get(kind, ())]}
+                for kind, count in self.event_counts.items()
+            },
+            "memory": dict(self.memory),
+            "stacks": self.stacks,
+        }
+        values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
+        return values
+
+    def __str__(self) -> str:
+        rows = list(self._rows())
+        width = max(len(name) for name, _ in rows)
+        text = "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+        return text if self.stacks is None else f"{text}\n\n{self.stacks}"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield "epoch", self._epoch()
+        for fate in FATES:
+            yield fate.replace("_", " "), self._samples(fate)
+        yield from self._faults()
+        for kind in dict.fromkeys((*_EVENTS, *self.event_counts)):
+            if self.event_counts.get(kind) and kind not in ("error", "skip"):
+                yield _EVENTS.get(kind, kind.replace("_", " ")), self._events(kind)
+        if self.epoch.spent > 0:
+            waited, spent = self.epoch.waited, self.epoch.spent
+            yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
+        if self.memory:
+            yield "memory", ", ".join(f"{name} {_size(size)}" for name, size in self.memory.items())
+
+    def _epoch(self) -> str:
+        if self.epoch_number is None:
+            return "none has begun"
+        planned = "samples, number unknown" if self.epoch.planned is None else f"{self.epoch.planned:,} samples"
+        all_epochs = f"; in brackets, all {self.epochs:,} epochs" if self.epochs > 1 else ""
+        return f"{self.epoch_number}: {planned}; batches delivered: {self.epoch.batches:,}{all_epochs}"
+
+    def _samples(self, fate: str) -> str:
+        number, in_all = getattr(self.epoch, fate), getattr(self.total, fate)
+        if number is None:
+            return "unknown"
+        whole = self.epoch.planned or self.epoch.requested
+        share = f" ({number / whole:.2%})" if number else ""
+        together = f"  [{in_all:,}]" if self.epochs > 1 and in_all is not None else ""
+        return f"{number:,}{share}{together}"
+
+    def _faults(self) -> Iterator[tuple[str, str]]:
+        """Yields the rows of all faults since the loader was made, including the latest epoch's."""
+        most = sorted(self.total.faults.values(), key=lambda like: -like.count)
+        for number, like in enumerate(most[:SHOWN]):
+            yield "" if number else "faults", _fault(like)
+        if len(most) > SHOWN:
+            yield "", f"{sum(like.count for like in most[SHOWN:]):,} of other classes"
+
+    def _events(self, kind: str) -> str:
+        count, latest = self.event_counts[kind], self.events.get(kind, ())[-SHOWN:]
+        if kind in ("auto", "hint") and latest:
+            return latest[-1].message
+        shown = ", ".join(
+            ("" if event.worker is None else f"worker {event.worker} ") + f"at {_clock(event.time)}" for event in latest
+        )
+        return f"{count:,}: {'the latest ' if count > len(latest) else ''}{shown}"
+
+
+def _fault(like: Like) -> str:
+    first = like.first
+    sample = "" if first.index is None else f" sample {first.index}"
+    sample = f" batch {first.batch}" if first.kind == "batch" else sample
+    described = f" ({first.description})" if first.description else ""
+    return f"{like.count:,} {like.name}, first{sample}{described} at {_clock(first.time)}" + on_one_line(first)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _size(size: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"
+
+
+def _plain_counts(counts: Counts) -> dict[str, Any]:
+    return {
+        "planned": counts.planned,
+        **{fate: getattr(counts, fate) for fate in FATES},
+        "batches": counts.batches,
+        "waited": counts.waited,
+        "spent": counts.spent,
+        "faults": {name: {"count": like.count, "first": plain(like.first)} for name, like in counts.faults.items()},
+    }
+
+
+def _plain_event(event: Event) -> dict[str, Any]:
+    return {
+        "time": in_utc(event.time),
+        "message": event.message,
+        "worker": event.worker,
+        "batch": event.batch,
+        "details": {str(name): value for name, value in event.details.items()},
+    }

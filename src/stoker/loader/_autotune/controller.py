@@ -1,0 +1,203 @@
+"""`num_workers="auto"`: the state that a loader keeps between its epochs."""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stoker import collate
+from stoker._core.machine import cpu_allocation, cpus, memory
+from stoker._engine.backend import Backend
+from stoker._engine.backends import KINDS
+from stoker.events import WorkersChosen
+from stoker.loader._accounting.event_dispatcher import EventDispatcher
+from stoker.loader._autotune.backend import AutotuneBackend
+from stoker.loader._autotune.dataset_copy import dataset_copy
+from stoker.loader._autotune.policy import Choice, Trial
+from stoker.loader._autotune.wait_share import WAITS
+
+if TYPE_CHECKING:
+    from stoker.loader._accounting.ledger import Ledger
+    from stoker.loader._options.loader_options import LoaderOptions
+
+MakeBackend = Callable[["LoaderOptions"], Backend]
+"""Makes a backend for these options."""
+
+MEMORY_OF_A_WORKER = 512 << 20
+"""Bytes expected for each worker: an interpreter with torch, and its batches."""
+
+FOR_EACH_CPU = 4
+"""Factor of workers over CPUs while samples wait for a disk or a network. `threads_per_worker` is for more."""
+
+_WITH_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+"""Attributes that must be unset without workers: building a loader from its attributes would fail."""
+
+AGAIN, LONG = 2, 5.0
+"""Repetitions of the measurement if the training loop waits more than before, in an epoch of at least `LONG` seconds.
+"""
+
+
+class AutotuneController:
+    """Finds the number of workers of a loader. Used by the thread that iterates.
+
+    Attributes:
+        most: workers that the machine allows.
+        choice: the decision, or None.
+        set_aside: the loader's settings for workers, while it has none.
+    """
+
+    def __init__(self) -> None:
+        ranks = cpu_allocation.ranks()
+        self.most = max(
+            1, min(cpu_allocation.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks))
+        )
+        self.choice: Choice | None = None
+        self._shown = self.most  # value of the loader's attribute
+        self._running = self.most  # workers that the latest iterator began with
+        self.set_aside: dict[str, Any] = {}
+        self._trial: Trial | None = None
+        self._claim: cpu_allocation.Claim | None = None
+        self._again = 0
+
+    def copy(self) -> AutotuneController:
+        """Returns the controller of a copied loader, which measures for itself."""
+        other = object.__new__(AutotuneController)
+        other.__dict__.update(self.__dict__, _trial=None, _claim=None)
+        return other
+
+    def fits(self, loader: Any, ledger: Ledger) -> bool:
+        """An epoch begins: whether workers that were kept since the last one are as many as are wanted now."""
+        choice, epoch = self.choice, ledger.epoch
+        limit = math.inf if choice is None or self._again == AGAIN else max(WAITS, 2 * choice.waiting)
+        if epoch.spent >= LONG and epoch.waited / epoch.spent > limit:
+            self._again += 1
+            self.choice = self._trial = None
+            self._show(loader, self.most)
+            return False  # the workers that there are would not be measured
+        return self._shown == self._running
+
+    def prepare(self, loader: Any, options: LoaderOptions) -> None:
+        """An iterator is about to be made, with as many workers as the other open loaders leave."""
+        self._claim = None  # of a backend that could not be made
+        if fixed(options):  # a fixed number does not depend on the other open loaders
+            self._claim = cpu_allocation.Claim(self.most)
+            return
+        choice = self.choice
+        wanted = self.most if choice is None or choice.number == choice.most else choice.number
+        if choice is None or choice.number <= choice.most:
+            self._claim = cpu_allocation.claim(wanted, self.most)
+            self._running = self._claim.number
+        else:  # those beyond do not compute
+            self._claim = cpu_allocation.claim(choice.most, self.most)
+            self._running = wanted
+        self._show(loader, self._running)
+
+    def at_first(self, options: LoaderOptions) -> int:
+        """Workers that the iterator that was prepared begins with, and needs; others can be done without."""
+        return options.num_workers if self._claim is None else min(options.num_workers, max(1, self._claim.number))
+
+    def wrapped(
+        self, far: Backend, loader: Any, options: LoaderOptions, in_trainer: MakeBackend, witness: EventDispatcher
+    ) -> Backend:
+        """The backend of an iterator that was prepared: it measures, where something is to be decided.
+
+        Args:
+            far: has the workers.
+            loader: gets the number that is chosen.
+            options: of the loader.
+            in_trainer: makes a backend without workers.
+            witness: reports the choice.
+        """
+        claim, self._claim = self._claim, None
+        if claim is None or not options.num_workers:
+            return far
+        ahead = options.prefetch_factor or 1
+        if fixed(options) or self.choice is not None:
+            if options.num_workers > max(1, claim.number) and far.capabilities.can_grow:
+                far.grow(options.num_workers)
+            return AutotuneBackend(far, claim)
+        if self._trial is None or self._trial.most != options.num_workers:
+            beyond = _beyond if far.capabilities.can_grow and options.memory_budget is None else lambda most: most
+            self._trial = Trial(options.num_workers, not _far_only(options), ahead, beyond)
+        near = functools.partial(_near, options, in_trainer)
+        settled = functools.partial(self._settled, weakref.ref(loader), witness)
+        return AutotuneBackend(far, claim, self._trial, near, ahead, settled)
+
+    def _settled(self, loader: weakref.ref[Any], witness: EventDispatcher, choice: Choice) -> None:
+        self.choice, self._trial = choice, None
+        self._running = max([self._running, *choice.seconds])  # it may have become more than were chosen
+        message = f"num_workers='auto' is {choice.number}, {choice.text}"
+        seconds = {str(number): seconds for number, seconds in choice.seconds.items()}
+        witness.tell_later(WorkersChosen(message=message, number=choice.number, most=choice.most, seconds=seconds))
+        if (its := loader()) is not None and its.num_workers == self._shown:
+            self._show(its, choice.number)
+
+    def obeyed(self, loader: Any) -> bool:
+        """Whether the loader's number is still ours: who sets another is obeyed."""
+        if loader.num_workers == self._shown:
+            return True
+        vars(loader).update(self.set_aside)
+        return False
+
+    def _show(self, loader: Any, number: int) -> None:
+        """Sets the loader's attributes as if the number had been given."""
+        attributes = vars(loader)
+        attributes["num_workers"] = self._shown = number
+        if number and self.set_aside:
+            attributes.update(self.set_aside)
+            self.set_aside = {}
+        elif not number and not self.set_aside:
+            self.set_aside = {name: attributes[name] for name in _WITH_WORKERS}
+            attributes.update(prefetch_factor=None, persistent_workers=False, multiprocessing_context=None)
+
+    def text(self, options: LoaderOptions) -> str:
+        """Returns the decision and its reason, for `describe()`."""
+        ranks = f", shared by {cpu_allocation.ranks()} ranks" if cpu_allocation.ranks() > 1 else ""
+        machine = f"{cpus.cpus().number} CPUs{ranks}, memory for {self.most} or more"
+        if (reason := fixed(options)) is not None:
+            return f"{self.most} ({machine}), not measured: {reason}"
+        if self.choice is None:
+            return f"{self.most} at first ({machine}); then what the first batches show"
+        return f"{self.choice.number} {self.choice.text}"
+
+
+def fixed(options: LoaderOptions) -> str | None:
+    """Returns the reason for a fixed number of workers, as text; None if the number may change. A number is fixed if
+    the samples, or their workers, depend on it.
+    """
+    if options.is_stream:
+        return "the streams are shared out by the number of workers"
+    if options.worker_init_fn is not None:
+        return "worker_init_fn prepares a fixed number of workers"
+    return "seeding='worker' seeds a fixed number of workers" if options.seeding == "worker" else None
+
+
+def _beyond(most: int) -> int:
+    """Returns the number of workers that are possible while they hardly compute."""
+    return min(FOR_EACH_CPU * most, most + memory.available().bytes // (MEMORY_OF_A_WORKER * cpu_allocation.ranks()))
+
+
+def _far_only(options: LoaderOptions) -> bool:
+    """Returns whether the user's options need workers, or the work may leave traces in the trainer."""
+    asked = (
+        *(options.timeout, options.error_word != "raise", options.stall_action != "warn"),
+        *(options.threads_per_worker > 1, options.memory_budget, options.max_samples_per_worker),
+    )
+    own = options.collate_fn
+    stateless = isinstance(own, (types.FunctionType, types.BuiltinFunctionType)) or collate.is_ours(own)
+    return any(asked) or not stateless
+
+
+def _near(options: LoaderOptions, in_trainer: MakeBackend) -> Backend | None:
+    """A backend in the trainer."""
+    dataset = (
+        options.dataset if KINDS[options.worker_method].capabilities.are_threads else dataset_copy(options.dataset)
+    )
+    if dataset is None:
+        return None
+    return in_trainer(replace(options, dataset=dataset, num_workers=0))

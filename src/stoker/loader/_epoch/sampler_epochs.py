@@ -1,0 +1,84 @@
+"""Provides a loader's epochs to code that iterates over its sampler directly: see `stoker/samplers/passes.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from stoker._core.protocol import asked
+from stoker.loader._epoch import epoch
+from stoker.loader._epoch.epoch_counter import EpochCounter
+from stoker.loader._epoch.rank_slice import RankSlice
+from stoker.loader._random.generators import mix
+from stoker.samplers import passes
+from stoker.samplers.order import HasBatches, HasOrder
+
+if TYPE_CHECKING:
+    from stoker.loader._options.loader_options import LoaderOptions
+
+_BLOCK = 4096
+"""Positions of an order that are computed in one call."""
+
+
+class SamplerEpochs:
+    """The options that determine a loader's epochs, without a reference cycle through the loader.
+
+    Args:
+        options: of the loader, with a `seed=` or `distributed=`.
+        epochs: counts the loader's epochs.
+    """
+
+    def __init__(self, options: LoaderOptions, epochs: EpochCounter) -> None:
+        self.seed = options.seed
+        self.distributed = options.distributed
+        self.num_replicas = options.num_replicas
+        self.rank = options.rank
+        self.batches_per_epoch = options.batches_per_epoch
+        self._batch_size = asked(options.batch_sampler, "batch_size") or 1
+        self._epochs = epochs
+
+    def set_epoch(self, number: int) -> None:
+        """Makes epoch `number` the next one."""
+        self._epochs.set_by_others(number)
+
+    def length(self, n: int) -> int:
+        """Returns the number of positions of this rank, out of `n`."""
+        if self.batches_per_epoch is not None:
+            return self.batches_per_epoch * self._batch_size
+        return len(self._share(n))
+
+    def indices(self, sampler: HasOrder) -> Iterator[int]:
+        """Yields this rank's indices of the next epoch."""
+        number = self._epochs.next_pass()
+        seed, begin, limit = epoch.seed_of(self, number), 0, None
+        if self.batches_per_epoch is not None:
+            limit = self.batches_per_epoch * self._batch_size
+            piece = self._epochs.piece(number, limit * epoch.world_of(self).size)
+            seed, begin = seed if piece.seed is None else piece.seed, piece.position
+        order = epoch.order_of(sampler, seed, endless=limit is not None)
+        share = self._share(len(order), begin)
+        count = len(share) if limit is None else limit
+        for start in range(0, count, _BLOCK):
+            yield from order.take(share.positions(start, min(count, start + _BLOCK))).tolist()
+
+    def batches(self, sampler: HasBatches) -> Iterator[list[int]]:
+        """Yields this rank's batches of the next epoch."""
+        known = sampler.batches(mix(epoch.seed_of(self, self._epochs.next_pass())))
+        share = self._share(len(known))
+        for k in range(len(share)):
+            yield known.batch(int(share.positions(k, k + 1)[0]))
+
+    def _share(self, n: int, begin: int = 0) -> RankSlice:
+        return RankSlice(n, begin, epoch.world_of(self), self.distributed or "exact")
+
+
+def lend_to_samplers(options: LoaderOptions, epochs: EpochCounter) -> None:
+    """Gives a loader's epochs to the sampler that knows its order, if they follow from a seed."""
+    if epoch.is_fixed(options) and epoch.is_computed(options):
+        lent = SamplerEpochs(options, epochs)
+        for sampler in (
+            epoch.knower(options),
+            options.own_sampler,
+        ):  # also beside a batch sampler: Lightning calls its set_epoch
+            if isinstance(sampler, passes.WalkedInEpochs):
+                passes.lend(sampler, lent)

@@ -1,0 +1,540 @@
+"""Runs a unit in a worker: fetches its samples under the right seeds, and collates them.
+
+The file is long because one class knows all ways of a unit, which must agree: from a map or a stream, whole, in parts,
+joined of them, and the short way of a batch in process (`plain`).
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from stoker import collate
+from stoker._core.worker_info import WorkerInfo, current
+from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
+from stoker._engine.backend import (
+    NOT_PLAIN,
+    BatchIndices,
+    JobFactory,
+    KnownFaults,
+    Lender,
+    MadeRows,
+    PlainMaker,
+    PlainPlace,
+    UnitReport,
+)
+from stoker._engine.process_guard import harmless
+from stoker._engine.transport import segments
+from stoker._engine.transport.recycled import LEAST, Recycled
+from stoker._engine.transport.rows import MisfitError
+from stoker.collate._leaves import batch_memory
+from stoker.datasets._stream.copies import own_copy
+from stoker.datasets.gather import gatherer
+from stoker.datasets.nesting import held_by
+from stoker.errors import BatchError
+from stoker.loader._accounting import observer
+from stoker.loader._job import datapipes, preload, torch_worker_info
+from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
+from stoker.loader._job.map_fetcher import MapFetcher
+from stoker.loader._job.timed_steps import stopwatch_of
+from stoker.loader._job.work import JobSettings, Work
+from stoker.loader._random.find_generators import find_generators
+from stoker.loader._random.generators import loaded_torch, mix
+from stoker.loader._random.mersenne_twister import offset_in_torchs
+from stoker.loader._random.sample_rng import SampleRNG
+from stoker.loader._random.sample_seeding import SampleSeeding, key_of_samples, weakly
+from stoker.loader._random.worker_seeding import run_init_fn
+
+if TYPE_CHECKING:
+    from stoker.collate._compiled.incremental import RowSink
+    from stoker.loader._job.sample_threads import Threads
+    from stoker.loader._job.stream_fetcher import StreamFetcher
+
+
+def assemble(parts: dict[str, Any]) -> JobFactory:
+    """Returns the recipe of a worker's job, from the parts that travel: those of `LoaderJob`."""
+    settings: JobSettings = parts["settings"]
+    # Here: workers that are forked then share it
+    if loaded_torch() is not None:
+        offset_in_torchs()
+    if settings.iterable:
+        import stoker.loader._job.stream_fetcher
+    if settings.threads > 1:
+        import stoker.loader._job.sample_threads  # noqa: F401
+    if settings.prepare is not None:
+        settings.prepare()
+    held = None
+    if settings.capabilities.own_process:
+        preload.load()
+        if parts["worker_init_fn"] is None and settings.seeding != "worker":
+            held = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
+    return functools.partial(LoaderJob, parts, held)
+
+
+def _seeded(settings: JobSettings, dataset: Any, collate_fn: Any) -> Any:
+    """Returns the objects whose generators are seeded for each sample, in addition to the global ones."""
+    if settings.threads > 1:
+        return collate_fn  # generators that the dataset holds are for the threads to share
+    held = dataset if settings.own_collate else (dataset, collate_fn)
+    if not settings.iterable:
+        return held
+    # Generators of a stream are part of its state: workers and ranks may have to draw the same numbers from them
+    own = set(map(id, find_generators(dataset)))
+    return [generator for generator in find_generators(held) if id(generator) not in own]
+
+
+class LoaderJob:
+    """Fetches and collates. One for each worker, made in it; started by its first unit, which brings the seed.
+
+    Args:
+        parts: dataset, collate_fn, worker_init_fn, on_error, settings.
+        held: the generators that the dataset holds, if the search ran before the worker was forked.
+        number: of the worker.
+    """
+
+    def __init__(self, parts: dict[str, Any], held: list[Any] | None, number: int) -> None:
+        self.mark: Mark = [*NEW_MARK]
+        self.weigh: Callable[[], None] = lambda: None
+        self.upcoming: Callable[[], Iterable[object]] = tuple
+        self._settings: JobSettings = parts["settings"]
+        self._held = held
+        self.repeats = not self._settings.iterable
+        self._number = number
+        self._dataset = parts["dataset"]
+        self.stopwatch = stopwatch_of(self._dataset, number, self._settings) if self._settings.timed else None
+        self._init_fn = parts["worker_init_fn"]
+        capabilities = self._settings.capabilities
+        # Each thread walks, and may configure, its own stream
+        copied = capabilities.are_threads and self._settings.iterable
+        self._dataset = own_copy(self._dataset) if copied else self._dataset
+        self._is_told = copied or capabilities.own_process  # of an epoch: others share the trainer's dataset
+        if capabilities.has_workers or loaded_torch() is None:
+            torch_worker_info.connect()
+        self._collate_fn = parts["collate_fn"]
+        self._collate = collate.compiling(self._collate_fn)
+        is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched
+        self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
+        self._gathered: collate.Gathered | None = None
+        self._faults = ErrorPolicy(parts["on_error"], self._dataset, number)
+        self._rng: SampleRNG | None = None
+        self._seeding: SampleSeeding | None = None
+        self._init_error: Exception | None = None
+        self._run: int | None = None
+        self._map: MapFetcher | None = None
+        self._threads: Threads | None = None
+        self._stream: StreamFetcher | None = None
+        self._resumed: bytes | None = None
+        self._samples = 0
+        self._run_of_samples: list[Any] = []
+        self._notes: list[str] = []
+        self._failed: Any = None
+        self._knows = False  # whether something is known of the unit
+        self._lend: Lender | None = None
+        self._recycled = None if capabilities.lends_memory else Recycled()
+        self._has_process, self._has_workers = capabilities.own_process, capabilities.has_workers
+        # The job detects a collate_fn that keeps lent memory, and gives it a copy
+        self._may_lend = segments.CAN_DETACH or self._settings.own_collate
+
+    def run(
+        self,
+        unit: object,
+        /,
+        lend: Lender | None = None,
+        known: KnownFaults = (),
+        rows: tuple[int, int] | None = None,
+        made: Sequence[MadeRows] = (),
+    ) -> Any:
+        """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
+        work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
+        if observer.current is None:
+            return self._run_unit(work, lend, known, rows, made)
+        share = 1.0 if rows is None else max(1, rows[1] - rows[0]) / len(work.indices)
+        return observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made))
+
+    def _run_unit(
+        self,
+        work: Work,
+        lend: Lender | None,
+        known: KnownFaults,
+        rows: tuple[int, int] | None,
+        made: Sequence[MadeRows],
+    ) -> Any:
+        outside = current.rng
+        self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
+        self._faults.unit = work
+        if known or self._faults.is_touched:
+            self._faults.begin(known)
+            self._knows = self._faults.knows_any
+        try:
+            seeds = self._begin(work)
+            if self._has_process:
+                collate.write_in_place()  # torch may have been imported by the last unit
+            if self._recycled is None:
+                self._lend = lend if self._may_lend else None
+            else:
+                self._lend = self._recycled.lend
+            return self._made(work, seeds, rows, made)
+        finally:
+            if self._compiled is not None:
+                self._compiled.end()
+            if not self._has_workers:
+                current.rng = outside  # of another loader, if this one runs within its dataset
+
+    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, made: Sequence[MadeRows]) -> Any:
+        if rows is not None:
+            return self._rows(work, seeds, *rows)
+        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, made)
+
+    def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
+        """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
+        that.
+
+        For a job without a worker, once its first units have shown the kind of samples and that they draw no random
+        numbers: a batch is then its collated samples. The function detects a change, leaves the fetched samples for
+        `run`, and returns `NOT_PLAIN`. `run` fetches only those that are missing.
+
+        Args:
+            seed: of the epoch.
+            place: of the batch that is being made.
+        """
+        seeds, compiled, rng = self._seeding, self._compiled, self._rng
+        if self._settings.iterable or seeds is None or rng is None or compiled is None or self._recycled is None:
+            return None
+        if self.stopwatch is not None:
+            return None
+        source = self._source
+        fetch, idle = source.fetch, seeds.idle()
+        is_plain = self._gathered is None and not self._knows and compiled.is_settled
+        if fetch is None or idle is None or not is_plain:
+            return None
+        lend = self._recycled.lend
+        states, restores = [each.state for each, _ in idle], [each.restore for each, _ in idle]
+        owns, active = [state for _, state in idle], seeds.active
+        pending: Iterator[Any] = iter(())
+        count = 0
+
+        def begin_rng() -> int:
+            """Returns the position of the current sample, at which a generator of `rng` is made. It is the last one
+            here: from the next on, the generator is seeded for each.
+            """
+            position, stride = place()
+            at = position + stride * (count - operator.length_hint(pending) - 1)
+            weak_rng.find_position = lambda: at
+            for _ in pending:
+                pass
+            return at
+
+        # A weak reference: `rng` keeps `begin_rng`
+        rng.key, rng.find_position, weak_rng = key_of_samples(seed), begin_rng, weakref.proxy(rng)
+
+        @harmless
+        def make(indices: list[Any]) -> Any:
+            nonlocal pending, count
+            outside, trainers = current.rng, [*map(operator.call, states)]
+            pending, count = iter(indices), len(indices)
+            samples: list[Any] = []
+            current.rng = rng
+            for restore, own in zip(restores, owns, strict=True):
+                restore(own)
+            try:
+                for index in pending:
+                    samples.append(fetch(index))
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                source.has_fetched(samples, error)
+                return NOT_PLAIN
+            finally:
+                current.rng = outside
+                if [*map(operator.call, states)] != owns:
+                    seeds.found([each for each, own in idle if each.state() != own])
+                for restore, trainer in zip(restores, trainers, strict=True):
+                    restore(trainer)
+                if active:
+                    seeds.put_back()
+            if active or rng.streams:
+                source.has_fetched(samples)
+                return NOT_PLAIN
+            may_lend = compiled.may_take(len(samples), LEAST)
+            if may_lend or batch_memory.is_lent():
+                with batch_memory.lent_by(lend if may_lend else None):
+                    batch = compiled.settled(samples)
+            else:
+                batch = compiled.settled(samples)
+            if batch is None:
+                source.has_fetched(samples)
+                return NOT_PLAIN
+            return batch
+
+        return make
+
+    def said(self) -> UnitReport:
+        """Returns the report of the last unit."""
+        stream = self._stream
+        if stream is None:
+            notes, self._notes = self._notes, []
+            drawn = () if self._seeding is None else self._seeding.news()
+            faults = self._faults.met if self._faults.has_met_any else []
+            report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
+        else:
+            notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
+            state, movable, since = stream.report()
+            report = UnitReport(notes, state, self._faults.met, self._samples, movable, stream.guess, since=since)
+        return report if self.stopwatch is None else report._replace(timings=(self.stopwatch.read(),))
+
+    def failed_index(self) -> Any:
+        """Returns the index of the sample at which the last unit failed, all of its batch's if the batch failed, or
+        None.
+        """
+        return self._failed.tolist() if isinstance(self._failed, np.ndarray) else self._failed
+
+    def resume(self, state: bytes) -> None:
+        """Resumes the stream of the worker that this one replaces, from its saved state."""
+        self._resumed = state
+
+    def stream_state(self, since: bytes) -> bytes | None:
+        """Returns the state of the stream now, if it stands where it said `since`; else None."""
+        return None if self._stream is None else self._stream.asked(since)
+
+    def _has_list(self, work: Work) -> bool:
+        return self._settings.batched and not self._settings.iterable
+
+    def _begin(self, work: Work) -> SampleSeeding:
+        """Runs the user's init function once, and applies the changes of a new epoch."""
+        self.mark[ACTIVITY] = Activity.START
+        if self._knows:
+            self._faults.raise_known(START)
+        begins = work.run != self._run
+        if begins:
+            self._run, self._stream, self._gathered = work.run, None, None
+            if work.set_epoch is not None and self._is_told:
+                self._dataset.set_epoch(work.set_epoch)  # persistent workers' copy; others were born with it
+                self._held = None  # it may have made new generators
+            if work.order is not None and self._is_told:
+                datapipes.seed(self._dataset, work.order)
+        seeds = self._seeding or self._start(work.seed)
+        seeds.learn(work.drawn)
+        current.rng = self._rng
+        if self._init_error is not None:
+            raise self._init_error
+        if begins and self._has_list(work):
+            source = gatherer(self._dataset)
+            if source is not None:
+                self._gathered = collate.gathering(self._collate_fn, self._dataset, source)
+        return seeds if self._threads is None else self._threads.seeds
+
+    def _start(self, seed: int) -> SampleSeeding:
+        """Applies the epoch's seed from the first unit, and runs the user's init function in the worker."""
+        settings = self._settings
+        if settings.rank:  # the epoch's seed is that of all ranks, and a worker's own has to differ
+            seed = mix(seed, settings.rank) >> 1
+        serial, threads = not self._has_workers, settings.capabilities.are_threads
+        if self.stopwatch is not None:
+            self.mark = self.stopwatch.over(self.mark)
+        rng = SampleRNG(seed + self._number)
+        self._rng = self._faults.rng = rng
+        self._faults.mark = self.mark
+        info = WorkerInfo(
+            id=self._number,
+            num_workers=max(self._number + 1, settings.num_workers),  # "auto" may have asked for more
+            seed=seed + self._number,
+            dataset=self._dataset,
+            rng=rng,
+            worker_method="thread" if threads else "multiprocessing",
+        )
+        if self._has_process:
+            current.becomes_with_all_threads(info)
+        elif threads:
+            current.becomes(info)
+        else:
+            current.rng = rng  # the trainer is no worker
+        mode = settings.seeding
+        try:
+            if self._has_process:
+                own_course = run_init_fn(self._init_fn, self._number, seed, mode=mode, dataset=self._dataset)
+                mode = "worker" if own_course else mode
+            elif threads and self._init_fn is not None:
+                self._init_fn(self._number)
+        except Exception as error:
+            self._init_error = error
+        holder = _seeded(settings, self._dataset, self._collate_fn)
+        if settings.threads > 1:
+            from stoker.loader._job.sample_threads import Threads
+
+            self._threads = Threads(settings.threads, info, mode, self.mark, self._begin_ahead, self._tell)
+        held, self._held = self._held, None
+        self._seeding = SampleSeeding(
+            mode,
+            dataset=holder,
+            threads=threads,
+            restore=serial,
+            rng=rng,
+            mark=self.mark,
+            held=held,
+            looked_at=settings.looked_at,
+            held_by=None if settings.iterable else functools.partial(held_by, methods=("__getitem__", "__getitems__")),
+            tell=weakly(self._tell),
+        )
+        return self._seeding
+
+    def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:
+        """Returns a run of a batch's rows. Samples raise their own errors; all other errors are left to the worker that
+        joins the samples.
+        """
+        source = self._source
+        samples = self._run_of_samples = list[Any]()
+        self._samples = last - first
+        keep = self._keep(last - first, run_of=len(work.indices))
+        try:
+            source.run(work, seeds, first, last, samples, keep)
+        except MisfitError:
+            raise
+        except Exception:
+            samples.clear()
+            self._failed = source.failed_index if seeds.failed_at is not None else work.indices
+            raise
+        if any(sample is LEFT_OUT for sample in samples):
+            raise MisfitError("a sample to be left out")
+        self.mark[ACTIVITY] = Activity.COLLATE
+        try:
+            with batch_memory.lent_by(self._lend):
+                batch = None if self._compiled is None else self._compiled.rows(samples)
+        except Exception as error:
+            raise MisfitError("samples that do not go together") from error
+        if batch is None:
+            raise MisfitError("samples with what has no rows of one size", for_good=True)
+        self.mark[ACTIVITY] = Activity.WRITE
+        return batch
+
+    def handed_over(self, written: bool) -> Any:
+        """Returns the samples of the last rows, as far as they were made, or only their form; forgets them."""
+        samples, self._run_of_samples = self._run_of_samples, []
+        return collate.form_of(samples[0]) if written else samples
+
+    def _keep(self, count: int, run_of: int | None = None) -> RowSink | None:
+        """Returns a sink that takes samples as they are made, or None if it gains nothing."""
+        if self._compiled is None:
+            return None
+        return self._compiled.begin(count, self._lend, travels=self._recycled is None, run_of=run_of)
+
+    def _begin_ahead(self) -> None:
+        """Lets threads begin the next units of this epoch."""
+        gathers = self._gathered is not None and self._gathered.gathers
+        for upcoming in self.upcoming():
+            work = Work(*cast("tuple[Any, ...]", upcoming))
+            if work.run == self._run and not gathers:
+                self._source.begin(work)
+
+    def _tell(self, note: str) -> None:
+        self._notes.append(note)
+
+    @property
+    def _source(self) -> MapFetcher:
+        if self._map is None:
+            settings = self._settings
+            self._map = MapFetcher(
+                self._dataset,
+                settings.batched,
+                self._faults,
+                self.mark,
+                self._threads,
+                counted=settings.own_collate,
+                in_thread=settings.capabilities.are_threads,
+            )
+        return self._map
+
+    def _from_map(self, work: Work, seeds: SampleSeeding, made: Sequence[MadeRows]) -> Any:
+        source = self._source
+        self._failed = work.indices
+        if self._gathered is not None and not self._knows and not made:
+            self.mark[ACTIVITY] = Activity.WHOLE
+            may_keep = segments.CAN_DETACH or self._recycled is not None  # `out` is in the user's hands
+            with batch_memory.lent_by(self._lend if may_keep else None):
+                batch = self._gathered(work.indices)
+            if batch is not collate.NOT_GATHERED:
+                self.mark[ACTIVITY] = Activity.WRITE
+                return batch
+        if isinstance(work.indices, np.ndarray):  # datasets get Python integers
+            self._failed = work.indices.tolist()
+            work = work._replace(indices=self._failed)
+        try:
+            keep = self._keep(len(work.indices) if self._settings.batched else 1)
+            joined = functools.partial(source.joined, made=_by_place(made)) if made else source.samples
+            samples = joined(work, seeds, keep=keep)
+            batch = self._collated(work.seed, work.position, samples)
+        except Exception as error:
+            self._failed = source.failed_index if seeds.failed_at is not None else self._odd_ones(work.indices, error)
+            raise
+        if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
+            self._gathered.trouble = None
+            if not self._faults.has_met_any:  # else it was right to raise: a sample raises too
+                self._notes.append(
+                    f"{type(self._dataset).__name__}.gather() raised {type(trouble).__name__}: {trouble}, for samples "
+                    "that __getitem__ gives: they are fetched one by one instead. Correct gather(), or leave it out."
+                )
+        return batch
+
+    def _from_stream(self, work: Work, seeds: SampleSeeding) -> Any:
+        stream = self._stream
+        if stream is None:
+            from stoker.loader._job.stream_fetcher import StreamFetcher
+
+            stream = self._stream = StreamFetcher(
+                self._dataset,
+                self._settings,
+                self._number,
+                init_fn=self._init_fn is not None,
+                run=work.run,
+                faults=self._faults,
+                mark=self.mark,
+                resumed=self._resumed,
+            )
+            self._resumed = None
+        keep = self._keep(self._settings.batch_size or 1)
+        try:
+            samples = stream.samples(work, seeds, keep)
+        except Exception:
+            self._samples = max(1, stream.read)
+            raise
+        return self._collated(stream.seed, stream.first, samples)
+
+    def _collated(self, seed: int, position: int, samples: list[Any]) -> Any:
+        self._samples = len(samples)
+        self.mark[ACTIVITY] = Activity.COLLATE
+        if self._knows:
+            self._faults.raise_known(COLLATE)
+        made = samples if self._settings.batched else samples[0]
+        with batch_memory.lent_by(self._lend):
+            if self._settings.own_collate or self._seeding is None:
+                batch = self._collate(made)
+            else:
+                batch = self._seeding.collate(seed, position, lambda: self._collate(made))
+        if not self._settings.own_collate:
+            self.weigh()  # with its samples and the batch
+        self.mark[ACTIVITY] = Activity.WRITE
+        if self._knows:
+            self._faults.raise_known(WRITE)
+        return batch
+
+    def _odd_ones(self, indices: Any, error: Exception) -> Any:
+        """Returns the indices of a batch, with the odd samples marked if Stoker's collation names them."""
+        places = error.places if isinstance(error, BatchError) and self._settings.own_collate else ()
+        if not places or not isinstance(indices, list) or self._samples != len(indices):  # some were left out
+            return indices
+        marked = BatchIndices(indices)
+        marked.odd = places
+        return marked
+
+
+def _by_place(made: Sequence[MadeRows]) -> dict[int, Any]:
+    """Returns samples that other workers have made, by their places in the unit."""
+    found: dict[int, Any] = {}
+    for first, rows, form in made:
+        samples = cast("list[Any]", rows) if form is None else collate.samples_of(form, rows)
+        found.update(enumerate(samples, first))
+    return found

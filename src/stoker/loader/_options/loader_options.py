@@ -1,0 +1,221 @@
+"""`LoaderOptions`: the validated, frozen options of a loader, on which its epochs depend.
+
+`DataLoader` keeps torch's attributes, which scripts and frameworks may set; `LoaderRecord.options` reads them at each
+use. Stoker's own options are read from here alone: a subclass may use their names for its own attributes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from stoker._core import nominal
+from stoker._engine.backend import Capabilities
+from stoker._engine.backends import KINDS, kind_of
+from stoker._engine.supervision import restarts, stalls
+from stoker._engine.supervision.rules import StallAction
+from stoker.datasets.base import IterableDataset
+from stoker.datasets.nesting import batched_by
+from stoker.events import Listener
+from stoker.loader._job import datapipes
+from stoker.loader._job.error_policy import OnError
+from stoker.loader._options import argument_checks
+from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS, check_error_budget
+
+Method = Literal["serial", "thread", "process"]
+"""The backend that makes batches: `worker_method`, or "serial" without workers."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderOptions:
+    """The arguments of a `DataLoader`, under their names, and values derived from them. Immutable.
+
+    Attributes:
+        is_stream: whether the dataset is iterated over, and not indexed.
+        auto_collation: whether samples are put together to batches.
+        index_sampler: gives the indices, of batches or of samples.
+        own_sampler: the sampler that the loader made because none was given, else None.
+        reported_length: batches that `len(loader)` last reported for a stream, or None.
+        prepare: called once in a process that makes samples, before it makes the first one; or None.
+        snapshot_every: batches from one state of a worker's stream to the next, if its states cost much; or None.
+
+    `shard="torch"` is for loaders behind torch's: as "none", with one warning if all workers read the same.
+    """
+
+    # torch's
+    dataset: Any
+    batch_size: int | None = 1
+    sampler: Any = None
+    batch_sampler: Any = None
+    num_workers: int = 0
+    collate_fn: Any = None
+    pin_memory: bool = False
+    drop_last: bool = False
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    generator: Any = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory_device: str = ""
+    in_order: bool = True
+    # Stoker's
+    worker_method: Literal["process", "thread"] = "process"
+    threads_per_worker: int = 1
+    seeding: Literal["auto", "sample", "worker"] = "auto"
+    shard: Literal["auto", "none", "torch"] = "auto"
+    seed: int | None = None
+    output: Literal["torch", "numpy"] = "torch"
+    distributed: Literal["pad", "drop", "exact"] | None = None
+    num_replicas: int | None = None
+    rank: int | None = None
+    mesh: Any = None
+    batches_per_epoch: int | None = None
+    max_restarts: int = restarts.DEFAULT
+    on_error: OnError = "raise"
+    max_errors: int | None = DEFAULT_MAX_ERRORS
+    max_error_rate: float | None = DEFAULT_MAX_ERROR_RATE
+    quarantine: str | None = None
+    stall_warning: float | None = stalls.DEFAULT
+    stall_action: StallAction = "warn"
+    memory_budget: int | None = None
+    max_samples_per_worker: int | None = None
+    share_heap: bool = True
+    on_event: Listener | None = None
+    # Derived
+    is_stream: bool = False
+    auto_collation: bool = False
+    index_sampler: Any = None
+    own_sampler: Any = None
+    reported_length: int | None = None
+    prepare: Callable[[], object] | None = None
+    snapshot_every: int | None = None
+
+    @property
+    def method(self) -> Method:
+        """Returns the backend that makes batches: threads also if the context asks for them."""
+        threads = argument_checks.asks_for_threads(self.multiprocessing_context)
+        return cast("Method", kind_of("thread" if threads else self.worker_method, self.num_workers).name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Returns the capabilities of the backend that makes batches."""
+        return KINDS[self.method].capabilities
+
+    @property
+    def error_word(self) -> str | None:
+        """Returns `on_error` if it is a word: a user's object is not compared with one."""
+        return self.on_error if isinstance(self.on_error, str) else None
+
+    @property
+    def threads(self) -> int:
+        """Returns the number of threads that make samples in each worker."""
+        if self.is_stream or not self.capabilities.own_process:
+            return 1
+        whole = self.auto_collation and batched_by(self.dataset) is not None
+        return 1 if whole else self.threads_per_worker
+
+    @property
+    def units_at_once(self) -> int:
+        """Returns the number of units that a worker holds at once, enough to keep its threads busy."""
+        if self.threads == 1:
+            return 1
+        from stoker.loader._job.sample_threads import units_at_once
+
+        return units_at_once(self.threads, self.batch_sampler if self.auto_collation else None)
+
+
+TORCHS = (
+    *("dataset", "batch_size", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last"),
+    *("timeout", "worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers"),
+    *("pin_memory_device", "in_order"),
+)
+"""Options that are attributes of torch's loader: read from the loader at each epoch, since they may be set."""
+
+STOKERS = (
+    *("worker_method", "threads_per_worker", "seeding", "shard", "seed", "output", "distributed", "num_replicas"),
+    *("rank", "mesh", "batches_per_epoch", "max_restarts", "on_error", "max_errors", "max_error_rate", "quarantine"),
+    *("stall_warning", "stall_action", "memory_budget", "max_samples_per_worker", "share_heap", "on_event"),
+)
+"""Options that torch's loader does not have."""
+
+
+def checked(given: dict[str, Any]) -> LoaderOptions:
+    """Returns the options of a new loader, without its samplers and its default `collate_fn`.
+
+    Args:
+        given: the arguments by name. `num_workers` is a number by now.
+
+    Raises:
+        ValueError, TypeError, AssertionError, MissingExtraError: contradictory or impossible arguments, as torch words
+            them.
+    """
+    dataset, number = given["dataset"], given["num_workers"]
+    is_stream = is_iterable(dataset)
+    method = given["worker_method"]
+    argument_checks.check_choice("worker_method", method, argument_checks.METHODS)
+    argument_checks.check_workers(number, given["timeout"], given["prefetch_factor"], given["persistent_workers"])
+    threads = argument_checks.check_threads(given["threads_per_worker"], number, method, is_stream)
+    output = given["output"]
+    if output is None:
+        output = "torch" if nominal.torch_is_wanted() else "numpy"
+    argument_checks.check_generator(given["generator"])
+    argument_checks.check_choice("seeding", given["seeding"], argument_checks.SEEDINGS)
+    argument_checks.check_choice("shard", given["shard"], argument_checks.SHARDS)
+    argument_checks.check_output(output)
+    context = argument_checks.context_of(given["multiprocessing_context"], number)
+    if argument_checks.asks_for_threads(context):
+        method = "thread"
+    seed = given["seed"]
+    num_replicas, rank, batches_per_epoch = argument_checks.check_ranks(
+        given["distributed"], given["num_replicas"], given["rank"], given["batches_per_epoch"], given["mesh"]
+    )
+    max_restarts = argument_checks.count("max_restarts", given["max_restarts"])
+    argument_checks.check_faults(given["on_error"], given["on_event"], given["stall_action"], kind_of(method, number))
+    max_errors, max_error_rate = check_error_budget(given["max_errors"], given["max_error_rate"])
+    quarantine = given["quarantine"]
+    of_bytes = " of bytes, such as 2**30,"
+    mine = {
+        **given,
+        "threads_per_worker": threads,
+        "output": output,
+        "multiprocessing_context": context,
+        "seed": None if seed is None else argument_checks.integer("seed", seed, "None"),
+        "mesh": None,  # num_replicas and rank stand for it from here on
+        "num_replicas": num_replicas,
+        "rank": rank,
+        "batches_per_epoch": batches_per_epoch,
+        "max_restarts": max_restarts,
+        "max_errors": max_errors,
+        "max_error_rate": max_error_rate,
+        "quarantine": None if quarantine is None else os.path.abspath(quarantine),
+        "stall_warning": argument_checks.seconds("stall_warning", given["stall_warning"]),
+        "memory_budget": argument_checks.size("memory_budget", given["memory_budget"], of=of_bytes),
+        "max_samples_per_worker": argument_checks.size("max_samples_per_worker", given["max_samples_per_worker"]),
+        "share_heap": bool(given["share_heap"]),
+        "is_stream": is_stream,
+    }
+    argument_checks.check_dataset(dataset, is_stream)
+    shuffle = mine.pop("shuffle")
+    if is_stream:
+        if datapipes.is_iter(dataset):
+            datapipes.set_shuffle(dataset, shuffle)
+            shuffle = None
+        argument_checks.check_stream(shuffle, given["sampler"], given["batch_sampler"])
+    argument_checks.check_batching(
+        given["batch_size"], bool(shuffle), given["sampler"], given["batch_sampler"], given["drop_last"]
+    )
+    if given["batch_sampler"] is not None:
+        mine["batch_size"], mine["drop_last"] = None, False
+    return LoaderOptions(**mine)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Returns whether a dataset is an IterableDataset, Stoker's or torch's."""
+    if isinstance(dataset, IterableDataset):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
