@@ -182,7 +182,7 @@ def from_listing(root: str, cache: Path, files: int, start: str) -> Figures:
 
 def write_listing(root: str, cache: Path, files: int) -> None:
     """Writes the cached listing that a first start would have written, were the files there."""
-    from stoker.sources import listing, listing_cache, read_image
+    from stoker.sources import listing, read_image
 
     if cache.exists():
         return
@@ -195,7 +195,7 @@ def write_listing(root: str, cache: Path, files: int) -> None:
         stamp = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
         folders.append(listing.ListedFolder(name, stamp, len(some), names))
     key = {"root": os.path.realpath(root), "extensions": list(read_image.EXTENSIONS)}
-    listing_cache.save(cache, key, folders)
+    listing.save(cache, key, folders)
 
 
 def memory(loader: Any, dataset: Any, samples: int, workers: int, **options: Any) -> tuple[int, int]:

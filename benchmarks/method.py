@@ -385,7 +385,7 @@ def environment() -> dict[str, Any]:
 
 def _gpus() -> dict[str, str]:
     """The models of the GPUs; nothing without a driver."""
-    from stoker._core.machine.nvml import Nvml  # here: a measurement of a rival should not load Stoker
+    from stoker._core.machine.gpu_activity import Nvml  # here: a measurement of a rival should not load Stoker
 
     if (nvml := Nvml.opened()) is None:
         return {}

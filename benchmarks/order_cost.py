@@ -115,8 +115,7 @@ def median_of(pass_: Callable[[], float], times: int = 5) -> float:
 
 def our_batches() -> Iterator[list[int]]:
     from stoker.loader._epoch.plan import ComputedPlan
-    from stoker.loader._epoch.rank_slice import RankSlice
-    from stoker.loader._epoch.ranks import World
+    from stoker.loader._epoch.ranks import RankSlice, World
     from stoker.samplers import RandomSampler
 
     order = RandomSampler(range(SAMPLES)).order(key=1)

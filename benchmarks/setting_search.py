@@ -78,10 +78,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 def measure(rival: str, kind: str, seconds: float, each: float) -> Figures:
     from stoker._core.machine import cpus
-    from stoker.diagnostics.settings.loader_setting import LoaderSetting
     from stoker.diagnostics.settings.setting_bench import TargetBench
-    from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch
-    from stoker.diagnostics.settings.tuning import Tuning
+    from stoker.diagnostics.settings.setting_trial import LoaderSetting
+    from stoker.diagnostics.settings.tuning import SearchSpace, SettingSearch, Tuning
 
     with TargetBench(f"{__file__}:{kind}", "torch", STEP) as bench:
         begun = time.perf_counter()

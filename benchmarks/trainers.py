@@ -40,7 +40,7 @@ LONGEST = method.LONGEST - 20
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    from stoker.diagnostics.demo.pictures import make_pictures
+    from stoker.diagnostics.demo import make_pictures
 
     pictures = 64 if options.quick else 512
     folder = options.data / str(pictures)
@@ -59,9 +59,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
 def measure(rival: str, script: str, slow: bool, folder: str, batches: int, epochs: int) -> Figures:
     if not all(map(find_spec, NEEDS.get(script, (script,)))):
         return dict.fromkeys(FIGURES, rivals.NOT_INSTALLED)
-    from stoker.diagnostics.engine_comparison import main_loader
     from stoker.diagnostics.measurements import cpu_between, peak_between
     from stoker.diagnostics.settings.batch_limit import BatchLimit
+    from stoker.diagnostics.settings.engine_comparison import main_loader
     from stoker.diagnostics.watched_program import WatchedProgram, run_to_limit
 
     counted = 1 + epochs

@@ -20,17 +20,17 @@ def pytest_configure() -> None:
     if os.environ.get("OTHERS_TESTS_INSTALL") != "1":
         return
     import stoker
-    from stoker.loader import hidden
+    from stoker.integrations._install import behind
 
     stoker.install()
-    first = hidden.HiddenIterator.__init__
+    first = behind.HiddenIterator.__init__
 
     def counted(self: Any, *arguments: Any) -> None:
         global made
         made += 1
         first(self, *arguments)
 
-    hidden.HiddenIterator.__init__ = counted  # type: ignore[method-assign]
+    behind.HiddenIterator.__init__ = counted  # type: ignore[method-assign]
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -23,7 +23,7 @@ for operator in ("nms", "qnms"):
 from PIL import Image  # noqa: E402
 from torchvision import transforms  # noqa: E402
 
-from stoker.integrations._install.jpegs import register_jpegs, unregister_jpegs  # noqa: E402
+from stoker.integrations._install.behind import register_jpegs, unregister_jpegs  # noqa: E402
 
 CROP, FLIP = transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()
 REST = transforms.Compose(

@@ -17,7 +17,7 @@ from stoker._core import moved as table
 
 MOVED = {
     "stoker._former": "stoker.samplers",
-    "stoker._former.split": "stoker.datasets.split",
+    "stoker._former.split": "stoker.datasets.subset",
     "stoker.samplers._once": "stoker.samplers.permutation",
 }
 
@@ -46,7 +46,7 @@ def same(former: str, today: str) -> bool:
 def test_former_names_give_the_modules_of_today() -> None:
     assert same("stoker._former.batch", "stoker.samplers.batch")
     assert same("stoker._former", "stoker.samplers")
-    assert same("stoker._former.split", "stoker.datasets.split")
+    assert same("stoker._former.split", "stoker.datasets.subset")
     assert same("stoker.samplers._once", "stoker.samplers.permutation")
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker._core.ours import definer, is_ours, is_ours_or_torchs
+from stoker._core.protocol import definer, is_ours, is_ours_or_torchs
 from stoker.datasets import nesting
 from stoker.datasets.map import MapDataset
 from stoker.datasets.subset import Subset
-from stoker.loader._epoch.sampler_checks import _COUNTED
+from stoker.loader._epoch.sampler_epochs import _COUNTED
 from tests.ownership import ELSEWHERE, moved, named_like
 
 SOURCE = Path(stoker.__file__).parent

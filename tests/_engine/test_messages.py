@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from stoker._engine import messages
-from stoker._engine.activity import ACTIVITY, PLACE, SEVERAL, Activity, Position, sample
+from stoker._engine.activity import ACTIVITY, PLACE, SEVERAL, Activity, Position, WorkerActivity, sample
 from stoker._engine.backend import KnownFault
-from stoker._engine.process.worker_activity import WorkerActivity
 
 
 @pytest.mark.parametrize("kind", messages.KINDS.values(), ids=list(messages.KINDS))

@@ -36,7 +36,7 @@ from stoker._engine.commands import (
     Trim,
 )
 from stoker._engine.process.deadlines import FLUSH, HELD_BACK, LOCKED_AFTER, OPENED, PATIENCE, REAP
-from stoker._engine.supervision import idle
+from stoker._engine.supervision import rules
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervision.split_policy import SplitPolicy
 from stoker._engine.supervisor import Supervisor
@@ -147,7 +147,7 @@ def test_memory_kept_for_a_dropped_unit_goes_to_the_next() -> None:
 def test_first_unit_after_a_pause_sets_the_timer_for_stalls() -> None:
     """The timer may be set for what else is due: a unit must not wait for that until it is watched."""
     machine = Machine(stall_warning=10.0)
-    machine.later(idle.IDLE)
+    machine.later(rules.IDLE)
     machine.commands.clear()
     machine.submit([0])
     (timer,) = machine.of(SetTimer)
@@ -382,7 +382,7 @@ def test_idle_workers_and_this_process_trim_their_memory() -> None:
     machine.submit([0])
     machine.done(0, 0)
     for _ in range(4):
-        machine.later(idle.IDLE)
+        machine.later(rules.IDLE)
     assert machine.of(Trim) and messages.TrimMemory() in machine.sent(0)
 
 

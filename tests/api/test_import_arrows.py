@@ -191,7 +191,7 @@ def test_third_party_imports_are_few_and_torch_is_lazy(file: Path) -> None:
             continue
         if OF_ONE_FILE.get(root) == file:
             continue
-        if file == Path("loader/_display/notebook_bar.py") and root == "IPython":  # in its kernel
+        if file == Path("loader/_display/progress_bar.py") and root == "IPython":  # in its kernel
             continue
         if file == Path("loader/_display/progress_bar.py") and root in {"rich", "tqdm"}:  # whichever is installed
             continue
@@ -239,7 +239,6 @@ def test_the_reader_lets_pass_what_is_allowed(source: str) -> None:
 CIRCLES = {
     # a dataset gives a chain or a concatenation of itself and another by `+`, as torch's does
     ("datasets.base", "datasets.chain"),
-    ("datasets.base", "datasets.concat"),
     # an iterator takes its loader as an argument, and subclasses of both rely on it
     ("loader.iterator", "loader.dataloader"),
 }

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker._engine.process import sampled_stacks
-from stoker.diagnostics import loader_hooks, script_run
-from stoker.integrations._install import children
+from stoker.diagnostics import loader_hooks, watched_program
+from stoker.integrations._install import first_loader
+from stoker.loader._job import timed_steps
 from tests.api import our_names
 
 ROOT = Path(__file__).parents[2]
@@ -301,10 +301,10 @@ def test_folders_that_the_code_computes_are_those() -> None:
     """By the place of a file, from which other processes and stacks are told apart."""
     package = str(our_names.PACKAGE)
     assert f"{package}{os.sep}" == loader_hooks._OURS
-    assert package == sampled_stacks._STOKER
-    assert all(map(os.path.isdir, sampled_stacks._OURS))
+    assert package == timed_steps._STOKER
+    assert all(map(os.path.isdir, timed_steps._OURS))
     hooks = {str(path.parent) for path in our_names.PACKAGE.rglob("sitecustomize.py")}
-    assert hooks == {children.SITE, script_run.STARTUP}
+    assert hooks == {first_loader.SITE, watched_program.STARTUP}
 
 
 def test_exempt_names_and_files_are_in_use() -> None:

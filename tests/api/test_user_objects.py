@@ -29,16 +29,16 @@ OURS = {
     "collate/_compiled/collate_plan.py": {  # a bound method
         f"fn == leaves.{name}" for name in ("floats", "ints", "strings", "scalars", "arrays", "tensors")
     },
-    "collate/_leaves/stacking.py": {"of_tensors == self.tensors"},  # a bound method
+    "collate/stacking.py": {"of_tensors == self.tensors"},  # a bound method
     "collate/registry.py": {"fn == method"},  # a bound method
     "collate/gathered.py": {"type(indices) is list and indices and (type(indices[0]) is int)"},
     "datasets/mix.py": {"source not in self._ended", "source not in gone"},  # numbers
     "diagnostics/composition/epoch_notes.py": {"indices and (not _is_plain(indices[0]))"},  # a list of Stoker
-    "diagnostics/engine_rounds.py": {"found.about['dataset'] != dataset"},  # names, as in the next files
+    "diagnostics/settings/engine_comparison.py": {"found.about['dataset'] != dataset"},  # names, as in the next files
     "diagnostics/loader_hooks.py": {"span[0] == record.loader"},
     "diagnostics/recorder.py": {"last[0] == record.loader"},
     "diagnostics/settings/batch_limit.py": {"self._limit.dataset not in (None, dataset)"},
-    "diagnostics/settings/loader_setting.py": {
+    "diagnostics/settings/setting_trial.py": {
         "self._dataset in (None, type(getattr(loader, 'dataset', None)).__name__)"
     },
     "diagnostics/settings/tuning.py": {"trial.failure == TOO_LATE"},

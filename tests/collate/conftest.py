@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.collate._leaves import batch_memory
+from stoker.collate import tensors
 
 
 class Slot:
@@ -70,7 +70,7 @@ def assert_same() -> Callable[..., None]:
 @pytest.fixture
 def slot() -> Iterator[Slot]:
     lent = Slot()
-    with batch_memory.lent_by(lent):
+    with tensors.lent_by(lent):
         yield lent
 
 

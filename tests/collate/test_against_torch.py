@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stoker import collate
 from stoker.collate import default, registry
-from stoker.collate._leaves import batch_memory
+from stoker.collate.tensors import lent_by
 from stoker.errors import BatchError
 
 torch = pytest.importorskip("torch")
@@ -160,7 +160,7 @@ def deferred(batch: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays")
 def test_collates_as_torch_does(lent: bool, batch: list[Any], assert_same: Any, new_slot: Any) -> None:
     expected = outcome(torchs_collate, batch)
-    with batch_memory.lent_by(new_slot() if lent else lambda size: None):
+    with lent_by(new_slot() if lent else lambda size: None):
         got = outcome(collate.default_collate, batch)
     if isinstance(expected, Exception):
         assert isinstance(got, type(expected)), repr(got)
@@ -196,9 +196,9 @@ def test_compiled_it_is_the_same(output: Any, several: list[list[Any]], assert_s
     assert compiled is not output
     for batch in several:
         slots = new_slot(), new_slot()
-        with batch_memory.lent_by(slots[0]):
+        with lent_by(slots[0]):
             expected = outcome(output, batch)
-        with batch_memory.lent_by(slots[1]):
+        with lent_by(slots[1]):
             got = outcome(compiled, batch)
         assert type(got) is type(expected), (got, expected)
         if isinstance(expected, Exception):

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from stoker import collate
-from stoker.collate import registry
-from stoker.collate._leaves import batch_memory
+from stoker.collate import registry, tensors
 from stoker.errors import BatchError, MemoryLimitError
 
 KEPT: list[Any] = []
@@ -176,7 +175,7 @@ def kept() -> Any:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_bad_gather_is_refused(how: Any, said: str, lent: bool, new_slot: Any) -> None:
-    with batch_memory.lent_by(new_slot() if lent else lambda size: None), pytest.raises(BatchError, match=said):
+    with tensors.lent_by(new_slot() if lent else lambda size: None), pytest.raises(BatchError, match=said):
         gathering(Rows(how))([5, 6, 9, 3, 2])
 
 
@@ -293,7 +292,7 @@ def test_memory_that_is_refused_is_refused() -> None:
     def refuses(size: int) -> None:
         raise MemoryLimitError("none left")
 
-    with batch_memory.lent_by(refuses), pytest.raises(MemoryLimitError):
+    with tensors.lent_by(refuses), pytest.raises(MemoryLimitError):
         gathering(Rows())([1, 2])
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stoker.datasets._stream.worker_share import DeclaredShard, OfWorker, WorkerShare
 from stoker.datasets.combining import shard_of
-from stoker.datasets.filter import FilterDataset
 from stoker.datasets.iterable import from_iterable
+from stoker.datasets.map import FilterDataset
+from stoker.datasets.worker_share import DeclaredShard, OfWorker, WorkerShare
 from stoker.sources.lines.text_lines import TextLineStream
 from stoker.testing.streams import Numbers
 from tests.ownership import moved, named_like

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.datasets import CacheDataset, ConcatDataset, MapDataset, Subset
-from stoker.datasets.described import describe
+from stoker.datasets.gather import describe
 
 
 class Photos:

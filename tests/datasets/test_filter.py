@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.datasets.filter import FilterDataset
-from stoker.datasets.map import MapDataset
+from stoker.datasets.map import FilterDataset, MapDataset
 from stoker.testing.streams import SOURCES, Numbers, StreamSuite
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stoker.datasets.proportion import Proportions, exact
+from stoker.datasets.mix import Proportions, exact
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

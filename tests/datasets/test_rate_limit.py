@@ -17,7 +17,7 @@ from stoker.datasets import rate_limit
 from stoker.datasets.base import is_stream
 from stoker.datasets.rate_limit import RateLimitDataset
 from stoker.datasets.retry import RetryDataset
-from stoker.datasets.tensor import TensorDataset
+from stoker.datasets.stack import TensorDataset
 from stoker.testing.gather import GatherSuite
 from stoker.testing.streams import SOURCES, Numbers, StreamSuite
 

@@ -20,8 +20,8 @@ from stoker.datasets.map import MapDataset
 from stoker.datasets.rate_limit import RateLimitDataset
 from stoker.datasets.retry import RetryDataset
 from stoker.datasets.shuffle_buffer import ShuffleDataset
+from stoker.datasets.stack import TensorDataset
 from stoker.datasets.stream import State, Stream, StreamIterator
-from stoker.datasets.tensor import TensorDataset
 from stoker.errors import ImageError, StreamLostError
 from stoker.testing.datasets import DatasetSuite
 from stoker.testing.gather import GatherSuite

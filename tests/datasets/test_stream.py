@@ -12,9 +12,8 @@ import pytest
 
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset
-from stoker.datasets.filter import FilterDataset
 from stoker.datasets.iterable import from_iterable
-from stoker.datasets.map import MapDataset
+from stoker.datasets.map import FilterDataset, MapDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, parts, resume
 from stoker.testing.streams import IteratorKeepsState, KeepsState, Numbers, Plain, StreamSuite
 from tests.ownership import moved, named_like

@@ -14,9 +14,8 @@ from unittest.mock import Mock
 import pytest
 
 from stoker.diagnostics import recorder as recorders
-from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.measurements import Measurements, write_trace
 from stoker.diagnostics.recorder import Recorder, bytes_in, described, samples_in
-from stoker.diagnostics.trace import write_trace
 
 
 class FakeLoader:

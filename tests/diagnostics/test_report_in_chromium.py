@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnostics.report_page import write_report
+from stoker.diagnostics.page.report_page import write_report
 from tests.diagnostics.chromium import (
     CHROMIUM_MARKS,
     LONG_NAME,
@@ -17,8 +17,8 @@ from tests.diagnostics.chromium import (
     opened,
     too_wide,
 )
+from tests.diagnostics.page.test_report_page import measured, on_gpus, restarted
 from tests.diagnostics.page.test_what_if import loader_of
-from tests.diagnostics.test_report_page import measured, on_gpus, restarted
 
 pytestmark = CHROMIUM_MARKS
 

@@ -13,7 +13,7 @@ import pytest
 from stoker._core.machine.memory import Available
 from stoker.diagnostics import watched_program
 from stoker.diagnostics.settings.batch_limit import BatchLimit
-from stoker.diagnostics.settings.loader_setting import LoaderSetting, Override
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, Override
 from stoker.diagnostics.watched_program import TOO_LATE, WatchedProgram, run_to_limit
 
 ENDLESS = """

@@ -16,12 +16,12 @@ import pytest
 
 from stoker import DataLoader, errors
 from stoker._engine import supervisor
-from stoker._engine.fork import fork_deadlock, start_zygote, trainer
+from stoker._engine.fork import native_pools, start_zygote, trainer
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fork_deadlock, supervisor):
+    for module in (native_pools, supervisor):
         monkeypatch.setattr(module, "LOCKED_AFTER", 0.3)
     monkeypatch.setattr(trainer, "PULSE", 1000.0)  # the trainer's timer needs no message to wake it
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from stoker._core.machine.cgroups import own
-from stoker._engine.fork import stacks, trainer
+from stoker._engine.fork import forked_process, trainer
 from tests.faults.matrix.cells import CELLS, HANGS, Cell, Outcome
 from tests.faults.matrix.phases import BATCH, LOADERS, Blow, N, Numbers, loader
 
@@ -50,7 +50,7 @@ def test_cell_of_the_fault_matrix_has_its_outcome(
 ) -> None:
     group = request.getfixturevalue("cgroup") if fault == "memory cgroup" else None
     struck = tmp_path / "struck"
-    monkeypatch.setattr(stacks, "STACKS", 0.05)
+    monkeypatch.setattr(forked_process, "STACKS", 0.05)
     if fault in HANGS and phase == "zygote":  # it is taken for hung when it is, and not before
         monkeypatch.setattr(trainer, "PULSE", 0.05)
         patience = lambda self: 0.3 if struck.exists() else 60.0  # noqa: E731

@@ -16,8 +16,7 @@ from PIL import Image
 from stoker import images
 from stoker._core.native import jpeg as native
 from stoker.images import kernel
-from stoker.images.arguments import CHANNELS, checked, target
-from stoker.images.decoding import _request
+from stoker.images.decoding import CHANNELS, _request, checked, target
 from tests.images.pictures import FILES, KINDS, Case, encoded, jpeg, photo
 
 SIZES = [(1, 1), (1, 40), (37, 1), (8, 8), (16, 16), (17, 33), (97, 61), (150, 113)]

@@ -92,7 +92,7 @@ def test_first_use_may_be_a_registered_image(compiled: kernel.Kernel) -> None:
     program = """
 import io
 from PIL import Image
-from stoker.images.sample import JPEG
+from stoker.images.kernel import JPEG
 from stoker import images
 images.register()
 print(type(Image.open(io.BytesIO(JPEG)).convert("RGB")).__name__, type(images.open(JPEG).crop((0, 0, 9, 9))).__name__)

@@ -21,8 +21,8 @@ from PIL import Image, ImageDraw, ImageOps, JpegImagePlugin
 
 from stoker import images
 from stoker.images import kernel
-from stoker.images.lazy import LazyImage, LazyJpegFile
 from stoker.images.plan import PARTIAL_DECODES, DecodePlan
+from stoker.images.plugin import LazyImage, LazyJpegFile
 from tests.images.pictures import BICUBIC, BILINEAR, FILES, FLIP, KINDS, encoded, jpeg, photo
 
 DATA = jpeg("4:2:0", 90, 70)

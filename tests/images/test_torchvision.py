@@ -16,7 +16,7 @@ from PIL import Image
 
 from stoker import images
 from stoker.images import kernel
-from stoker.images.lazy import LazyImage
+from stoker.images.plugin import LazyImage
 from tests.images.pictures import BILINEAR, encoded, photo
 from tests.images.tv import datasets, torch, v2
 from tests.images.tv import transforms as v1

@@ -11,8 +11,7 @@ import pytest
 
 import stoker
 from stoker.errors import StateMismatchError
-from stoker.loader._epoch.rank_slice import RankSlice
-from stoker.loader._epoch.ranks import World
+from stoker.loader._epoch.ranks import RankSlice, World
 
 torch = pytest.importorskip("torch")
 accelerate = pytest.importorskip("accelerate")
@@ -20,8 +19,12 @@ accelerate = pytest.importorskip("accelerate")
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader  # noqa: E402
 from accelerate.utils import DataLoaderConfiguration, set_seed  # noqa: E402
 
-from stoker.integrations._accelerate_batches import SharedBatches  # noqa: E402
-from stoker.integrations.accelerate import Checkpointed, prepare, skip_first_batches  # noqa: E402
+from stoker.integrations.accelerate import (  # noqa: E402
+    Checkpointed,
+    SharedBatches,
+    prepare,
+    skip_first_batches,
+)
 from tests.integrations.launching import launched  # noqa: E402
 from tests.loader._state.edits import edited  # noqa: E402
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from stoker.integrations._install.changes import Changes, subclass_hook
+from stoker.integrations._install.current import Changes, subclass_hook
 
 T = TypeVar("T")
 

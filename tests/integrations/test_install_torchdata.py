@@ -10,7 +10,7 @@ import pytest
 
 import stoker
 from stoker._core.worker_info import current
-from stoker.diagnostics.script_run import ScriptRun, command_of
+from stoker.diagnostics.watched_program import ScriptRun, command_of
 
 torch = pytest.importorskip("torch")
 torchdata = pytest.importorskip("torchdata.stateful_dataloader")

@@ -13,8 +13,8 @@ import pytest
 
 import stoker
 from stoker.loader import worker_start
-from stoker.loader.jax_users import jax_named_by
 from stoker.loader.record import options_of
+from stoker.loader.worker_start import jax_named_by
 
 Make = Callable[..., types.ModuleType]
 SITE = "/x/site-packages/"

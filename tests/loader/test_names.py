@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker.datasets.described import describe
-from stoker.datasets.gather import gatherer
+from stoker.datasets.gather import describe, gatherer
 from stoker.errors import SamplerError, StateError
 
 torch = pytest.importorskip("torch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.loader._iteration.prefetch import Prefetch
+from stoker.loader.unit_queue import Prefetch
 
 
 @pytest.mark.parametrize(

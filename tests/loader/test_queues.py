@@ -13,7 +13,7 @@ import pytest
 
 import stoker
 from stoker.errors import StokerWarning
-from stoker.loader._job.sharding_checks import shared_source
+from stoker.loader._job.stream_sharding import shared_source
 
 FORK = multiprocessing.get_context("fork")
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

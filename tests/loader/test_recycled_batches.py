@@ -10,9 +10,9 @@ import pytest
 
 import stoker
 from stoker import collate
-from stoker._engine.transport import recycled
+from stoker._engine.transport import owned
 
-pytestmark = pytest.mark.skipif(not recycled._COUNTS, reason="nobody counts references here")
+pytestmark = pytest.mark.skipif(not owned._COUNTS, reason="nobody counts references here")
 
 ROWS = np.arange(40.0 * 512).reshape(40, 512)
 
@@ -20,7 +20,7 @@ ROWS = np.arange(40.0 * 512).reshape(40, 512)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches need not be large for it."""
-    monkeypatch.setattr(recycled, "LEAST", 1)
+    monkeypatch.setattr(owned, "LEAST", 1)
 
 
 class Gathers(stoker.Dataset[Any]):

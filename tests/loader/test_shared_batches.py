@@ -32,8 +32,8 @@ from stoker import (
 from stoker._engine.supervision import split_policy
 from stoker.loader._accounting.ledger import Ledger
 from stoker.loader._epoch.gather_or_split import may_share
-from stoker.loader._iteration.prefetch import Prefetch
 from stoker.loader.record import options_of, record_of
+from stoker.loader.unit_queue import Prefetch
 
 pytestmark = [
     pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this platform does not fork"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker.loader import stokers_own
+from stoker.loader import worker_start
 from stoker.sources.listing import ListedFolder, Listing
 from tests.ownership import moved, named_like
 
@@ -39,35 +39,35 @@ USERS = [
     *(stoker.Subset(UsersDataset(np.arange(3)), [1]), stoker.MapDataset(range(3), users_function)),
     *(print, threading.Lock(), UsersDataset, np.array([users_function])),
     *(decorated, named_like(stoker.TensorDataset), named_like(stoker.TensorDataset)(np.arange(3))),
-    np.zeros(stokers_own.MOST_BYTES + 1, np.uint8),
-    list(range(stokers_own.MOST_OBJECTS + 1)),
+    np.zeros(worker_start.MOST_BYTES + 1, np.uint8),
+    list(range(worker_start.MOST_OBJECTS + 1)),
 ]
 
 
 @pytest.mark.parametrize("part", STOKERS, ids=lambda part: type(part).__name__)
 def test_stokers_classes_and_values_are_its_own(part: Any) -> None:
-    assert stokers_own.is_stokers([part])
+    assert worker_start.is_stokers([part])
 
 
 @pytest.mark.parametrize("part", USERS, ids=lambda part: type(part).__name__)
 def test_code_of_the_user_is_not_stokers(part: Any) -> None:
-    assert not stokers_own.is_stokers([part, None])
+    assert not worker_start.is_stokers([part, None])
 
 
 def test_search_for_user_code_ends_in_cycles() -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
-    assert stokers_own.is_stokers([cycle])
+    assert worker_start.is_stokers([cycle])
 
 
 def test_tensors_are_plain_values() -> None:
     torch = pytest.importorskip("torch")
-    assert stokers_own.is_stokers([torch.zeros(3), stoker.TensorDataset(torch.zeros(3)), torch.Generator()])
-    assert not stokers_own.is_stokers([torch.nn.Linear(1, 1)])
+    assert worker_start.is_stokers([torch.zeros(3), stoker.TensorDataset(torch.zeros(3)), torch.Generator()])
+    assert not worker_start.is_stokers([torch.nn.Linear(1, 1)])
 
 
 def test_classes_of_stoker_are_its_own_in_any_file() -> None:
     collate, dataset = stoker.PadCollator(), stoker.TensorDataset(np.arange(3))
     with moved(stoker.PadCollator, stoker.TensorDataset):
-        assert stokers_own.is_stokers([collate, collate.__call__, dataset, stoker.TensorDataset])
-        assert not stokers_own.is_stokers([UsersDataset(np.arange(3))])
+        assert worker_start.is_stokers([collate, collate.__call__, dataset, stoker.TensorDataset])
+        assert not worker_start.is_stokers([UsersDataset(np.arange(3))])

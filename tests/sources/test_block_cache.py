@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker.sources import block_account, block_cache
+from stoker.sources import block_cache, block_file
 from stoker.sources.block_cache import BlockCache
 from stoker.sources.block_file import on_disk, size_of
 
@@ -50,7 +50,7 @@ def sizes(cache: BlockCache) -> int:
 
 
 def used(cache: BlockCache) -> int:
-    with block_account.account(os.path.join(cache.folder, "used"), lambda: -1) as own:
+    with block_file.account(os.path.join(cache.folder, "used"), lambda: -1) as own:
         assert own is not None
         return own.used
 
@@ -210,7 +210,7 @@ def test_the_part_of_a_killed_process_makes_room(killed: BlockCache) -> None:
 
 def test_after_a_restart_of_the_machine_sizes_are_counted(killed: BlockCache, monkeypatch: pytest.MonkeyPatch) -> None:
     put(killed, 2)
-    monkeypatch.setattr(block_account, "_boot", lambda: b"another boot".ljust(16))
+    monkeypatch.setattr(block_file, "_boot", lambda: b"another boot".ljust(16))
     put(killed, 3)
     assert used(killed) == sizes(killed) == 2 * UNIT  # and the abandoned part is gone
 
@@ -228,8 +228,8 @@ def test_an_account_that_is_not_free_is_not_waited_for(monkeypatch: pytest.Monke
     """As when its owner is stopped."""
     cache = BlockCache(str(tmp_path), 4 * UNIT)
     put(cache, 1)
-    monkeypatch.setattr(block_account, "_PAUSE", 0)
-    with block_account.account(str(tmp_path / "used"), int):
+    monkeypatch.setattr(block_file, "_PAUSE", 0)
+    with block_file.account(str(tmp_path / "used"), int):
         put(cache, 2)
         assert has(cache, 1) and not has(cache, 2)
     put(cache, 2)
@@ -240,12 +240,12 @@ def test_a_forked_child_does_not_keep_the_account(monkeypatch: pytest.MonkeyPatc
     """It inherits the file that another thread has locked."""
     cache = BlockCache(str(tmp_path), 4 * UNIT)
     ours, theirs = os.pipe()
-    with block_account.account(str(tmp_path / "used"), int):
+    with block_file.account(str(tmp_path / "used"), int):
         child = os.fork()
         if not child:
             os.read(ours, 1)
             os._exit(0)
-    monkeypatch.setattr(block_account, "_TRIES", 1)
+    monkeypatch.setattr(block_file, "_TRIES", 1)
     put(cache, 1)
     os.write(theirs, b"x")
     os.waitpid(child, 0)
@@ -261,7 +261,7 @@ def fill(folder: str, limit: int, seed: int) -> None:
         if not has(cache, number) and (claim := cache.claim(name_of(number))) is not None:
             with claim:
                 claim.store(memoryview(bytes([number % 251]) * LENGTH))
-        with block_account.account(os.path.join(folder, "used"), lambda: -1) as own:
+        with block_file.account(os.path.join(folder, "used"), lambda: -1) as own:
             assert own is not None
             assert own.used == sizes(cache) <= limit
 

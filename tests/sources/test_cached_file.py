@@ -9,8 +9,7 @@ import pytest
 
 from stoker import Dataset
 from stoker.datasets.combining import absolute
-from stoker.sources.cached_file import without_secrets
-from stoker.sources.cached_storage import CachedStorage
+from stoker.sources.cached_storage import CachedStorage, without_secrets
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.storage import LocalStorage
 from stoker.testing.datasets import DatasetSuite

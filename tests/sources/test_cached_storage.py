@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from stoker.errors import StokerWarning
-from stoker.sources import block_cache, cached_file
-from stoker.sources.cached_file import without_secrets
-from stoker.sources.cached_storage import CachedStorage, cached
+from stoker.sources import block_cache, cached_storage
+from stoker.sources.cached_storage import CachedStorage, cached, without_secrets
 from stoker.sources.storage import LocalFile, Version
 
 BLOCK = 1000
@@ -418,6 +417,6 @@ def test_a_reader_that_hangs_is_not_waited_for(
     data: bytes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cached_file, "PATIENCE", 0)
+    monkeypatch.setattr(cached_storage, "PATIENCE", 0)
     assert storage.read(URL, 500, 600) == data[500:1100]
     assert sorted(store.requests()) == [(500, 500), (1000, 1000)]

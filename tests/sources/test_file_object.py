@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from stoker.sources.file_object import BLOCK, HELD, LARGEST, FileObject
-from stoker.sources.storage import Version
+from stoker.sources.storage import BLOCK, HELD, LARGEST, FileObject, Version
 
 
 class Counted:

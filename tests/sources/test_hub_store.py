@@ -15,8 +15,7 @@ import pytest
 
 from stoker.errors import MissingExtraError, ObjectStoreError, StateMismatchError
 from stoker.loader.dataloader import DataLoader
-from stoker.sources import hub_client
-from stoker.sources.hub_place import HubPlace, hub_fingerprint, hub_place
+from stoker.sources import hub_store
 from stoker.sources.hub_store import HubStorage
 from stoker.sources.image_files import ImageFiles
 from stoker.sources.object_client import Options
@@ -27,6 +26,7 @@ from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.dataset import TarDataset
 from stoker.sources.tar.index import index_shards
 from stoker.sources.tar.stream import TarStream
+from stoker.sources.urls import HubPlace, hub_fingerprint, hub_place
 from tests.sources.hub_server import FIRST, SECOND, TOKEN, Hub
 from tests.sources.parquet import tables
 from tests.sources.tar.shards import write_numbered
@@ -87,16 +87,16 @@ def test_addresses_and_the_token(hub: Hub) -> None:
 
 def test_addresses_are_bounded(hub: Hub, client: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     root = hub.put({f"{number}": SMALL for number in range(6)})
-    monkeypatch.setattr(hub_client, "MOST_ADDRESSES", 3)
-    hub_client._ADDRESSES.close()
+    monkeypatch.setattr(hub_store, "MOST_ADDRESSES", 3)
+    hub_store._ADDRESSES.close()
 
     def asked(names: str) -> int:
         hub.plan()
-        hub_client._addresses_of(client, [root + name for name in names])
+        hub_store._addresses_of(client, [root + name for name in names])
         return len(hub.requests())
 
     assert [asked(name) for name in "012345"] == [1] * 6
-    assert [url.rpartition("/")[2] for _, url in hub_client._ADDRESSES.get()] == ["3", "4", "5"]
+    assert [url.rpartition("/")[2] for _, url in hub_store._ADDRESSES.get()] == ["3", "4", "5"]
     assert (asked("345"), asked("0"), asked("45"), asked("3")) == (0, 1, 0, 1), "the oldest one is forgotten"
 
 
@@ -104,14 +104,14 @@ def test_given_token_overrides_that_of_the_environment(
     hub: Hub, client: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = hub.put({"a": SMALL}, token="another")
-    assert hub_client.version(Options({"token": "another"}), root + "a").size == len(SMALL)
+    assert hub_store.version(Options({"token": "another"}), root + "a").size == len(SMALL)
     with pytest.raises(PermissionError, match=r"hf://datasets/we/data@a+/a: access was refused \(401\): .* is gated"):
-        hub_client.version(Options({"token": False}), root + "a")
+        hub_store.version(Options({"token": False}), root + "a")
     assert hub.requests()[-1][-1] is None
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.delenv("HF_ENDPOINT")
     options = Options({"token": "another", "endpoint": f"http://127.0.0.1:{hub.port}/"})
-    assert hub_client.version(options, root + "a").size == len(SMALL)
+    assert hub_store.version(options, root + "a").size == len(SMALL)
     assert "another" not in repr(options)
 
 
@@ -132,7 +132,7 @@ def test_refusals(ask: str, place: str, error: type[OSError], says: str, hub: Hu
     hub.put({"a": SMALL}, name="datasets/we/gated", token="another")
     hub.plan()
     with pytest.raises(error, match=rf"^hf://{place.rpartition('/')[0]}[^:]*: .*{says}") as caught:
-        getattr(hub_client, ask)(client, f"hf://{place}")
+        getattr(hub_store, ask)(client, f"hf://{place}")
     assert len(hub.requests()) == 1, "it is not tried again"
     told = "".join(traceback.format_exception(caught.value)) + repr(pickle.dumps(caught.value))
     assert TOKEN not in told and caught.value.__cause__ is None
@@ -141,12 +141,12 @@ def test_refusals(ask: str, place: str, error: type[OSError], says: str, hub: Hu
 def test_faults_are_tried_again(hub: Hub, client: Options) -> None:
     root = hub.put({f"{number}.bin": DATA for number in range(8)})
     hub.plan(503, 429, 0, 500, 0, 502, 0, 503, 0, 504)
-    assert hub_client.commit(client, "hf://datasets/we/data") == FIRST
-    names = hub_client.names(client, root)
+    assert hub_store.commit(client, "hf://datasets/we/data") == FIRST
+    names = hub_store.names(client, root)
     assert names == [f"{number}.bin" for number in range(8)]
-    sizes = [version.size for version in hub_client.versions(client, [root + name for name in names])]
+    sizes = [version.size for version in hub_store.versions(client, [root + name for name in names])]
     assert sizes == [len(DATA)] * 8
-    assert set(hub_client._addresses_of(client, [root + name for name in names])) == {root + name for name in names}
+    assert set(hub_store._addresses_of(client, [root + name for name in names])) == {root + name for name in names}
     assert len(hub.requests()) == 19
 
 
@@ -154,17 +154,17 @@ def test_lasting_fault_is_a_clear_error(hub: Hub, client: Options) -> None:
     root = hub.put({"a": SMALL})
     hub.plan(*[503] * 9)
     with pytest.raises(ObjectStoreError, match=r"a cannot be read from the Hub at http.*answers 503 \(tried 4 times"):
-        hub_client.version(client, root + "a")
+        hub_store.version(client, root + "a")
     options = Options({**hub.options, "endpoint": "http://user:pw@127.0.0.1:9"})
     with pytest.raises(ObjectStoreError, match=r"at http://127\.0\.0\.1:9: .*tried 4 times") as caught:
-        hub_client.version(options, root + "a")
+        hub_store.version(options, root + "a")
     assert "pw" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["1", "true"])
 def test_offline_is_a_clear_error(value: str, hub: Hub, client: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
-    for ask in (hub_client.commit, hub_client.names, hub_client.version, hub_client._address):
+    for ask in (hub_store.commit, hub_store.names, hub_store.version, hub_store._address):
         with pytest.raises(ObjectStoreError, match=r"HF_HUB_OFFLINE set.*hf download"):
             ask(client, hub.root + "a")
     assert not hub.requests()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stoker import ImageFolder
-from stoker.sources import image_folder, listing, listing_cache
+from stoker.sources import image_folder, listing
 from stoker.sources.listing import UNSURE, ListedFolder, list_folders
 
 OLD = time.time() - 3600
@@ -188,7 +188,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(cache: Path, monkey
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="no space"):
-        listing_cache.save(cache, {"root": "x"}, [ListedFolder("a", UNSURE, 1, b"1.jpg\0")])
+        listing.save(cache, {"root": "x"}, [ListedFolder("a", UNSURE, 1, b"1.jpg\0")])
     assert list(cache.parent.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from stoker import DataLoader, ImageFolder, get_worker_info
 from stoker.datasets.columnar import stores_of
-from stoker.sources import listing_cache, read_image
+from stoker.sources import listing, read_image
 from stoker.sources.listing import ListedFolder
 
 FILES = 100_000
@@ -26,7 +26,7 @@ def many(tmp_path: Path) -> tuple[Path, Path]:
     names = "".join(f"{number:08d}.jpg\0" for number in range(FILES)).encode()
     folder = ListedFolder("class", (status.st_ino, status.st_mtime_ns, status.st_ctime_ns), FILES, names)
     key = {"root": os.path.realpath(root), "extensions": list(read_image.EXTENSIONS)}
-    listing_cache.save(tmp_path / "listing", key, [folder])
+    listing.save(tmp_path / "listing", key, [folder])
     return root, tmp_path / "listing"
 
 

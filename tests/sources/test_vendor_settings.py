@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.sources.vendor_settings import connection_string, with_vendor_settings
+from stoker.sources.object_client import connection_string, with_vendor_settings
 
 FULL = "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=a/b+c==;EndpointSuffix=core.windows.net"
 OF_FULL = {"account_name": "me", "account_key": "a/b+c==", "endpoint": "https://me.blob.core.windows.net"}

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.datasets.base import Dataset, IterableDataset
 from stoker.datasets.combining import absolute
-from stoker.datasets.tensor import TensorDataset
+from stoker.datasets.stack import TensorDataset
 from stoker.datasets.tokens import TokenWindows
 from stoker.sources.lines.text_lines import TextLineStream
 from stoker.testing.datasets import DatasetSuite

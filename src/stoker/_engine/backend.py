@@ -149,7 +149,7 @@ class Job(Protocol):
     ) -> object:
         """Returns the batch of a unit; raises the exceptions of the user's code, StreamEnd, or NothingLeft.
 
-        `lend` gives memory in which a collator may write (`stoker.collate._leaves.batch_memory`). Each `known` fault of
+        `lend` gives memory in which a collator may write (`stoker.collate.tensors`). Each `known` fault of
         the unit is treated as an error at its position, and the sample is not tried again. For a unit that workers
         share, only the `rows` from the first to before the second are made. If these cannot be joined with others,
         one worker makes the unit of the samples that are `made`, and of those that are not.

@@ -37,6 +37,7 @@ from stoker._engine.commands import (
     Started,
     StartFailed,
     Stop,
+    StreamStates,
     Tell,
     Tick,
     Trim,
@@ -81,21 +82,16 @@ from stoker._engine.messages import (
     WorkerPids,
     plain,
 )
-from stoker._engine.process.blame import Blame, WorkerDeath
 from stoker._engine.process.deadlines import FLUSH, HELD_BACK, LOCKED_AFTER, LOOK, OPENED, PATIENCE, REAP
 from stoker._engine.process.split_units import SplitUnits
-from stoker._engine.process.worker_events import not_started
-from stoker._engine.stream_states import StreamStates
-from stoker._engine.supervision import recycling
+from stoker._engine.process.worker_events import Blame, WorkerDeath, not_started
+from stoker._engine.supervision import rules
 from stoker._engine.supervision.admission import Admission, Refused
 from stoker._engine.supervision.dispatch import Dispatch
-from stoker._engine.supervision.idle import IdlePolicy
-from stoker._engine.supervision.recycling import RecyclingPolicy
 from stoker._engine.supervision.restarts import ends_itself
-from stoker._engine.supervision.rules import Rules
+from stoker._engine.supervision.rules import IdlePolicy, RecyclingPolicy, Rules, Stall, Stalls
 from stoker._engine.supervision.slot_allocator import SlotAllocator
 from stoker._engine.supervision.split_policy import SplitPolicy
-from stoker._engine.supervision.stalls import Stall, Stalls
 from stoker._engine.supervision.worker_memory import WorkerMemory
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Arena, Slot
@@ -277,7 +273,7 @@ class Supervisor:
     def _most_growth(self, available: int) -> int:
         """Returns the bytes of private memory by which each worker may grow."""
         budget = self._rules.memory_budget
-        growth = available * recycling.SHARE if budget is None else budget // 2
+        growth = available * rules.SHARE if budget is None else budget // 2
         return int(growth / max(1, self._workers))
 
     def _grow(self, workers: int) -> None:

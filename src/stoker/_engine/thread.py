@@ -21,8 +21,7 @@ from stoker._engine.backend import Answer, Backend, EventSink, Failure, Job, Job
 from stoker._engine.backends import THREADS
 from stoker._engine.process_guard import check_owner, harmless
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
-from stoker._engine.supervision.rules import Rules
-from stoker._engine.supervision.stalls import Stalls
+from stoker._engine.supervision.rules import Rules, Stalls
 from stoker.events import Event, WorkerStalled
 
 JOIN = 0.5

@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING
 
 from stoker._core.first_use import loading
 from stoker.collate._compiled.compiled import Compiled
-from stoker.collate._compiled.run_samples import form_of, samples_of
-from stoker.collate._leaves.stacking import TensorLeaf
-from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
-from stoker.collate.default import collate, default_collate, deferred_collate, numpy_collate
-from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_gathered, is_ours
+from stoker.collate.default import (
+    collate,
+    default_collate,
+    default_convert,
+    deferred_collate,
+    deferred_convert,
+    numpy_collate,
+    numpy_convert,
+)
+from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_gathered, is_ours, write_in_place
 from stoker.collate.gathered import NOT_GATHERED, Gathered
 from stoker.collate.registry import default_collate_fn_map
-from stoker.collate.worker_patch import write_in_place
+from stoker.collate.stacking import TensorLeaf
+from stoker.collate.structure import form_of, samples_of
 
 if TYPE_CHECKING:
     from stoker.collate.detection import DetectionCollator

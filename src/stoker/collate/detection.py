@@ -6,10 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
-from stoker.collate import registry, structure
-from stoker.collate._leaves import mismatch
-from stoker.collate.convert import converted
-from stoker.collate.default import collated_by
+from stoker.collate import mismatch, registry, structure
+from stoker.collate.default import collated_by, converted
 from stoker.collate.flavours import Flavoured
 from stoker.collate.padded import PadCollator, masks_beside
 from stoker.errors import MissingFieldError

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from stoker.collate._compiled.compiled import Compiled
-from stoker.collate.convert import default_convert, deferred_convert, numpy_convert
-from stoker.collate.default import default_collate, deferred_collate, numpy_collate
+from stoker.collate.default import (
+    default_collate,
+    default_convert,
+    deferred_collate,
+    deferred_convert,
+    numpy_collate,
+    numpy_convert,
+)
 from stoker.collate.gathered import Gathered, GatherSource, has_our_functions
-from stoker.collate.registry import Output, torch_collation
+from stoker.collate.registry import Output, is_torchs, torch_collation
+from stoker.collate.stacking import TENSORS
 
 CollateFn = Callable[[Any], Any]
 
@@ -94,3 +102,21 @@ def _default_output(collate_fn: CollateFn) -> Any:
     """Returns the kind of leaves of a default collation; `_NEITHER` for any other function."""
     outputs = ((default_collate, None), (numpy_collate, "numpy"), (deferred_collate, "deferred"))
     return next((output for ours, output in outputs if collate_fn is ours), _NEITHER)
+
+
+# Makes torch's own `default_collate`, which users call in workers, write into the memory of the batch.
+
+
+def write_in_place() -> None:
+    """Makes torch's `default_collate` stack tensors in the memory in which the batch travels.
+
+    Call it only in worker processes, before each unit, because a dataset may import torch at any time; a call takes
+    less than a microsecond. Without it, torch would allocate a file in /dev/shm for each tensor. Does nothing if torch
+    is not loaded or the user registered another function for tensors.
+    """
+    theirs = torch_collation()
+    if theirs is None:
+        return
+    tensor = sys.modules["torch"].Tensor
+    if is_torchs(theirs.default_collate_fn_map.get(tensor)):
+        theirs.default_collate_fn_map[tensor] = TENSORS.tensors

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from stoker._core.hashing import mixed
-from stoker.collate import default, registry, structure
-from stoker.collate._leaves import batch_memory
-from stoker.collate._leaves.promotion import common_dtype
-from stoker.collate._leaves.stacking import NumpyLeaves
-from stoker.collate._leaves.tensors import as_tensor, is_plain, is_tensor
+from stoker.collate import default, registry, structure, tensors
+from stoker.collate.mismatch import common_dtype
+from stoker.collate.stacking import NumpyLeaves
+from stoker.collate.tensors import as_tensor, is_plain, is_tensor
 from stoker.errors import BatchError, LeafTypeError, StokerError
 
 NOT_GATHERED = object()
@@ -118,7 +117,7 @@ class Gathered:
             out = [*made]
         else:
             out = _over(self._layout, lambda leaf: _allocated(_maker(leaf, leaves), len(places), made))
-        with batch_memory.lent_by(None):
+        with tensors.lent_by(None):
             answer = self._source.gather(places, out) if self._checked else self._watched(places, out, made)
         if answer is NotImplemented:
             self._declined += 1
@@ -137,7 +136,7 @@ class Gathered:
             batch = _over(self._layout, lambda leaf: _maker(leaf, leaves).finish(next(rest)))
         self._gathered += 1
         if not self._gathered & (self._gathered - 1):
-            with batch_memory.lent_by(None):
+            with tensors.lent_by(None):
                 self._compare(indices, batch, fn_map)
             self._checked = True
         return batch
@@ -277,8 +276,8 @@ class _Maker(NamedTuple):
 def _maker(leaf: Any, leaves: NumpyLeaves) -> _Maker:
     shape = tuple(leaf.shape[1:])
     if isinstance(leaf, np.ndarray):
-        return _Maker(batch_memory.empty, shape, common_dtype({leaf.dtype}, ()), leaves.leaf)
-    return _Maker(batch_memory.empty_tensor, shape, leaf.dtype, leaves.of_tensor)
+        return _Maker(tensors.empty, shape, common_dtype({leaf.dtype}, ()), leaves.leaf)
+    return _Maker(tensors.empty_tensor, shape, leaf.dtype, leaves.of_tensor)
 
 
 def _allocated(maker: _Maker, count: int, made: list[Any]) -> Any:

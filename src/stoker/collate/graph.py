@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from stoker.collate import registry, structure
-from stoker.collate._leaves import batch_memory, joined, mismatch
-from stoker.collate._leaves.batch_memory import Array
-from stoker.collate._leaves.stacking import NumpyLeaves
-from stoker.collate._leaves.tensors import as_array, is_tensor
+from stoker.collate import mismatch, registry, structure, tensors
 from stoker.collate.default import collated_by
 from stoker.collate.flavours import Flavoured
+from stoker.collate.mismatch import common_dtype
+from stoker.collate.stacking import NumpyLeaves
+from stoker.collate.tensors import Array, as_array, as_tensor, is_tensor
 from stoker.errors import BatchError, MissingFieldError
 
 _INT64 = np.dtype(np.int64)
@@ -113,15 +112,15 @@ class _Graphs:
         fields: dict[str, Any] = {}
 
         def node_rows(values: Sequence[Any], _key: Any) -> Any:
-            parts = joined.parts_of(values)
+            parts = parts_of(values)
             self._counts = self._counts or [len(part) for part in parts]
             self._check(parts, self._counts, "nodes")
-            return joined.joined(parts, self._leaves)
+            return joined(parts, self._leaves)
 
         def edge_rows(values: Sequence[Any], _key: Any) -> Any:
-            parts = joined.parts_of(values)
+            parts = parts_of(values)
             self._check(parts, self._sizes, "edges")
-            return joined.joined(parts, self._leaves)
+            return joined(parts, self._leaves)
 
         steps = (
             (self._nodes, node_rows),
@@ -135,9 +134,9 @@ class _Graphs:
         for names, step in steps:
             fields |= structure.fields_named(self._graphs, names, step)
         first = np.cumsum([0, *self._counts])
-        batch = batch_memory.empty((int(first[-1]),), _INT64)
+        batch = tensors.empty((int(first[-1]),), _INT64)
         batch[...] = np.repeat(np.arange(len(self._counts)), self._counts)
-        ptr = batch_memory.empty((len(first),), _INT64)
+        ptr = tensors.empty((len(first),), _INT64)
         ptr[...] = first
         in_order = {name: fields[name] for name in self._graphs[0]}
         return {**in_order, "batch": self._leaves.leaf(batch), "ptr": self._leaves.leaf(ptr)}
@@ -156,7 +155,7 @@ class _Graphs:
         """Returns the edges of all graphs, shape (2, edges), with nodes numbered through."""
         each = [_as_edges(value, place) for place, value in enumerate(values)]
         self._sizes = [edges.shape[1] for edges in each]
-        out = batch_memory.empty((2, sum(self._sizes)), _INT64)
+        out = tensors.empty((2, sum(self._sizes)), _INT64)
         begin = offset = 0
         for place, (edges, count) in enumerate(zip(each, self._counts, strict=True)):
             if edges.size and not 0 <= (low := edges.min()) <= (high := edges.max()) < count:
@@ -209,3 +208,51 @@ def _as_edges(value: Any, place: int) -> Array:
             places=[place],
         )
     return edges
+
+
+# Arrays of different lengths, joined one behind another into one leaf.
+
+
+def parts_of(batch: Sequence[Any]) -> list[Any]:
+    """Returns arrays over the samples' memory, or tensors if NumPy cannot hold one; shapes differ in dimension 0 only.
+
+    Raises:
+        BatchError: a value is a single number, or shapes differ in other dimensions.
+        LeafTypeError: a value holds no numbers.
+    """
+    parts = [_part(value, batch) for value in batch]
+    if not all(isinstance(part, np.ndarray) for part in parts):
+        parts = [as_tensor(part) for part in parts]
+    if any(part.ndim == 0 for part in parts):
+        raise BatchError("a single number cannot be joined to others: expected one row for each node or edge")
+    if len({tuple(part.shape[1:]) for part in parts}) > 1:
+        raise mismatch.unequal_shapes(parts, "They may differ in their first dimension only: check the dataset.")
+    return parts
+
+
+def joined(parts: Sequence[Any], leaves: NumpyLeaves) -> Any:
+    """Returns one leaf of the parts from `parts_of`: shape (sum of the lengths, *shape of a row)."""
+    if not isinstance(parts[0], np.ndarray):
+        import torch
+
+        return leaves.of_tensor(torch.cat(list(parts)))
+    dtype = common_dtype({part.dtype for part in parts}, parts)
+    leaves.accept(dtype)
+    out = tensors.empty((sum(map(len, parts)), *parts[0].shape[1:]), dtype)
+    np.concatenate(parts, out=out, casting="unsafe")
+    return leaves.leaf(out)
+
+
+def _part(value: Any, batch: Sequence[Any]) -> Any:
+    if is_tensor(value):
+        try:
+            return value.numpy()
+        except (RuntimeError, TypeError):
+            return value  # with a gradient, on a device, or of a dtype that NumPy lacks
+    try:
+        part = np.asarray(value)
+    except ValueError as cause:
+        raise BatchError(f"a list that is no array cannot be joined to others: {cause}") from cause
+    if part.dtype.kind not in "biufc":
+        raise mismatch.unequal_types(batch)
+    return part

@@ -6,10 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from stoker.collate import registry, structure
-from stoker.collate._leaves import mismatch
-from stoker.collate.convert import converted
-from stoker.collate.default import collated_by
+from stoker.collate import mismatch, registry, structure
+from stoker.collate.default import collated_by, converted
 from stoker.collate.flavours import Flavoured, for_output, is_ours
 from stoker.collate.padded import PadCollator, masks_beside
 from stoker.errors import BatchError, MissingFieldError

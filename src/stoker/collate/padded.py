@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from stoker.collate import registry, structure
-from stoker.collate._leaves import batch_memory, number_lists, ragged
-from stoker.collate._leaves.tensors import is_tensor
+from stoker.collate import mismatch, registry, structure, tensors
 from stoker.collate.default import one_level
 from stoker.collate.flavours import Flavoured
+from stoker.collate.mismatch import common_dtype
+from stoker.collate.stacking import NumpyLeaves
+from stoker.collate.tensors import as_tensor, is_tensor
 from stoker.errors import BatchError
 
 
@@ -67,7 +71,7 @@ class PadCollator(Flavoured):
 
     padding_value: float | Mapping[Hashable, float] = 0
     _: KW_ONLY
-    side: ragged.Side = "right"
+    side: Side = "right"
     multiple_of: int = 1
     max_length: int | None = None
     dims: Sequence[int] = (0,)
@@ -157,35 +161,229 @@ class _Padding:
 
     def _padded(self, batch: Sequence[Any], value: Any) -> Any:
         dims, side = self.options.dims, self.options.side
-        if tuple(dims) == (0,) and (numbers := number_lists.numbers_of(batch)) is not None:
+        if tuple(dims) == (0,) and (numbers := numbers_of(batch)) is not None:
             return self._laid_out(numbers, value)
-        rows = ragged.rows_of(batch, dims)
+        rows = rows_of(batch, dims)
         if self.options.max_length is not None:
-            rows = ragged.cut(rows, dims, self.options.max_length, side)
+            rows = cut(rows, dims, self.options.max_length, side)
         sizes = {dim: self._size(max(row.shape[dim] for row in rows)) for dim in dims}
-        values = ragged.padded(rows, sizes, side, value, self.leaves)
-        return values if self.options.mask is None else Padded(values, ragged.mask(rows, sizes, side, self.leaves))
+        values = padded(rows, sizes, side, value, self.leaves)
+        return values if self.options.mask is None else Padded(values, mask(rows, sizes, side, self.leaves))
 
-    def _laid_out(self, numbers: number_lists.ListedNumbers, value: Any) -> Any:
+    def _laid_out(self, numbers: ListedNumbers, value: Any) -> Any:
         """Returns lists of numbers, the most frequent case, as one padded leaf."""
         side = self.options.side
         if self.options.max_length is not None:
             numbers = numbers.cut(self.options.max_length, from_start=side == "left")
         lengths, size = numbers.lengths, self._size(int(numbers.lengths.max()))
         shape, dtype = (len(lengths), size), numbers.values.dtype
-        ragged.check_fits(value, dtype)
+        check_fits(value, dtype)
         places, had = np.arange(size), lengths[:, None]
         is_real = places < had if side == "right" else places >= size - had
-        out = batch_memory.empty(shape, dtype)
+        out = tensors.empty(shape, dtype)
         out[...] = value
         out[is_real] = numbers.values
         values = self.leaves.leaf(out)
         if self.options.mask is None:
             return values
-        mask = batch_memory.empty(shape, is_real.dtype)
+        mask = tensors.empty(shape, is_real.dtype)
         mask[...] = is_real
         return Padded(values, self.leaves.leaf(mask))
 
     def _size(self, longest: int) -> int:
         step = self.options.multiple_of
         return -(-longest // step) * step
+
+
+# Rows of different sizes, written into one leaf.
+
+
+Side = Literal["right", "left"]
+
+
+def rows_of(batch: Sequence[Any], dims: Sequence[int]) -> list[Any]:
+    """Returns arrays over the samples' memory, or tensors if NumPy cannot hold one; their shapes differ only in `dims`.
+
+    An empty list has no dtype and no other dimensions: it takes those of a row that has them.
+    """
+    given = [None if isinstance(sample, list) and not list.__len__(sample) else _row(sample, batch) for sample in batch]
+    some = next((row for row in given if row is not None), np.empty(0, np.int64))
+    nothing = some[tuple(slice(0 if dim in dims else None) for dim in range(some.ndim))]
+    rows = [nothing if row is None else row for row in given]
+    if not all(isinstance(row, np.ndarray) for row in rows):
+        rows = [as_tensor(row) for row in rows]
+    if some.ndim <= dims[-1]:
+        raise BatchError(f"there is no dimension {dims[-1]} to pad in shape {tuple(some.shape)}: correct dims=")
+    if len({(row.ndim, *(size for dim, size in enumerate(row.shape) if dim not in dims)) for row in rows}) > 1:
+        raise mismatch.unequal_shapes(rows)
+    return rows
+
+
+def cut(rows: Sequence[Any], dims: Sequence[int], longest: int, side: Side) -> list[Any]:
+    """Returns views of the rows, cut to `longest` in these dimensions on the side of the padding."""
+    kept = [[min(size, longest) if dim in dims else size for dim, size in enumerate(row.shape)] for row in rows]
+    return [row[_corner(row.shape, size, side)] for row, size in zip(rows, kept, strict=True)]
+
+
+def padded(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, value: Any, leaves: NumpyLeaves) -> Any:
+    """Returns one leaf of the rows, padded on that side: shape (rows, *row with `sizes` for its dimensions)."""
+    shape = tuple(sizes.get(dim, size) for dim, size in enumerate(rows[0].shape))
+    out = _empty(rows, shape, value, leaves)
+    if len(shape) == 1 and isinstance(out, np.ndarray):
+        _lay_out(out, rows, value, side)
+        return leaves.leaf(out)
+    for place, row in enumerate(rows):
+        into = out[place]
+        if row.shape != shape:
+            into[...] = value
+            into = into[_corner(shape, row.shape, side)]
+        into[...] = row
+    return leaves.leaf(out) if isinstance(out, np.ndarray) else leaves.of_tensor(out)
+
+
+def _lay_out(out: np.ndarray[Any, Any], rows: Sequence[Any], value: Any, side: Side) -> None:
+    """Writes rows of one dimension, which are often many and short."""
+    out[...] = value
+    (_, size) = out.shape
+    for into, row in zip(out, rows, strict=True):
+        if side == "right":
+            into[: len(row)] = row
+        else:
+            into[size - len(row) :] = row
+
+
+def mask(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, leaves: NumpyLeaves) -> Any:
+    """Returns a mask of the rows' own values in `padded`: bool, shape (rows, *sizes)."""
+    real = tensors.empty((len(rows), *sizes.values()), np.dtype(np.bool_))
+    real[...] = True
+    for axis, (dim, size) in enumerate(sizes.items(), start=1):
+        had = np.array([[row.shape[dim]] for row in rows])
+        along = np.arange(size) < had if side == "right" else np.arange(size) >= size - had
+        real &= along.reshape([len(rows), *[size if at == axis else 1 for at in range(1, real.ndim)]])
+    whole = leaves.leaf(real)
+    return whole.to(rows[0].device) if is_tensor(whole) and is_tensor(rows[0]) else whole
+
+
+def _corner(shape: Sequence[int], kept: Sequence[int], side: Side) -> tuple[slice, ...]:
+    """Returns the part of `shape` on the side of the data."""
+    if side == "right":
+        return tuple(slice(size) for size in kept)
+    return tuple(slice(whole - size, None) for whole, size in zip(shape, kept, strict=True))
+
+
+def _row(sample: Any, batch: Sequence[Any]) -> Any:
+    if is_tensor(sample):
+        try:
+            return sample.numpy()
+        except (RuntimeError, TypeError):
+            return sample  # with a gradient, on a device, or of a dtype that NumPy lacks
+    try:
+        row = np.asarray(sample)
+    except ValueError as cause:
+        raise BatchError(f"a list that is no array cannot be padded: {cause}") from cause
+    if row.dtype.kind in "ufO" and isinstance(sample, (list, tuple)) and {int} <= {*map(type, sample)} <= {int, bool}:
+        raise mismatch.overflow(sample, "the list")
+    if row.dtype.kind not in "biufc":
+        raise mismatch.unequal_types(batch)
+    return row
+
+
+def _empty(rows: Sequence[Any], shape: Sequence[int], value: Any, leaves: NumpyLeaves) -> Any:
+    """Returns uninitialised memory for the rows. Raises BatchError if its dtype cannot hold the value."""
+    if isinstance(rows[0], np.ndarray):
+        dtype = common_dtype({row.dtype for row in rows}, rows)
+        leaves.accept(dtype)
+        check_fits(value, dtype)
+        return tensors.empty((len(rows), *shape), dtype)
+    import torch
+
+    common = reduce(torch.promote_types, (row.dtype for row in rows))
+    _check(value, lambda number: torch.tensor(number, dtype=common).item())
+    if any(row.requires_grad or row.device.type != "cpu" for row in rows):
+        return torch.empty((len(rows), *shape), dtype=common, device=rows[0].device)
+    return tensors.empty_tensor((len(rows), *shape), common)
+
+
+def check_fits(value: Any, dtype: np.dtype[Any]) -> None:
+    """Raises BatchError for a value that would wrap, be cut or overflow in this dtype; floats may be rounded."""
+    _check(value, lambda number: np.asarray(number).astype(dtype).item())
+
+
+def _check(value: Any, held_as: Callable[[Any], Any]) -> None:
+    """Raises BatchError for a value that the rows' dtype would wrap, cut or overflow; floats may be rounded."""
+    fits = False
+    with suppress(OverflowError, RuntimeError, ValueError), np.errstate(all="ignore"):
+        held = held_as(value)
+        rounded = isinstance(held, (float, complex, np.inexact)) and np.isfinite(held)
+        fits = rounded or held == value or (held != held and value != value)
+    if not fits:
+        raise BatchError(f"padding value {value!r} does not fit the samples' dtype: choose another padding_value=")
+
+
+# Lists of Python's numbers, all of one type: read without changing reference counts, and padded together.
+#
+# Reading a number from a list changes its reference count, even in `np.asarray`. In a forked worker this copies every
+# page of numbers: half of the memory of a batch of texts. `marshal` is the only reader in the standard library that
+# changes no count, and its output is simple: a type byte and the value for each number. The output is checked, so
+# other contents are never mistaken for numbers.
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_FORMAT = 2  # of marshal: the last one without back references
+_HEAD = 5  # bytes before the items of a list
+
+
+class _Form(NamedTuple):
+    """The form in which marshal writes a number of one type, and the dtype of the batch."""
+
+    code: int
+    item: np.dtype[Any]
+    dtype: np.dtype[Any]
+
+
+_FORMS = {
+    int: _Form(ord("i"), np.dtype([("code", "u1"), ("value", "<i4")]), np.dtype(np.int64)),  # up to 32 bits
+    float: _Form(ord("g"), np.dtype([("code", "u1"), ("value", "<f8")]), np.dtype(np.float64)),
+}
+
+
+class ListedNumbers(NamedTuple):
+    """The numbers of several lists.
+
+    Attributes:
+        values: of the first list, then of the second, and so on: int64 or float64.
+        lengths: of the lists.
+    """
+
+    values: Array
+    lengths: Array
+
+    def cut(self, longest: int, from_start: bool) -> ListedNumbers:
+        """Returns at most `longest` numbers of each list: the last ones if `from_start`, else the first ones."""
+        if self.lengths.max() <= longest:
+            return self
+        kept = np.minimum(self.lengths, longest)
+        ends = self.lengths.cumsum()
+        begins = ends - kept if from_start else ends - self.lengths
+        steps = np.arange(kept.sum()) - np.repeat(kept.cumsum() - kept, kept)
+        return ListedNumbers(self.values[np.repeat(begins, kept) + steps], kept)
+
+
+def numbers_of(lists: Sequence[Any]) -> ListedNumbers | None:
+    """Returns the numbers of the lists; None unless all are lists of 32-bit ints, or all are lists of floats."""
+    if {*map(type, lists)} != {list}:
+        return None
+    form = _FORMS.get(next((type(numbers[0]) for numbers in lists if numbers), type(None)))
+    if form is None:
+        return None
+    try:
+        written = [marshal.dumps(numbers, _FORMAT) for numbers in lists]
+    except ValueError:
+        return None  # a list holds an object that marshal does not support
+    lengths = np.array([*map(len, lists)])
+    if (np.array([*map(len, written)]) != _HEAD + lengths * form.item.itemsize).any():
+        return None
+    items = np.frombuffer(b"".join([part[_HEAD:] for part in written]), form.item)
+    # Each list has exactly the bytes of its numbers, so equal type bytes prove that all items are such numbers.
+    return ListedNumbers(items["value"].astype(form.dtype), lengths) if (items["code"] == form.code).all() else None

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stoker.collate._leaves.stacking import DEFERRED, NUMPY, TENSORS, NumpyLeaves
+from stoker.collate.stacking import DEFERRED, NUMPY, TENSORS, NumpyLeaves
 
 Key = type | tuple[type, ...]
 CollateFn = Callable[..., Any]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from stoker._core import nominal
 
 if TYPE_CHECKING:
-    from stoker.datasets.chain import ChainDataset
-    from stoker.datasets.concat import ConcatDataset
+    from stoker.datasets.chain import ChainDataset, ConcatDataset
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -37,7 +36,7 @@ class Dataset(nominal.base("Dataset"), Generic[T_co]):  # type: ignore[misc]  # 
 
     def __add__(self, other: Dataset[Any]) -> ConcatDataset[Any]:
         """Returns this dataset followed by `other`."""
-        from stoker.datasets.concat import ConcatDataset  # torch defines `+` too; a local import avoids a cycle
+        from stoker.datasets.chain import ConcatDataset  # torch defines `+` too; a local import avoids a cycle
 
         return ConcatDataset([self, other])
 

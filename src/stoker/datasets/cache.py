@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stoker._core.worker_info import current
-from stoker.datasets._cache.sample_pickle import loaded, pickled
-from stoker.datasets._cache.store import Folder, Memory, Store
-from stoker.datasets._stream.listening import listened
-from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import Dataset, is_stream
+from stoker.datasets.cache_store import Folder, Memory, Store, loaded, pickled
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
-from stoker.datasets.described import describe
+from stoker.datasets.gather import describe
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
+from stoker.datasets.worker_share import listened
 
 T = TypeVar("T")
 

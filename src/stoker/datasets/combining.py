@@ -6,13 +6,12 @@ import operator
 import sys
 from typing import Any
 
-from stoker._core.ours import is_ours
-from stoker._core.protocol import follows, has, offered, offers
-from stoker.datasets._stream.declared import declared
-from stoker.datasets._stream.worker_share import DeclaredShard, OfWorker, WorkerShare
+from stoker._core.protocol import follows, has, is_ours, offered, offers
 from stoker.datasets.base import is_stream
+from stoker.datasets.declared import declared
 from stoker.datasets.stream import Stream
 from stoker.datasets.subset import Subset
+from stoker.datasets.worker_share import DeclaredShard, OfWorker, WorkerShare
 
 
 class NoDatasetError(TypeError):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 from stoker._core.hashing import bits
-from stoker.datasets._stream.listening import listened
-from stoker.datasets._stream.shards import ShardProgress, share_of
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import NoDatasetError, checked, pass_epoch, positive
+from stoker.datasets.shards import ShardProgress, share_of
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end
+from stoker.datasets.worker_share import listened
 from stoker.errors import StateError, StateFormatError, StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker._core.ours import definer, is_ours, is_ours_or_torchs
+from stoker._core.protocol import definer, is_ours, is_ours_or_torchs
 
 _HANDING_ON = {
     **dict.fromkeys(("Subset", "MapDataset", "CacheDataset", "PackDataset"), "dataset"),

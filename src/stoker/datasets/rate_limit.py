@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from stoker._core.worker_info import current
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
-from stoker.datasets.described import describe
-from stoker.datasets.gather import Indices, gather_from, layout_of
+from stoker.datasets.gather import Indices, describe, gather_from, layout_of
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 
 T_co = TypeVar("T_co", covariant=True)

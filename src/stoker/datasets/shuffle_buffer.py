@@ -23,9 +23,9 @@ from collections import deque
 from typing import Any, TypeVar
 
 from stoker._core.hashing import bits, mixed
-from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import is_stream
 from stoker.datasets.combining import checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
 from stoker.errors import StateFormatError, StateMismatchError
 

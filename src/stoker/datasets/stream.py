@@ -19,13 +19,11 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 import numpy as np
 
 from stoker._core.exceptions import safe_str
-from stoker._core.ours import definer, is_ours
-from stoker._core.protocol import asked
+from stoker._core.protocol import asked, definer, is_ours
 from stoker._core.worker_info import current
-from stoker.datasets._stream.declared import declared
-from stoker.datasets._stream.fingerprint import Fingerprint, same_again
-from stoker.datasets._stream.rank_share import KnowsShare
 from stoker.datasets.base import IterableDataset, is_stream
+from stoker.datasets.declared import KnowsShare, declared
+from stoker.datasets.fingerprint import Fingerprint, same_again
 from stoker.errors import ShardingError, SkipSample, StateFormatError, StateMismatchError, StreamLostError
 
 T_co = TypeVar("T_co", covariant=True)

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end, part, resume, same_settings
 from stoker.errors import StateMismatchError
 

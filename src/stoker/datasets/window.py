@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, TypeVar
 
-from stoker.datasets._stream.read_again import ReadAgain
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume, same_settings
 
 T_co = TypeVar("T_co", covariant=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.datasets._stream.listening import listened
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch
 from stoker.datasets.gather import Indices, all_or_none, gather_from, inside, layout_of
 from stoker.datasets.stream import State, Stream, StreamIterator, parts
+from stoker.datasets.worker_share import listened
 from stoker.errors import StateError
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from stoker.diagnostics.composition.order_hooks import OrderHooks
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
 from stoker.diagnostics.recorder import Recorder
-from stoker.diagnostics.workers.worker_hooks import MADE, WorkerHooks
+from stoker.diagnostics.worker_hooks import MADE, WorkerHooks
 
 FOLDER = "STOKER_RUN_FOLDER"
 """The variable with the folder for the records. Without it nothing is measured."""
@@ -85,8 +85,8 @@ def flush() -> None:
 
 def _recorder(folder: str, limit: str | None) -> Recorder:
     if order := os.environ.get(PROFILE):
-        from stoker.diagnostics.script_profile.profile_order import ProfileOrder
-        from stoker.diagnostics.script_profile.profiling_recorder import ProfilingRecorder
+        from stoker.diagnostics.profile.profile_order import ProfileOrder
+        from stoker.diagnostics.profile.profiling_recorder import ProfilingRecorder
 
         profiling = ProfilingRecorder(folder, ProfileOrder.of_text(order))
         atexit.register(profiling.forget)  # after the last flush, which is registered later
@@ -99,7 +99,7 @@ def _recorder(folder: str, limit: str | None) -> Recorder:
 
 
 def _profiling_hooks(recorder: Recorder) -> LoaderHooks:
-    from stoker.diagnostics.script_profile.profiling_recorder import ProfilingHooks, ProfilingRecorder
+    from stoker.diagnostics.profile.profiling_recorder import ProfilingHooks, ProfilingRecorder
 
     assert isinstance(recorder, ProfilingRecorder)
     return ProfilingHooks(recorder)
@@ -108,7 +108,7 @@ def _profiling_hooks(recorder: Recorder) -> LoaderHooks:
 def _override(text: str | None) -> Callable[[Any, str], None] | None:
     if not text:
         return None
-    from stoker.diagnostics.settings.loader_setting import Override
+    from stoker.diagnostics.settings.setting_trial import Override
 
     return Override.of_text(text)
 

@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stoker._core.ours import is_ours
-from stoker.diagnostics.findings.fault_hooks import FaultHooks
+from stoker._core.protocol import is_ours
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
-from stoker.diagnostics.workers.worker_hooks import WorkerHooks, starting
+from stoker.diagnostics.worker_hooks import FaultHooks, WorkerHooks, starting
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.observer import Observer, observe
 

@@ -8,8 +8,8 @@ from typing import Any
 from stoker._core.machine.cpus import Cpus, cpus
 from stoker._core.machine.gpu_activity import used_gpus
 from stoker.diagnostics.composition.composition import composition_of
-from stoker.diagnostics.findings.run_findings import findings_of_loaders
 from stoker.diagnostics.measurements import LoaderSummary, Measurements
+from stoker.diagnostics.run_findings import findings_of_loaders
 from stoker.diagnostics.verdict import verdict
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from stoker._core import first_use
 
 if TYPE_CHECKING:
+    from stoker.images.decoding import ImageInfo as ImageInfo
     from stoker.images.decoding import decode as decode
-    from stoker.images.header import ImageInfo as ImageInfo
-    from stoker.images.header import info as info
+    from stoker.images.decoding import info as info
     from stoker.images.kernel import backend as backend
     from stoker.images.plugin import Registration as Registration
     from stoker.images.plugin import open as open

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import io
+import operator
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stoker._core.native import jpeg
-from stoker.images.arguments import CHANNELS, Corners, Wanted, checked, target
-from stoker.images.header import orientation_of
-from stoker.images.kernel import FILTERS, NO_LIMIT, Kernel, Pixels, Request, bound, decode_file, decode_from, look
-from stoker.images.pillow import Image, ImageOps
-from stoker.images.source import Encoded, Path, as_bytes, name_of, read
+from stoker.errors import ImageArgumentError, ImageError, ImageFormatError, ImageTooLargeError, MemoryLimitError
+from stoker.images.kernel import (
+    FILTERS,
+    MOST_MEMORY,
+    NO_LIMIT,
+    Kernel,
+    Pixels,
+    Request,
+    bound,
+    decode_file,
+    decode_from,
+    look,
+)
+from stoker.images.pillow import Image, ImageOps, UnidentifiedImageError
 
 
 def decode(
@@ -132,3 +147,282 @@ def _by_pillow(source: Encoded | Path, wanted: Wanted, out: Pixels | None, exif:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     np.copyto(pixels, np.asarray(image))
     return pixels
+
+
+# The arguments of `decode`, checked before anything is read.
+
+
+CHANNELS = {"RGB": 3, "L": 1}
+Corners = tuple[int, int, int, int]
+
+
+class Wanted(NamedTuple):
+    """What is to be made of an image. Corners are left, upper, right and lower, in pixels.
+
+    Attributes:
+        crop: corners in the image; None for the whole.
+        size: width and height to which that is resized; None to leave it.
+        window: corners of the part of that which is wanted; None for all.
+        flip: whether the result is mirrored.
+        mode: "RGB" or "L".
+        resample: the filter, a key of `FILTERS`.
+        scaling: whether the transform of a JPEG may scale.
+    """
+
+    crop: Corners | None
+    size: tuple[int, int] | None
+    window: Corners | None
+    flip: bool
+    mode: str
+    resample: str
+    scaling: bool
+
+    def crop_in(self, size: tuple[int, int], name: str) -> Corners:
+        """Returns the crop in an image of this size.
+
+        Raises:
+            ImageArgumentError: it is not inside the image.
+        """
+        if self.crop is None:
+            return (0, 0, *size)
+        if self.crop[2] > size[0] or self.crop[3] > size[1]:
+            _refuse(f"{name}: crop={self.crop} is not inside the image, which has {size[0]} x {size[1]} pixels")
+        return self.crop
+
+    def window_in(self, size: tuple[int, int]) -> Corners:
+        """Returns the window in a result of this size.
+
+        Raises:
+            ImageArgumentError: it is not inside.
+        """
+        if self.window is None:
+            return (0, 0, *size)
+        if self.window[2] > size[0] or self.window[3] > size[1]:
+            _refuse(f"window={self.window} is not inside the resized image, which has {size[0]} x {size[1]} pixels")
+        return self.window
+
+
+def checked(
+    crop: Sequence[int] | None,
+    size: Sequence[int] | None,
+    window: Sequence[int] | None,
+    flip: bool,
+    mode: str,
+    resample: str,
+    scaling: bool,
+) -> Wanted:
+    """Returns the arguments in their strict form.
+
+    Raises:
+        ImageArgumentError: one of them cannot be meant.
+    """
+    if mode not in CHANNELS:
+        _refuse(f"mode={mode!r} is neither 'RGB' nor 'L'")
+    if resample not in FILTERS:
+        _refuse(f"resample={resample!r} is none of {', '.join(map(repr, FILTERS))}")
+    pair = None if size is None else _integers("size", size, 2)
+    if pair is not None and min(pair) < 1:
+        _refuse(f"size={pair} has no pixels: give a width and a height of at least 1")
+    return Wanted(
+        None if crop is None else _corners("crop", crop),
+        None if pair is None else (pair[0], pair[1]),
+        None if window is None else _corners("window", window),
+        bool(flip),
+        mode,
+        resample,
+        bool(scaling),
+    )
+
+
+def target(out: Pixels | None, width: int, height: int, mode: str) -> Pixels:
+    """Returns memory for the result: `out` if it fits, a new array if it is None.
+
+    Raises:
+        ImageArgumentError: `out` does not fit.
+    """
+    channels = CHANNELS[mode]
+    shape = (height, width) if channels == 1 else (height, width, channels)
+    if out is None:
+        return np.empty(shape, np.uint8)
+    if not isinstance(out, np.ndarray):
+        _refuse(f"out is a {type(out).__name__}, not a NumPy array")
+    if out.dtype != np.uint8:
+        _refuse(f"out has the dtype {out.dtype}, and pixels are uint8")
+    if out.shape != shape:
+        _refuse(f"out has the shape {out.shape}, and the result {shape}")
+    if not out.flags.writeable:
+        _refuse("out is read-only")
+    if out.strides[1:] != (channels, 1)[-len(shape) + 1 :] or out.strides[0] < width * channels:
+        _refuse(f"out has the strides {out.strides}: pixels of a row must be adjacent, rows in order and apart")
+    return out
+
+
+def _corners(name: str, values: Sequence[int]) -> Corners:
+    left, upper, right, lower = _integers(name, values, 4)
+    if not (0 <= left < right and 0 <= upper < lower):
+        _refuse(f"{name}={(left, upper, right, lower)} is empty or negative: it is (left, upper, right, lower)")
+    return left, upper, right, lower
+
+
+def _integers(name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
+    try:
+        found = tuple(operator.index(value) for value in values)
+    except TypeError:
+        found = ()
+    if len(found) != count:
+        _refuse(f"{name}={values!r} is not {count} integers")
+    return found
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ImageArgumentError(message)
+
+
+# An encoded image, in memory or in a file, read by Pillow with errors that name it.
+
+
+Result = TypeVar("Result")
+Path: TypeAlias = str | os.PathLike[str]
+Encoded: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
+
+_FAILURES = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error)
+"""What Pillow's plugins raise for damaged files."""
+
+
+class UnknownFormatError(ImageFormatError, UnidentifiedImageError):
+    """`ImageFormatError`, for those who catch Pillow's class."""
+
+
+class BombError(ImageTooLargeError, Image.DecompressionBombError):
+    """`ImageTooLargeError`, for those who catch Pillow's class."""
+
+
+class PixelValueError(ImageError, ValueError):
+    """`ImageError`, for those who catch the ValueError that Pillow raises for some damage."""
+
+
+def as_bytes(data: Encoded) -> bytes:
+    """Returns bytes as they are, and other memory as a copy."""
+    return data if isinstance(data, bytes) else np.frombuffer(data, np.uint8).tobytes()
+
+
+def name_of(source: Encoded | Path) -> str:
+    """Returns how messages call an image."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else f"an image of {len(source):,} bytes"
+
+
+def read(source: Encoded | Path, use: Callable[[Image.Image], Result]) -> Result:
+    """Returns what `use` makes of the image as Pillow opens it. The file is closed afterwards.
+
+    Raises:
+        ImageError: it cannot be opened or decoded.
+        MemoryLimitError: it is a progressive JPEG that needs more than `MOST_MEMORY` bytes before its first pixel.
+        OSError: the system's error, if the file cannot be opened: `FileNotFoundError`, `IsADirectoryError`, ...
+    """
+    with (
+        translated(source),
+        Image.open(source if isinstance(source, str | os.PathLike) else io.BytesIO(as_bytes(source))) as image,
+    ):
+        _check_memory(image, name_of(source))
+        return use(image)
+
+
+class translated:
+    """Turns Pillow's errors in a `with` block into Stoker's, which name the image.
+
+    A class, and no generator: from Python 3.12 on, an error that was thrown into one keeps the locals of its frames, as
+    the pixels of an image, until garbage is collected.
+    """
+
+    def __init__(self, source: Encoded | Path) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        name = name_of(self._source)
+        if "\0" in name:
+            raise ValueError(f"embedded null byte in the path {name!r}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        name = name_of(self._source)
+        if isinstance(error, UnidentifiedImageError):
+            begin = _beginning(self._source)
+            what = f"begins with {begin!r}, which no plugin of Pillow can read" if begin else "is empty"
+            raise UnknownFormatError(f"{name} is no image: it {what}") from error
+        if isinstance(error, Image.DecompressionBombError):
+            raise BombError(f"{name}: {error} The limit is twice PIL.Image.MAX_IMAGE_PIXELS.") from error
+        if not isinstance(error, _FAILURES) or (isinstance(error, OSError) and error.errno is not None):
+            return  # the system's, or none of Pillow's
+        found = PixelValueError if isinstance(error, ValueError) else ImageError
+        raise found(f"{name} is truncated or damaged, or cannot be converted: {error}") from error
+
+
+def _beginning(source: Encoded | Path) -> bytes:
+    if not isinstance(source, str | os.PathLike):
+        return as_bytes(source)[:16]
+    with open(source, "rb") as file:
+        return file.read(16)
+
+
+def _check_memory(image: Image.Image, name: str) -> None:
+    """All coefficients of a progressive JPEG are kept until its last scan, two bytes for each sample."""
+    layers = getattr(image, "layer", None)
+    if not image.info.get("progressive") or not layers:
+        return
+    per_block = sum(layer[1] * layer[2] for layer in layers)
+    most = max(layer[1] for layer in layers) * max(layer[2] for layer in layers)
+    need = 2 * image.width * image.height * per_block // max(most, 1)
+    if need > MOST_MEMORY:
+        raise MemoryLimitError(
+            f"{name}: a progressive JPEG of {image.width} x {image.height} pixels needs {need >> 20} MB for its "
+            f"coefficients, and the limit is {MOST_MEMORY >> 20} MB: save it as a baseline JPEG, or smaller"
+        )
+
+
+# What the header of an image says.
+
+
+ORIENTATION = 0x0112  # the EXIF tag
+
+
+class ImageInfo(NamedTuple):
+    """What the header of an image says.
+
+    Attributes:
+        size: width and height in pixels, as stored: an orientation is not applied.
+        mode: Pillow's name of the kind of pixels: "RGB", "L", "P", "CMYK", "I;16", ...
+        format: Pillow's name of the format: "JPEG", "PNG", "WEBP", ...
+        orientation: EXIF's number, from 1 (as stored) to 8.
+    """
+
+    size: tuple[int, int]
+    mode: str
+    format: str
+    orientation: int
+
+
+def info(data_or_path: Encoded | Path) -> ImageInfo:
+    """Returns size, mode, format and orientation of an image. No pixel is decoded.
+
+    Args:
+        data_or_path: the encoded image as bytes or other memory of bytes, or the path of a file.
+
+    Raises:
+        ImageFormatError: it is no image. Also Pillow's `UnidentifiedImageError`.
+        ImageTooLargeError: it has too many pixels. Also Pillow's `DecompressionBombError`.
+        OSError: the system's error, if the file cannot be opened.
+
+    Thread safe.
+    """
+    return read(data_or_path, _described)
+
+
+def orientation_of(image: Image.Image) -> int:
+    """Returns EXIF's orientation: 1 where there is none, or one that EXIF does not define."""
+    orientation = image.getexif().get(ORIENTATION, 1)
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+
+
+def _described(image: Image.Image) -> ImageInfo:
+    return ImageInfo(image.size, image.mode, image.format or "", orientation_of(image))

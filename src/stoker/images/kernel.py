@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+from base64 import b64decode
 from functools import cache
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from stoker._core.native import jpeg
 from stoker.images.pillow import PIL, Image, JpegImagePlugin, imaging
-from stoker.images.sample import JPEG
 
 MOST_MEMORY = 512 << 20
 """Bytes of coefficients that a progressive picture may need: of 89 million pixels, Pillow's own limit, in 4:4:4."""
@@ -187,3 +187,18 @@ def _differing(kernel: Kernel) -> str | None:
         if not np.array_equal(out, expected[:, ::-1] if request.flip else expected):
             return name
     return None
+
+
+# A picture of 40 x 40 pixels, base, 4:2:0: what `kernel.py` decodes before the decoder is trusted.
+
+
+JPEG = b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxOUlNS"
+    "Mj5aYVpQYEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09P"
+    "T0//wAARCAAoACgDASIAAhEBAxEB/8QAGQAAAwADAAAAAAAAAAAAAAAAAAQFAgMG/8QAJBAAAQMEAgIDAQEAAAAAAAAAAQACAxESEyEx"
+    "QVFhIiMycYH/xAAZAQACAwEAAAAAAAAAAAAAAAAEBQADBgL/xAAlEQABBAECBQUAAAAAAAAAAAABAAIDEQQhMRITFCJBUVJhccH/2gAM"
+    "AwEAAhEDEQA/AKET6E3a12s4nAPqkTMJNNNd1W9kgDLSflThIZItgsi+M2w1qfComS6lu/4s4jQO8npIwyWfrVVvjeQ+4/nyo/H7wnwh"
+    "rJYBsNvlUI3jGQ40Ne0JUPvILdhCqlxiHI/Mx2ulJJorl434zVx9aTLXkkSV1ypTJsppx2mWTU+v/KpuYrpJ5IXcUfu/FTbJkpb15TDZ"
+    "aiwc8KXHJj91TDH2/ZX3RFdPbwn3JHUsrbx9qlDJjFrtnnSErFJl+XHSFZJidyMzIYjL37rkmyY9tPraajfUXk75QhdBosJNINInebTE"
+    "UmT9deExHLccZ44QhMmMHGFoCxoywPQaJiOTEbW7HO0IQjHxttH5ELHPshf/2Q=="
+)

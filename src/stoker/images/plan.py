@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker._core.native import jpeg
-from stoker.images.arguments import CHANNELS
+from stoker.images.decoding import CHANNELS
 from stoker.images.kernel import Pixels, Request, bound, decode_from
 from stoker.images.pillow import Image, JpegImagePlugin
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from stoker.images.lazy import LazyJpegFile
+from stoker.images.decoding import Encoded, Path, as_bytes, translated
+from stoker.images.kernel import Pixels, bound
 from stoker.images.pillow import Image, JpegImagePlugin
-from stoker.images.source import Encoded, Path, as_bytes, translated
+from stoker.images.plan import DecodePlan, Picture
 
 _lock = threading.Lock()
 _registrations: list[Registration] = []
@@ -112,3 +113,196 @@ def _lazy(image: Any) -> Any:
     if type(image) is JpegImagePlugin.JpegImageFile:
         image.__class__ = LazyJpegFile
     return image
+
+
+# Pillow images that decode when their pixels are read.
+#
+# `LazyImage` is the result of `convert`, `crop`, `resize`, `transpose` and `copy` of a JPEG whose pixels nothing has
+# read yet, and `LazyJpegFile` is the file itself. Each holds a plan. As soon as pixels are read, it becomes an
+# ordinary image: of Pillow's class, with Pillow's memory.
+
+
+_CORE = "_im" if isinstance(vars(Image.Image).get("im"), property) else "im"
+"""The attribute that holds Pillow's memory: a private one since Pillow 11."""
+
+
+def _plan_of(image: Image.Image) -> DecodePlan | None:
+    """Returns the plan, which a file makes now; None if Pillow has to do the next step."""
+    plan: DecodePlan | None = vars(image).get("_stoker_plan")
+    return _taken(image) if plan is None and isinstance(image, LazyJpegFile) else plan
+
+
+def _settle(image: Image.Image) -> None:
+    """Makes this an ordinary image, with pixels if there is a plan."""
+    plan: DecodePlan | None = vars(image).get("_stoker_plan")
+    core = None if plan is None else _core(plan.pixels())
+    if core is not None and "_stoker_plan" in vars(image):  # another thread may have been first
+        vars(image)[_CORE] = core
+    _forget(image)
+
+
+def _core(pixels: Pixels) -> Any:
+    """Returns Pillow's memory with these pixels, of which arrays may have been given out."""
+    made = Image.fromarray(pixels)
+    return made.im.copy() if made.readonly else made.im  # of grey pixels, it would be their own memory
+
+
+def _forget(image: Image.Image) -> None:
+    """Makes this an ordinary image, with the pixels that it has."""
+    if isinstance(image, _Lazy):
+        kind = JpegImagePlugin.JpegImageFile if isinstance(image, LazyJpegFile) else Image.Image
+        image.__class__ = kind  # type: ignore[assignment]
+    vars(image).pop("_stoker_plan", None)
+
+
+def _noted(image: Image.Image, plan: DecodePlan) -> LazyImage:
+    """Returns the image of a plan that was made from that of `image`."""
+    noted = LazyImage()
+    noted._mode, noted._size = plan.mode, plan.size
+    noted.info = {name: value.copy() if isinstance(value, list) else value for name, value in image.info.items()}
+    vars(noted)["_stoker_plan"] = plan
+    return noted
+
+
+class _Lazy(Image.Image):
+    """What both kinds share.
+
+    Another thread may make `self` an ordinary image at any time: so methods call functions, and Pillow's methods by
+    their class.
+    """
+
+    @property
+    def im(self) -> Any:
+        if "_stoker_plan" in vars(self):
+            _settle(self)
+        return vars(self).get(_CORE) if _CORE == "im" else Image.Image.im.fget(self)  # type: ignore[attr-defined]
+
+    @im.setter
+    def im(self, core: Any) -> None:
+        if core is not None:
+            _forget(self)
+        vars(self)[_CORE] = core
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        plan = _plan_of(self)
+        if plan is None:
+            interface: dict[str, Any] = Image.Image.__array_interface__.fget(self)  # type: ignore[attr-defined]
+            return interface
+        pixels = plan.pixels()
+        view = pixels.reshape(-1).data.toreadonly()  # as Pillow's, which are bytes
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": view}
+
+    def convert(self, mode: str | None = None, *args: Any, **kwargs: Any) -> Image.Image:
+        plan = _plan_of(self)
+        noted = None if plan is None or args or kwargs else plan.converted(mode or plan.mode)
+        return Image.Image.convert(self, mode, *args, **kwargs) if noted is None else _noted(self, noted)
+
+    def crop(self, box: Any = None) -> Image.Image:
+        plan = _plan_of(self)
+        noted = None if plan is None else plan.copied() if box is None else plan.cropped(box)
+        return Image.Image.crop(self, box) if noted is None else _noted(self, noted)
+
+    def resize(self, size: Any, resample: int | None = None, *args: Any, **kwargs: Any) -> Image.Image:
+        plan = _plan_of(self)
+        if plan is not None and not any(value is not None for value in (*args, *kwargs.values())):
+            noted = plan.resized(tuple(size), Image.Resampling.BICUBIC if resample is None else resample)
+            if noted is not None:
+                return _noted(self, noted)
+        return Image.Image.resize(self, size, resample, *args, **kwargs)
+
+    def transpose(self, method: Any) -> Image.Image:
+        plan = _plan_of(self) if method == Image.Transpose.FLIP_LEFT_RIGHT else None
+        return Image.Image.transpose(self, method) if plan is None else _noted(self, plan.turned())
+
+    def copy(self) -> Image.Image:
+        plan = _plan_of(self)
+        return Image.Image.copy(self) if plan is None else _noted(self, plan.copied())
+
+    if hasattr(Image.Image, "__copy__"):
+        __copy__ = copy
+
+    def close(self) -> None:
+        _forget(self)
+        self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _settle(self)
+        return self.__reduce_ex__(protocol)
+
+    def __eq__(self, other: object) -> bool:
+        for image in (self, other):
+            if isinstance(image, _Lazy):
+                _settle(image)
+        return self == other
+
+    def __repr__(self) -> str:
+        kind = JpegImagePlugin.JpegImageFile if isinstance(self, LazyJpegFile) else Image.Image
+        width, height = self.size
+        name = f"{kind.__module__}.{kind.__name__}"
+        return f"<{name} image mode={self.mode} size={width}x{height} at 0x{id(self):X}>"
+
+
+class LazyImage(_Lazy):
+    """An image that decodes when its pixels are read. It becomes an `Image.Image` then."""
+
+    def load(self) -> Any:
+        _settle(self)
+        return self.load()
+
+
+class LazyJpegFile(_Lazy, JpegImagePlugin.JpegImageFile):
+    """A JPEG file that decodes when its pixels are read. It becomes a `JpegImageFile` then, as Pillow opens it."""
+
+    def load(self) -> Any:
+        """Takes the file's bytes and closes it. The pixels of a sound file are decoded when they are read."""
+        if _plan_of(self) is not None:
+            return PixelAccess(self)
+        _settle(self)
+        return self.load()
+
+
+def _taken(image: LazyJpegFile) -> DecodePlan | None:
+    """Takes the bytes of a file that is sound, and that Pillow would decode as the kernel does."""
+    kernel = bound()
+    if kernel is None or image.fp is None or vars(image).get(_CORE) is not None or image.mode not in ("RGB", "L"):
+        return None
+    if len(image.tile) != 1 or tuple(image.tile[0])[::3] != ("jpeg", (image.mode, "")) or any(image.decoderconfig):
+        return None
+    data = _content(image.fp)
+    if not kernel.functions.sound(data, len(data), bool(image.info.get("progressive"))):
+        return None
+    plan = DecodePlan.of(Picture(data, image.size, image.mode, threading.Event()))
+    vars(image)["_stoker_plan"] = plan
+    image.tile = []  # this and the next are what `load` of Pillow leaves
+    image.readonly = 0
+    if getattr(image, "_exclusive_fp", False) and image._close_exclusive_fp_after_loading:
+        image.fp.close()
+    image.fp = None
+    return plan
+
+
+class PixelAccess:
+    """What `load` of a file returns before pixels are read: access to single pixels, as Pillow's."""
+
+    def __init__(self, image: Image.Image) -> None:
+        self._image = image
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._access()[place]
+
+    def __setitem__(self, place: Any, colour: Any) -> None:
+        self._access()[place] = colour
+
+    def _access(self) -> Any:
+        _settle(self._image)
+        return self._image.load()
+
+
+def _content(file: Any) -> bytes:
+    """Returns the whole content of a file object; for bytes in memory it is no copy."""
+    if type(file) is io.BytesIO:
+        return file.getvalue()
+    file.seek(0)
+    data = file.read()
+    return data if isinstance(data, bytes) else bytes(data)

@@ -17,8 +17,7 @@ import numpy as np
 
 from stoker.errors import ImageArgumentError
 from stoker.images.kernel import FILTERS
-from stoker.images.pending import PendingImage, pixels_of
-from stoker.images.scaling import Normalize, ToTensor, scaled
+from stoker.images.scaling import Normalize, PendingImage, ToTensor, pixels_of, scaled
 from stoker.loader._random.sample_rng import sample_rng
 
 TRIES = 10

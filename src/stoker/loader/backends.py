@@ -8,8 +8,8 @@ from stoker._engine.fork.trainer import ProcessBackend
 from stoker._engine.serial import SerialBackend
 from stoker._engine.supervision.rules import Rules
 from stoker.loader import heap
-from stoker.loader._accounting.event_dispatcher import EventDispatcher
-from stoker.loader._autotune.hint_backend import HintBackend
+from stoker.loader._accounting.ledger import EventDispatcher
+from stoker.loader._autotune.hint import HintBackend
 from stoker.loader._epoch import epoch
 from stoker.loader._job import datapipes
 from stoker.loader._job.job import assemble

@@ -21,25 +21,24 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from stoker import collate, errors
 from stoker._core import nominal
 from stoker._core.machine import cpus
-from stoker._engine.supervision import restarts, stalls
+from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.events import Listener
-from stoker.loader import one_writer, rank_differences
+from stoker.loader import loader_kind
+from stoker.loader import torch_support as taken_over
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.report import Report
-from stoker.loader._epoch import draws, epoch, loader_kind, ranks
+from stoker.loader._epoch import draws, epoch, ranks
 from stoker.loader._epoch.progress import Progress
-from stoker.loader._epoch.sampler_checks import check_samplers
-from stoker.loader._epoch.sampler_epochs import lend_to_samplers
+from stoker.loader._epoch.sampler_epochs import check_samplers, lend_to_samplers
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
 from stoker.loader._options.loader_options import TORCHS, LoaderOptions, checked, is_iterable
 from stoker.loader._state import merging, schema
-from stoker.loader._torch import from_torch as taken_over
-from stoker.loader._torch.torch_compile import keep_dynamo_out, untraced
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import NAME, LoaderRecord, options_of, record_of
+from stoker.loader.torch_support import keep_dynamo_out, untraced
 from stoker.samplers.base import Sampler
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.random import RandomSampler
@@ -236,7 +235,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         max_errors: int | None = DEFAULT_MAX_ERRORS,
         max_error_rate: float | None = DEFAULT_MAX_ERROR_RATE,
         quarantine: str | os.PathLike[str] | None = None,
-        stall_warning: float | None = stalls.DEFAULT,
+        stall_warning: float | None = rules.STALL_WARNING,
         stall_action: StallAction = "warn",
         memory_budget: int | None = None,
         max_samples_per_worker: int | None = None,
@@ -405,7 +404,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             place = draws.found_ahead(options, epochs, number, place, keeps_workers)
         elif has_never_begun:
             place = draws.found_ahead(options, epochs, number, place, keeps_workers=False)
-        if (refusal := one_writer.refusal(record, options)) is not None:
+        if (refusal := loader_kind.refusal(record, options)) is not None:
             raise errors.StateError(refusal)
         rank = loader_kind.owner(options)
         place = place._replace(told=epochs.told, drawn=record.drawn)
@@ -460,7 +459,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             SamplerError: the order cannot be computed, or is not known.
             IndexError: the epoch has no such batch.
         """
-        from stoker.loader._epoch.batch_lookup import batch_indices
+        from stoker.loader._epoch.progress import batch_indices
 
         record = record_of(self)
         record.obey_set_epoch()
@@ -678,7 +677,7 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
     record.obey_set_epoch()
     if not record.is_compared:
         record.is_compared = True
-        rank_differences.notice(record, record.options(loader))
+        loader_kind.notice(record, record.options(loader))
     kept = loader._iterator
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):

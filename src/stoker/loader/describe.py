@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stoker import collate
 from stoker._core import native
 from stoker._core.machine import cpus, memory
-from stoker._core.machine.anonymous import replaced_by
+from stoker._core.machine.reserve import replaced_by
 from stoker._core.protocol import asked
 from stoker._engine.supervision import split_policy
 from stoker.datasets.nesting import batched_by, prefers_whole_batches

@@ -26,18 +26,16 @@ from stoker._engine.process_guard import leave_if_left_behind, tears
 from stoker._engine.serial import SerialBackend
 from stoker._engine.timings import BatchTimings
 from stoker.device import pinning
+from stoker.loader import torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.accounting import Accounting
-from stoker.loader._accounting.event_dispatcher import EventDispatcher, users_level
+from stoker.loader._accounting.ledger import EventDispatcher, users_level
 from stoker.loader._epoch import epoch
 from stoker.loader._epoch.plan import Step
-from stoker.loader._iteration.epoch_start import EpochStart
-from stoker.loader._iteration.prefetch import Prefetch
-from stoker.loader._iteration.short_path import ShortPath, short_path
-from stoker.loader._iteration.unit_queue import UnitQueue
-from stoker.loader._torch import torch_profiler
 from stoker.loader.backends import new_backend
+from stoker.loader.epoch_start import EpochStart
 from stoker.loader.record import LoaderRecord, record_of
+from stoker.loader.unit_queue import Prefetch, ShortPath, UnitQueue, short_path
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -165,8 +163,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                 "thread take the batches, or hold a lock around next()."
             )
         try:
-            if torch_profiler.is_on():
-                return torch_profiler.recorded(self, self._observed_next)
+            if torch_support.is_on():
+                return torch_support.recorded(self, self._observed_next)
             return self._next() if observer.current is None else self._observed_next()
         finally:
             self._inside.clear()

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import errors
 from stoker._engine.timings import TimingSink
-from stoker.loader._accounting.event_dispatcher import users_level
-from stoker.loader._accounting.ledger import Ledger
+from stoker.loader._accounting.ledger import Ledger, users_level
 from stoker.loader._autotune.hint import Hint
 from stoker.loader._epoch.epoch_counter import EpochCounter, SilentEpochs
 from stoker.loader._epoch.progress import Progress

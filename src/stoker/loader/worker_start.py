@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import dis
+import functools
+import itertools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from stoker._core.protocol import is_ours
+from stoker._engine.backends import StartMethod, choose_start_method
 from stoker._engine.fork import native_pools
-from stoker._engine.start_method import StartMethod, choose_start_method
+from stoker._engine.serialize.main_module import NAMING, home_of, is_installed, is_module, named_by, variables_of
 from stoker.datasets.nesting import unpickled_once
-from stoker.loader.jax_users import jax_named_by
-from stoker.loader.stokers_own import is_stokers
+from stoker.loader._random.find_generators import attributes
+from stoker.loader._random.generators import loaded_torch
 
 if TYPE_CHECKING:
     from stoker.loader._options.loader_options import LoaderOptions
@@ -57,7 +67,7 @@ def check_sending(options: LoaderOptions) -> None:
     by_process = options.capabilities.own_process and options.multiprocessing_context is None
     may_differ = by_process and native_pools.jax_has_started() and choose_start_method(None).forked
     if may_differ and not birth_of(options).forked:
-        from stoker._engine.fork.fresh_interpreter import check_parts
+        from stoker._engine.fork.start_zygote import check_parts
 
         check_parts(_sent(options))
 
@@ -66,3 +76,182 @@ def _sent(options: LoaderOptions) -> dict[str, object]:
     """Returns what clean workers are sent of the user's, by the names under which messages speak of it."""
     names = ("dataset", "collate_fn", "worker_init_fn", "on_error")
     return {name: getattr(options, name) for name in names}
+
+
+# Finds out whether a loader's workers may use JAX: whether code that they are given names it.
+#
+# A forked worker that uses JAX waits for ever where JAX has started a backend before the fork. Code names JAX by the
+# globals and imports of its functions, by the classes of its objects, and by an attribute "jax", as a format or a
+# backend. A package counts as JAX if it is installed and imports it. The user's own modules are followed instead:
+# importing JAX beside a dataset does not make the dataset use it.
+
+
+_JAX = frozenset({"jax", "jaxlib"})
+_NO_USERS = {"numpy", "stoker", "torch", *sys.stdlib_module_names}
+"""Packages that import no JAX. A function that others have put into them, as a hook, does not make them users."""
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice)
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+
+_MOST_OBJECTS = 10_000
+_MOST_ITEMS = 256
+
+
+def jax_named_by(parts: Iterable[object]) -> str | None:
+    """Returns what names JAX among all that `parts` can reach, in words; None for nothing.
+
+    Looks at the first 256 items of a container, and at 10,000 objects. Runs no code of the user's.
+    """
+    users = _packages_that_use_jax(len(sys.modules))
+    queue: list[Any] = list(parts)
+    seen = {id(part) for part in queue}
+    for value in queue:  # which grows
+        named = value if issubclass(type(value), NAMING) else type(value)
+        home = home_of(named)
+        if home.partition(".")[0] in users:
+            return home if named is not type(value) and is_module(value) else f"{home}.{named.__qualname__}"
+        held = [] if named is value else [*attributes(value)]
+        if any(type(text) is str and text == "jax" for text in held):
+            return f"an attribute 'jax' of a {named.__qualname__}"
+        for child in itertools.chain(held, _children(value)):
+            if id(child) not in seen and type(child) not in _PLAIN and len(seen) < _MOST_OBJECTS:
+                seen.add(id(child))
+                queue.append(child)
+    return None
+
+
+@functools.lru_cache(maxsize=1)  # a tenth of a second where thousands of modules are loaded
+def _packages_that_use_jax(loaded: int) -> set[str]:
+    """Returns JAX's top-level packages, and the installed ones that import it, as their global variables show.
+
+    Args:
+        loaded: number of loaded modules.
+    """
+    found = set(_JAX)
+    names: dict[str, set[str]] = {}
+    for name, module in [*sys.modules.items()]:
+        package = name.partition(".")[0]
+        if package not in _NO_USERS and is_module(module) and is_installed(name, module):
+            homes = {home.partition(".")[0] for home in named_by(variables_of(module))}
+            names.setdefault(package, set()).update(homes)
+    while more := {package for package in names.keys() - found if not found.isdisjoint(names[package])}:
+        found |= more
+    return found
+
+
+def _children(value: Any) -> Iterator[Any]:
+    """Yields what an object holds beside its attributes, and what its class is made of."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        yield from itertools.islice(itertools.chain(dict.__iter__(value), dict.values(value)), _MOST_ITEMS)
+    elif issubclass(kind, _CONTAINERS):
+        plain = next(base for base in _CONTAINERS if issubclass(kind, base))
+        yield from itertools.islice(plain.__iter__(value), _MOST_ITEMS)
+    if kind is types.FunctionType:
+        yield from _of_function(value)
+    elif kind is types.MethodType:
+        yield from (value.__self__, value.__func__)
+    elif kind is functools.partial:
+        yield from (value.func, value.args, value.keywords)
+    elif kind is property:
+        yield from (value.fget, value.fset)
+    elif kind in (staticmethod, classmethod):
+        yield value.__func__
+    elif issubclass(kind, type):
+        yield from _of_class(value)
+    elif kind is not types.ModuleType:
+        yield from _of_class(kind)
+
+
+def _of_class(kind: type) -> Iterator[Any]:
+    """Yields the bases of a class, and what stands in those of the user's own modules."""
+    for base in kind.__mro__:
+        yield base
+        if _is_own(base):
+            yield from [*vars(base).values()]
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Any]:
+    """Yields what a function holds, and what the code of one of the user's names: globals, and modules it imports."""
+    yield from (function.__defaults__, function.__kwdefaults__, *vars(function).values())
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty
+            continue
+    codes = [function.__code__] if _is_own(function) else []
+    for code in codes:  # which grows
+        codes += [constant for constant in code.co_consts if type(constant) is types.CodeType]
+        named = [*_globals_of(code, function.__globals__)]
+        yield from named
+        for module in named:
+            if is_module(module) and not is_installed(home_of(module), module):
+                yield from (variables_of(module)[name] for name in code.co_names if name in variables_of(module))
+
+
+def _globals_of(code: types.CodeType, around: dict[str, Any]) -> Iterator[Any]:
+    """Yields the globals that code reads, and the modules that it imports: an empty one for one not loaded yet."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in around:
+            yield around[step.argval]
+        elif step.opname == "IMPORT_NAME" and step.argval:
+            relative = sys.modules.get(f"{around.get('__package__')}.{step.argval}")
+            yield relative or sys.modules.get(step.argval) or types.ModuleType(step.argval)
+
+
+def _is_own(thing: Any) -> bool:
+    """Returns whether a class or function is of the user's own modules."""
+    home = home_of(thing)
+    module = sys.modules.get(home)
+    return home.partition(".")[0] not in _NO_USERS and not (is_module(module) and is_installed(home, module))
+
+
+# Detects loaders whose workers run only Stoker's code, so that no setting of the script affects them.
+
+
+MOST_OBJECTS = 1000
+"""Objects: parts that hold more are not searched, and count as the user's."""
+
+MOST_BYTES = 64 << 20
+"""Bytes of arrays and tensors: a clean start copies them, so larger ones are left to the fork."""
+
+_VALUES = (type(None), bool, int, float, complex, str, bytes, range, slice, np.dtype, random.Random)
+
+
+def is_stokers(parts: Iterable[Any]) -> bool:
+    """Returns whether all objects that `parts` can reach are plain values, or of Stoker's classes and functions.
+
+    Arrays and tensors are plain values, up to 64 MiB in all. Runs no code of the user's.
+    """
+    torch = loaded_torch()
+    values = (*_VALUES, np.random.Generator, np.random.RandomState, *(() if torch is None else (torch.Generator,)))
+    queue = list(parts)
+    seen = {id(part) for part in queue}
+    size = 0
+    for value in queue:  # which grows
+        kind = type(value)
+        inside: Iterable[Any] = ()
+        if kind is np.ndarray or (torch is not None and kind is torch.Tensor):
+            size += value.nbytes
+            if size > MOST_BYTES or value.dtype is np.dtype(object):
+                return False
+        elif kind in _CONTAINERS:
+            if len(value) > MOST_OBJECTS:
+                return False
+            inside = itertools.chain(value, value.values()) if kind is dict else value
+        elif kind is functools.partial:
+            inside = (value.func, value.args, value.keywords)
+        elif kind is types.MethodType:
+            inside = (value.__self__, value.__func__)
+        elif kind is types.FunctionType or issubclass(kind, type):
+            if not is_ours(value) or getattr(value, "__closure__", None):
+                return False
+        elif is_ours(kind):
+            inside = attributes(value)
+        elif kind not in values and not issubclass(kind, np.generic):
+            return False
+        fresh = [held for held in inside if id(held) not in seen]
+        seen.update(map(id, fresh))
+        queue += fresh
+        if len(queue) > MOST_OBJECTS:
+            return False
+    return True

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stoker.datasets.base import Dataset
-from stoker.datasets.described import describe
+from stoker.datasets.gather import describe
 from stoker.errors import PackError
 
 Row = dict[str, Any]

@@ -25,8 +25,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from stoker.sources import block_file
-from stoker.sources.block_account import BlockAccount, account
-from stoker.sources.block_file import on_disk, size_of
+from stoker.sources.block_file import BlockAccount, account, on_disk, size_of
 
 if sys.platform != "win32":
     import fcntl

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from stoker.datasets._stream.shards import share_of
 from stoker.datasets.map import MapDataset
+from stoker.datasets.shards import share_of
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
-from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.urls import hub_fingerprint
 
 T = TypeVar("T")
 

@@ -14,11 +14,10 @@ from stoker.datasets.columnar import Columns, columns, of_columns, stores_of
 from stoker.errors import LabelCountError
 from stoker.sources import read_image, tables
 from stoker.sources.cached_storage import CachedStorage, cached
-from stoker.sources.hub_place import hub_fingerprint, is_on_hub
 from stoker.sources.hub_store import PinnedRepositories
 from stoker.sources.object_store import ObjectStorage
 from stoker.sources.storage_of import remote_storage
-from stoker.sources.urls import is_remote, shown
+from stoker.sources.urls import hub_fingerprint, is_on_hub, is_remote, shown
 
 Path = str | os.PathLike[str]
 Self = TypeVar("Self", bound="ImageFiles")

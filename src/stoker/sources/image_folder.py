@@ -15,7 +15,8 @@ from stoker.datasets.base import Dataset
 from stoker.datasets.column import Array, NumberColumn
 from stoker.datasets.columnar import of_columns
 from stoker.errors import EmptyFolderError
-from stoker.sources import listing_cache, read_image
+from stoker.sources import listing as listings
+from stoker.sources import read_image
 from stoker.sources.listing import ListedFolder, counts_of, list_folders, names_of, scan
 from stoker.sources.path_column import Paths
 from stoker.sources.urls import check_local
@@ -164,14 +165,14 @@ def _cached(root: str, tops: list[str], chosen: bool, cache: bool | str | os.Pat
     """
     if cache is False:
         return list_folders(root, tops, read_image.has_extension).folders
-    key: listing_cache.Key = {"root": os.path.realpath(root), "extensions": list(read_image.EXTENSIONS)}
+    key: listings.Key = {"root": os.path.realpath(root), "extensions": list(read_image.EXTENSIONS)}
     if chosen:
         key["classes"] = tops
-    path = listing_cache.place_of(key) if cache is True else Path(cache)
-    listing = list_folders(root, tops, read_image.has_extension, listing_cache.load(path, key))
+    path = listings.place_of(key) if cache is True else Path(cache)
+    listing = list_folders(root, tops, read_image.has_extension, listings.load(path, key))
     if listing.changed and not (cache is True and counts_of(listing.folders).sum() <= _SMALL):
         try:
-            listing_cache.save(path, key, listing.folders)
+            listings.save(path, key, listing.folders)
         except OSError as error:
             if cache is not True:
                 raise

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.datasets.combining import absolute
-from stoker.datasets.document_windows import Boundaries, checked_documents
 from stoker.datasets.gather import Array
-from stoker.datasets.tokens import TokenWindows
+from stoker.datasets.tokens import Boundaries, TokenWindows, checked_documents
 from stoker.errors import ArrayFileError, FileChangedError
 
 _HEADER = struct.Struct("<9sQBQQ")

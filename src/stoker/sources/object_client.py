@@ -15,11 +15,9 @@ from random import uniform
 from typing import Any, TypeVar
 
 from stoker.errors import FileChangedError, MissingExtraError
-from stoker.sources.object_errors import WrongLengthError, first_line, may_pass, raise_as_ours
 from stoker.sources.per_process import PerProcess
-from stoker.sources.storage import Version
+from stoker.sources.storage import Version, WrongLengthError, first_line, may_pass, raise_as_ours
 from stoker.sources.urls import ObjectURL, parsed, shown
-from stoker.sources.vendor_settings import with_vendor_settings
 
 T = TypeVar("T")
 Range = tuple[int, int]
@@ -367,3 +365,66 @@ def _tried(options: Options, url: str, ask: Callable[[], T]) -> T:
                 raise_as_ours(error, url, tries, time.monotonic() - begun)
         time.sleep(uniform(pause / 2, pause))
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+# Settings of stores under names of their vendors that obstore does not read.
+
+
+_PARTS = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "blobendpoint": "endpoint",
+    "sharedaccesssignature": "sas_token",
+}
+"""The parts of a connection string of Azure, in lower case."""
+
+
+def with_vendor_settings(kind: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the options of a store, with those that the environment has under other names.
+
+    Read are `STORAGE_EMULATOR_HOST` (an emulator of Google's store, without credentials), and
+    `AZURE_STORAGE_CONNECTION_STRING`, also as the option `connection_string`. What is given comes first.
+
+    Args:
+        kind: of the store: "s3", "gs", "az" or "http".
+        given: options by obstore's names.
+        environment: variables.
+
+    Raises:
+        ValueError: a connection string is none. The message does not show it.
+    """
+    found = dict(given)
+    if kind == "gs" and not {"base_url", "google_base_url"} & found.keys() and "GOOGLE_BASE_URL" not in environment:
+        host = environment.get("STORAGE_EMULATOR_HOST", "")
+        if host:
+            found["base_url"] = host if "://" in host else f"http://{host}"
+            if not any("service_account" in name or "credentials" in name for name in found):
+                found.setdefault("skip_signature", True)
+    if kind == "az":
+        text = found.pop("connection_string", environment.get("AZURE_STORAGE_CONNECTION_STRING", ""))
+        for name, value in connection_string(text).items() if text else ():
+            found.setdefault(name, value)
+    return found
+
+
+def connection_string(text: str) -> dict[str, str]:
+    """Returns the options that a connection string of Azure holds: `AccountName=...;AccountKey=...;...`.
+
+    Raises:
+        ValueError: it is none. The message does not show it.
+    """
+    pairs = [part.partition("=") for part in text.strip().split(";") if part.strip()]
+    values = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    if values.get("usedevelopmentstorage", "").lower() == "true":
+        return {"use_emulator": "true"}
+    found = {ours: values[name] for name, ours in _PARTS.items() if name in values}
+    if "account_name" not in found and "endpoint" not in found:
+        raise ValueError(
+            "the connection string of Azure (AZURE_STORAGE_CONNECTION_STRING, or connection_string in storage_options) "
+            "has neither AccountName nor BlobEndpoint: copy it anew from the account's page, under access keys"
+        )
+    if "endpoint" not in found and values.keys() & {"defaultendpointsprotocol", "endpointsuffix"}:
+        scheme = values.get("defaultendpointsprotocol", "https")
+        suffix = values.get("endpointsuffix", "core.windows.net")
+        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{suffix}"
+    return found

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from stoker.sources.hub_place import hub_place, is_on_hub
 from stoker.sources.hub_store import PinnedRepositories
 from stoker.sources.object_store import ObjectStorage
-from stoker.sources.urls import GLOB, STORES, is_remote, parsed, scheme_of, shown
+from stoker.sources.urls import GLOB, STORES, hub_place, is_on_hub, is_remote, parsed, scheme_of, shown
 
 Place = str | os.PathLike[str]
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stoker import collate
-from stoker.collate._leaves.tensors import is_tensor
+from stoker.collate.tensors import is_tensor
 from stoker.datasets.gather import Gathers, gatherer, leaves_of, mapped
 
 

@@ -25,7 +25,7 @@ import cloudpickle
 import numpy as np
 
 from stoker._core.protocol import offered, offers
-from stoker.collate._leaves.tensors import is_tensor
+from stoker.collate.tensors import is_tensor
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.stream import State, Stream, StreamIterator

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker._core.machine.cpu_use import UNKNOWN, cpu_use
+from stoker._core.machine.cpus import UNKNOWN, cpu_use
 
 STAT = """\
 cpu  1000 0 0 9000 0 0 0 0 0 0

@@ -7,8 +7,15 @@ import ctypes
 import pytest
 
 from stoker._core.machine import gpu_activity
-from stoker._core.machine.gpu_activity import CONTEXT, GpuActivity, GpuSample, busy_between, used_gpus, visible
-from stoker._core.machine.nvml import GpuReading
+from stoker._core.machine.gpu_activity import (
+    CONTEXT,
+    GpuActivity,
+    GpuReading,
+    GpuSample,
+    busy_between,
+    used_gpus,
+    visible,
+)
 from tests.nvml_driver import FakeDriver
 
 UUIDS = ["GPU-a1", "GPU-a2", "GPU-b"]

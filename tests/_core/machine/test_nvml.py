@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from stoker._core.machine.nvml import LIBRARY, GpuReading, Nvml
+from stoker._core.machine.gpu_activity import LIBRARY, GpuReading, Nvml
 from tests.nvml_driver import FakeDriver
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from stoker._core.machine import reserve as reserving
-from stoker._core.machine.anonymous import anonymous
 from stoker._core.machine.memory import Available
-from stoker._core.machine.reserve import kept_free, lengthen, punch, reserve
+from stoker._core.machine.reserve import anonymous, kept_free, lengthen, punch, reserve
 from stoker.errors import MemoryLimitError
 
 MB = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 def test_no_file_gets_the_number_of_a_standard_stream(closed: str, script: Callable[..., str]) -> None:
     script(f"""
         import os
-        from stoker._core.machine import standard_streams as standard
+        from stoker._core.machine import reserve as standard
         for number in [{closed}]:
             os.close(number)
         for _ in range(2):
@@ -24,7 +24,7 @@ def test_no_file_gets_the_number_of_a_standard_stream(closed: str, script: Calla
 def test_standard_streams_that_are_there_stay(script: Callable[..., str]) -> None:
     told = script("""
         import os
-        from stoker._core.machine import standard_streams as standard
+        from stoker._core.machine import reserve as standard
         before = [os.fstat(number) for number in (0, 1, 2)], len(os.listdir("/proc/self/fd"))
         standard.occupy()
         print(before == ([os.fstat(number) for number in (0, 1, 2)], len(os.listdir("/proc/self/fd"))))

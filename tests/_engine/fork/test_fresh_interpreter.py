@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stoker._core.machine.memory import Available
-from stoker._engine.fork import fresh_interpreter
-from stoker._engine.serialize import memory_files
+from stoker._engine.fork import start_zygote
+from stoker._engine.serialize import payload
 from stoker.errors import CannotSendError, MemoryLimitError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed as POSIX does")
@@ -295,7 +295,7 @@ def test_stoker_is_found_by_the_trainers_paths(run) -> None:
     from clean_births import ask
     print(ask(lambda: 5))
     """
-    hidden = os.pathsep.join([str(HERE), str(Path(fresh_interpreter.__file__).parents[3])])
+    hidden = os.pathsep.join([str(HERE), str(Path(start_zygote.__file__).parents[3])])
     assert run(script, COMMAND, PYTHONPATH="", HIDDEN=hidden) == ["5"]
 
 
@@ -503,21 +503,19 @@ def test_a_large_array_is_mapped_and_written_to_privately(run) -> None:
 
 
 def test_a_lack_of_memory_is_said_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_files, "available", lambda: Available(1 << 27, 1 << 30, "memory cgroup /box (v2)"))
+    monkeypatch.setattr(payload, "available", lambda: Available(1 << 27, 1 << 30, "memory cgroup /box (v2)"))
     with pytest.raises(MemoryLimitError, match=r"100.0 MiB more are needed .* 128.0 MiB are available of 1,024.0 MiB"):
-        fresh_interpreter.start("clean_births:answer", {"dataset": bytes(100 << 20)}, [])
+        start_zygote.start("clean_births:answer", {"dataset": bytes(100 << 20)}, [])
 
 
 def test_the_original_error_is_the_cause() -> None:
     with pytest.raises(CannotSendError, match=r"^dataset: ") as caught:
-        fresh_interpreter.start("clean_births:answer", {"dataset": (n for n in ())}, [])
+        start_zygote.start("clean_births:answer", {"dataset": (n for n in ())}, [])
     assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_all_arrays_together_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     np = pytest.importorskip("numpy")
-    monkeypatch.setattr(memory_files, "available", lambda: Available(1 << 27, 1 << 30, "the machine"))
+    monkeypatch.setattr(payload, "available", lambda: Available(1 << 27, 1 << 30, "the machine"))
     with pytest.raises(MemoryLimitError, match=r"100.0 MiB more are needed after 0.0 MiB"):
-        fresh_interpreter.start(
-            "clean_births:answer", {"dataset": [np.zeros(50 << 20, np.uint8) for _ in range(2)]}, []
-        )
+        start_zygote.start("clean_births:answer", {"dataset": [np.zeros(50 << 20, np.uint8) for _ in range(2)]}, [])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader
-from stoker._engine.fork.stacks import Stacks
+from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.zygote import Zygote
 from stoker.errors import StokerWarning
 

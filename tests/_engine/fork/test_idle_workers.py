@@ -12,7 +12,7 @@ import pytest
 
 from stoker import DataLoader
 from stoker._engine.process import linux
-from stoker._engine.supervision import idle
+from stoker._engine.supervision import rules
 
 FREED = 32 << 20
 
@@ -37,7 +37,7 @@ class Untidy:
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the allocator is not glibc's")
 @pytest.mark.parametrize("stall_warning", [60.0, 0.0])
 def test_idle_workers_give_memory_back_each_time(monkeypatch: pytest.MonkeyPatch, stall_warning: float) -> None:
-    monkeypatch.setattr(idle, "IDLE", 0.1)
+    monkeypatch.setattr(rules, "IDLE", 0.1)
     loader: Any = DataLoader(
         Untidy(),
         num_workers=1,

@@ -13,7 +13,7 @@ import pytest
 import stoker
 from stoker import DataLoader, errors
 from stoker._engine import supervisor
-from stoker._engine.fork import fork_deadlock, native_pools
+from stoker._engine.fork import native_pools
 
 PR_SET_NAME = 15
 LIBRARIES = {"polars-0": "polars", "tokio-rt-worker": "obstore", "rdk:main": "confluent_kafka"}
@@ -113,7 +113,7 @@ def test_workers_that_run_only_stokers_code_are_born_clean(thread: str, library:
 def test_message_of_hung_workers_names_the_native_pool(
     thread: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (fork_deadlock, supervisor):
+    for module in (native_pools, supervisor):
         monkeypatch.setattr(module, "LOCKED_AFTER", 0.1)
     lock = threading.Lock()
     cause = f"thread '{thread}' of this process .most likely of {library}. does not survive a fork"

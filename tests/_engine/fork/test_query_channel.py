@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker._engine.fork.query_channel import QueryChannel
+from stoker._engine.fork.zygote_handle import QueryChannel
 from stoker._engine.messages import AskStacks, ReportAnswer
 from stoker._engine.process.channel import Channel, pair
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from stoker._engine.fork.stacks import Stacks
+from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.transport import segments
 
 

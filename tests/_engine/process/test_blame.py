@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 
 from stoker._engine.activity import IDLE, SEVERAL, sample
-from stoker._engine.process.blame import Blame, WorkerDeath
+from stoker._engine.process.worker_events import Blame, WorkerDeath
 from stoker._engine.supervision.restarts import KILLS, OWN_KILLS
-from stoker._engine.supervision.rules import Rules
-from stoker._engine.supervision.stalls import STALLS, Stall, Stalls
+from stoker._engine.supervision.rules import STALLS, Rules, Stall, Stalls
 
 PID = 4711
 

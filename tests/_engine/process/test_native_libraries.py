@@ -15,7 +15,7 @@ import pytest
 PROGRAM = """
 import json, sys, warnings
 import stoker
-from stoker._engine.fork import fork_deadlock, zygote
+from stoker._engine.fork import native_pools, zygote
 
 fork_deadlock.LOCKED_AFTER = zygote.LOCKED_AFTER = 0.3
 {source}

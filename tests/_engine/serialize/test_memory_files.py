@@ -10,19 +10,19 @@ from collections.abc import Iterator
 import pytest
 
 from stoker._core.machine.memory import Available
-from stoker._engine.serialize import memory_files
+from stoker._engine.serialize import payload
 from stoker.errors import MemoryLimitError
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def block() -> Iterator[memory_files.Block]:
-    with contextlib.closing(memory_files.Block()) as block:
+def block() -> Iterator[payload.Block]:
+    with contextlib.closing(payload.Block()) as block:
         yield block
 
 
-def test_memory_file_can_be_read_back(block: memory_files.Block) -> None:
+def test_memory_file_can_be_read_back(block: payload.Block) -> None:
     block.write(b"ab")
     start = block.align(4096)
     block.write(memoryview(b"cde"))
@@ -31,9 +31,9 @@ def test_memory_file_can_be_read_back(block: memory_files.Block) -> None:
 
 
 def test_a_lack_of_memory_is_said_before_anything_is_written(
-    block: memory_files.Block, monkeypatch: pytest.MonkeyPatch
+    block: payload.Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_files, "available", lambda: Available(100 * MIB, 200 * MIB, "memory cgroup /box (v2)"))
+    monkeypatch.setattr(payload, "available", lambda: Available(100 * MIB, 200 * MIB, "memory cgroup /box (v2)"))
     block.write(b"a")
     with pytest.raises(
         MemoryLimitError, match=r"70.0 MiB more are needed .* 100.0 MiB are available of 200.0 MiB .*/box"
@@ -42,17 +42,15 @@ def test_a_lack_of_memory_is_said_before_anything_is_written(
     assert os.fstat(block.fd).st_size == 1
 
 
-def test_small_writes_do_not_each_check_the_memory(block: memory_files.Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_writes_do_not_each_check_the_memory(block: payload.Block, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(
-        memory_files, "available", lambda: asked.append(1) or Available(1 << 40, 1 << 40, "the machine")
-    )
+    monkeypatch.setattr(payload, "available", lambda: asked.append(1) or Available(1 << 40, 1 << 40, "the machine"))
     for _ in range(1000):
         block.write(bytes(1000))
     assert len(asked) == 1
 
 
-def test_the_systems_own_refusal_is_the_same_error(block: memory_files.Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_systems_own_refusal_is_the_same_error(block: payload.Block, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -61,7 +59,7 @@ def test_the_systems_own_refusal_is_the_same_error(block: memory_files.Block, mo
         block.write(b"a")
 
 
-def test_the_limit_on_the_size_of_files_is_named(block: memory_files.Block) -> None:
+def test_the_limit_on_the_size_of_files_is_named(block: payload.Block) -> None:
     """It holds for files in memory as well."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from stoker._engine.serialize import pickler
-from stoker._engine.serialize.buffers import LARGE
+from stoker._engine.serialize.pickler import LARGE
 from stoker.errors import CannotSendError, MemoryLimitError
 
 LENGTH = LARGE // 4

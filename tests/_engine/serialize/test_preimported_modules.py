@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._engine.serialize import preimported_modules
-from stoker._engine.serialize.preimported_modules import of_installed_packages
+from stoker._engine.serialize import main_module
+from stoker._engine.serialize.main_module import of_installed_packages
 
 Make = Callable[..., types.ModuleType]
 
@@ -49,9 +49,9 @@ def test_a_module_is_installed_by_its_file(module: Make, file: str | None, is_in
 
 
 def test_builtin_modules_and_stokers_own_are_installed() -> None:
-    assert of_installed_packages(["time", preimported_modules.__name__], None) == [
+    assert of_installed_packages(["time", main_module.__name__], None) == [
         "time",
-        preimported_modules.__name__,
+        main_module.__name__,
     ]
 
 

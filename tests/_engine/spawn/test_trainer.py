@@ -26,7 +26,7 @@ from stoker._engine import supervisor
 from stoker._engine.spawn import trainer
 from stoker._engine.supervision import dispatch, worker_memory
 from stoker._engine.transport import arena
-from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.segments import ArenaFiles
 
 HERE = Path(__file__).parent
 QUICK = 2.0

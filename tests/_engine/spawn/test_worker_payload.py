@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stoker._engine.serialize import pickler
-from stoker._engine.spawn.worker_payload import WorkerPayload
+from stoker._engine.spawn.worker_processes import WorkerPayload
 
 
 def files() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from stoker._engine.supervision.idle import IDLE, IdlePolicy
+from stoker._engine.supervision.rules import IDLE, IdlePolicy
 
 
 def test_worker_that_has_not_begun_is_not_idle() -> None:

@@ -42,8 +42,7 @@ from stoker._engine.commands import (
 )
 from stoker._engine.supervision.dispatch import SLOW_UNIT
 from stoker._engine.supervision.restarts import KILLS, OWN_KILLS, PERIOD
-from stoker._engine.supervision.rules import Rules
-from stoker._engine.supervision.stalls import STALLS
+from stoker._engine.supervision.rules import STALLS, Rules
 from stoker._engine.supervision.worker_memory import MUCH
 from stoker._engine.supervisor import Supervisor
 from stoker._engine.transport.rows import Layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker._engine.supervision.recycling import RecyclingPolicy
+from stoker._engine.supervision.rules import RecyclingPolicy
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ from stoker._engine.supervision.slot_allocator import SlotAllocator
 from stoker._engine.supervision.worker_memory import MUCH, WorkerMemory
 from stoker._engine.transport import segments
 from stoker._engine.transport.arena import Arena, Slot, SpokenFor, rounded
-from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import MemoryLimitError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker._engine.supervision.split_batch import SplitBatch
+from stoker._engine.supervision.split_policy import SplitBatch
 
 
 def test_split_batch_is_complete_when_all_rows_are_written() -> None:

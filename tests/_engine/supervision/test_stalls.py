@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker._engine.supervision.stalls import Stall, Stalls
+from stoker._engine.supervision.rules import Stall, Stalls
 
 AFTER = 10.0
 

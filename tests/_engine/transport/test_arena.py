@@ -11,7 +11,7 @@ import pytest
 from stoker._engine.transport import arena as arena_module
 from stoker._engine.transport import segments
 from stoker._engine.transport.arena import Arena, rounded
-from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import MemoryLimitError
 
 

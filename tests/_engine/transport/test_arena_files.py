@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from stoker._core.machine.memory import Available
-from stoker._engine.transport import arena, arena_files, segments
+from stoker._engine.transport import arena, segments
 from stoker._engine.transport.arena import Arena
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.board import SIZE, Board
 from stoker._engine.transport.reader import Reader
+from stoker._engine.transport.segments import ArenaFiles
 from stoker._engine.transport.writer import SlotWriter
 from stoker.errors import MemoryLimitError
 
@@ -25,9 +25,9 @@ LIMIT = 160 * segments.PAGE
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArenaFiles]:
-    for module in (arena, arena_files):
+    for module in (arena, segments):
         monkeypatch.setattr(module, "file_limit", lambda: LIMIT + 5)
-    monkeypatch.setattr(arena_files, "available", lambda: Available(3 * LIMIT - 5, 1 << 40, "a test"))
+    monkeypatch.setattr(segments, "available", lambda: Available(3 * LIMIT - 5, 1 << 40, "a test"))
     files = ArenaFiles.create()
     yield files
     files.close()
@@ -35,9 +35,9 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArenaFiles]:
 
 def test_as_many_files_as_the_memory_fills(files: ArenaFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(files) == 3
-    for limit, number in ((sys.maxsize, 1), (0, 1), (segments.PAGE, arena_files.MOST)):
-        monkeypatch.setattr(arena_files, "file_limit", lambda limit=limit: limit)
-        monkeypatch.setattr(arena_files, "available", lambda: Available(1 << 40, 1 << 40, "a test"))
+    for limit, number in ((sys.maxsize, 1), (0, 1), (segments.PAGE, segments.MOST)):
+        monkeypatch.setattr(segments, "file_limit", lambda limit=limit: limit)
+        monkeypatch.setattr(segments, "available", lambda: Available(1 << 40, 1 << 40, "a test"))
         made = ArenaFiles.create()
         assert len(made) == number
         made.close()

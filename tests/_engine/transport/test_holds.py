@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._engine.transport import board, holds, segments
+from stoker._engine.transport import board, owned, segments
 from stoker._engine.transport.arena import Arena, Slot
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.board import Board
 from stoker._engine.transport.reader import Reader
+from stoker._engine.transport.segments import ArenaFiles
 from stoker._engine.transport.writer import SlotWriter
 
 ELEMENTS = 1 << 16
@@ -56,8 +56,8 @@ def line(request: pytest.FixtureRequest) -> Iterator[Line]:
     line = Line(with_board=request.param)
     yield line
     line.close()
-    holds.look()
-    assert not holds.pending()
+    owned.look()
+    assert not owned.pending()
 
 
 def array(value: float) -> np.ndarray[Any, Any]:
@@ -117,7 +117,7 @@ def test_hold_lasts_until_its_event(line: Line) -> None:
     assert line.free() == [] and line.free() == [] and event.asked == 2
     event.has_come = True
     assert len(line.free()) == 1 and event.asked == 3
-    assert line.free() == [] and event.asked == 3 and not holds.pending()
+    assert line.free() == [] and event.asked == 3 and not owned.pending()
 
 
 def test_two_holds_of_a_batch_both_count(line: Line) -> None:
@@ -139,7 +139,7 @@ def test_batches_without_a_slot_need_no_hold(line: Line) -> None:
     asked: list[int] = []
     hold.until(lambda: bool(asked.append(1)))
     line.free()
-    assert not asked and not holds.pending()
+    assert not asked and not owned.pending()
 
 
 def test_batches_copied_out_need_no_hold() -> None:
@@ -174,8 +174,8 @@ def test_held_slot_outlives_its_loader() -> None:
 
     assert ctypes.c_float.from_address(address).value == 3  # still mapped
     event.has_come = True
-    holds.look()
-    assert not hold.is_active and not holds.pending()
+    owned.look()
+    assert not hold.is_active and not owned.pending()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -186,7 +186,7 @@ def test_forked_child_asks_no_event_of_its_parent(line: Line) -> None:
     del batch
     pid = os.fork()
     if not pid:
-        os._exit(int(holds.pending()))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and holds.pending()
+        os._exit(int(owned.pending()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and owned.pending()
     event.has_come = True
-    holds.look()
+    owned.look()

@@ -18,12 +18,12 @@ import pytest
 
 from stoker._engine.transport import board, reader, segments
 from stoker._engine.transport.arena import Arena
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.board import Board
 from stoker._engine.transport.leaves import SMALL
 from stoker._engine.transport.reader import ForkHold, Reader, forking
+from stoker._engine.transport.segments import ArenaFiles
 from stoker._engine.transport.writer import SlotWriter
-from stoker.collate._leaves import batch_memory
+from stoker.collate import tensors
 from stoker.errors import MemoryLimitError
 
 BIG = 1 << 18
@@ -57,7 +57,7 @@ class Line:
         """What the trainer gets of a batch that a worker makes."""
         self.take_back()
         self.begin(self.hint)
-        with batch_memory.lent_by(self.writer.lend):
+        with tensors.lent_by(self.writer.lend):
             written = self.writer.finish(make())
         self.writer.let_go()
         if written.slot is None and self.writer.slot is not None:
@@ -120,7 +120,7 @@ def test_a_collator_writes_into_the_slot_itself(line: Line) -> None:
     places = []
 
     def collate() -> Any:
-        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = tensors.empty((ELEMENTS,), np.dtype(np.float32))
         places.append(out.ctypes.data)
         out[:] = 3
         return [out, "label"]
@@ -136,7 +136,7 @@ def test_lent_memory_that_is_kept_belongs_to_its_keeper(line: Line) -> None:
     kept: list[Any] = []
 
     def collate(value: float, keep: bool) -> Any:
-        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = tensors.empty((ELEMENTS,), np.dtype(np.float32))
         out[:] = value
         if keep:
             kept.append(out)
@@ -221,7 +221,7 @@ def test_batch_in_an_exchanged_slot_stays_unchanged(line: Line) -> None:
     kept: list[Any] = []
 
     def make() -> Any:
-        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = tensors.empty((ELEMENTS,), np.dtype(np.float32))
         out[:] = 3
         kept.append(out)
         return [out, array(5)]
@@ -245,7 +245,7 @@ def test_written_rows_move_to_a_larger_slot(line: Line) -> None:
     line.hint = BIG
 
     def make() -> Any:
-        out = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
+        out = tensors.empty((ELEMENTS,), np.dtype(np.float32))
         out[:] = 3
         return [out, array(5), array(6)]
 
@@ -281,7 +281,7 @@ def test_batch_without_memory_for_a_copy_stays_in_its_slot(monkeypatch: pytest.M
 
 def test_array_that_a_batch_holds_twice_stays_shared(line: Line) -> None:
     def make() -> Any:
-        once = batch_memory.empty((ELEMENTS,), np.dtype(np.float32))
+        once = tensors.empty((ELEMENTS,), np.dtype(np.float32))
         return once, once
 
     line.send(make)

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._engine.transport import recycled
-from stoker._engine.transport.recycled import LEAST, REQUESTS, Recycled
+from stoker._engine.transport import owned
+from stoker._engine.transport.owned import LEAST, REQUESTS, Recycled
 
-pytestmark = pytest.mark.skipif(not recycled._COUNTS, reason="nobody counts references here")
+pytestmark = pytest.mark.skipif(not owned._COUNTS, reason="nobody counts references here")
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory need not be large to be kept."""
-    monkeypatch.setattr(recycled, "LEAST", 1)
+    monkeypatch.setattr(owned, "LEAST", 1)
 
 
 def array(memory: Recycled, size: int = 1000) -> np.ndarray[Any, Any]:

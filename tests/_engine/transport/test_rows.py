@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from stoker import collate
 from stoker._engine.transport import segments
 from stoker._engine.transport.arena import Arena
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.leaves import SMALL
 from stoker._engine.transport.reader import Reader
 from stoker._engine.transport.rows import HEAVY, Layout, MisfitError, RowWriter, WrittenRows
+from stoker._engine.transport.segments import ArenaFiles
 from stoker._engine.transport.writer import SlotWriter
-from stoker.collate._leaves import batch_memory
+from stoker.collate import tensors
 
 
 class Hall:
@@ -44,7 +44,7 @@ class Hall:
         writer = RowWriter(first, last, len(samples), layout, self.ask)
         collated = collate.compiling(collate.numpy_collate)
         assert isinstance(collated, collate.Compiled)
-        with batch_memory.lent_by(writer.lend):
+        with tensors.lent_by(writer.lend):
             batch = collated.rows(samples[first:last])
         if batch is None:
             raise MisfitError("no rows")

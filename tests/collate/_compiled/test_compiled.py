@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from stoker import collate
-from stoker.collate import default, registry
-from stoker.collate._leaves import batch_memory
+from stoker.collate import default, registry, tensors
 from stoker.errors import BatchError, LeafTypeError, MemoryLimitError
 
 
@@ -129,7 +128,7 @@ def test_memory_is_requested_once_even_for_an_oversized_batch(new_slot: Any) -> 
     row = np.zeros(4)
     compiled([{"a": row, "b": 1}])
     slot = new_slot()
-    with batch_memory.lent_by(slot):
+    with tensors.lent_by(slot):
         compiled([{"a": row, "b": 1}] * 2)
         assert slot.given == [64, 16]
         compiled([{"a": row, "b": 1}, {"a": row, "b": 1.5}])  # known before memory is asked for
@@ -142,7 +141,7 @@ def test_tensors_of_other_dtypes_are_promoted_in_lent_memory(new_slot: Any) -> N
     for lender in (new_slot(), None):
         compiled = collate.compiling(collate.default_collate)
         compiled([usual, usual])
-        with batch_memory.lent_by(lender):
+        with tensors.lent_by(lender):
             assert compiled([usual, usual]).dtype == torch.float32
             mixed = compiled([usual, wider])
         assert mixed.dtype == torch.float64
@@ -166,7 +165,7 @@ def test_memory_that_is_refused_is_refused_once() -> None:
 
     compiled = collate.compiling(collate.numpy_collate)
     compiled([1, 2])
-    with batch_memory.lent_by(refuses), pytest.raises(MemoryLimitError):
+    with tensors.lent_by(refuses), pytest.raises(MemoryLimitError):
         compiled([1, 2])
     assert asked == [16]
 

@@ -10,8 +10,8 @@ import pytest
 
 from stoker import collate
 from stoker._core import native
+from stoker.collate import tensors
 from stoker.collate._compiled import incremental as early_module
-from stoker.collate._leaves import batch_memory
 
 pytestmark = pytest.mark.skipif(native.functions is None, reason=f"not here: {native.why}")
 
@@ -72,7 +72,7 @@ def collated(samples: Sequence[Any], lender: Any, early: bool) -> Any:
     keep = compiled.begin(len(samples), lender, travels=True)
     kept = list(samples) if keep is None else [keep(place, sample) for place, sample in enumerate(samples)]
     try:
-        with batch_memory.lent_by(lender):
+        with tensors.lent_by(lender):
             return compiled(kept)
     finally:
         compiled.end()

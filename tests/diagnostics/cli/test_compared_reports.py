@@ -11,8 +11,8 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from stoker.diagnostics.cli import main
-from stoker.diagnostics.report_page import write_report
-from tests.diagnostics.test_report_page import measured
+from stoker.diagnostics.page.report_page import write_report
+from tests.diagnostics.page.test_report_page import measured
 
 
 @pytest.fixture(autouse=True)

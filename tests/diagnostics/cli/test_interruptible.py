@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from stoker.diagnostics.cli.interruptible import interruptible
+from stoker.diagnostics.cli.lasting_output import interruptible
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.diagnostics.cli.shown_command import shown_command
+from stoker.diagnostics.cli.output import shown_command
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ import pytest
 
 pytest.importorskip("rich")
 
-from stoker.diagnostics.cli import status_line
-from stoker.diagnostics.cli.status_line import StatusLine
+from stoker.diagnostics.cli import output
+from stoker.diagnostics.cli.output import StatusLine
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, io.TextIOWrapper]]:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(status_line, "INTERVAL", 0.0)
+    monkeypatch.setattr(output, "INTERVAL", 0.0)
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     with os.fdopen(theirs, "w") as stream:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stoker.collate import Padded
-from stoker.diagnostics.composition.batch_padding import lengths_in
+from stoker.diagnostics.composition.epoch_notes import lengths_in
 from tests.ownership import moved, named_like
 
 MASK = np.array([[1, 1, 0], [1, 1, 1]])

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.diagnostics.composition.epoch_notes import EpochNotes
-from stoker.diagnostics.composition.sample_column import SampleColumn
+from stoker.diagnostics.composition.epoch_notes import EpochNotes, SampleColumn
 from stoker.diagnostics.measurements import Measurements
-from stoker.diagnostics.report_page import write_report
+from stoker.diagnostics.page.report_page import write_report
 from tests.diagnostics.chromium import CHROMIUM_MARKS, contrast, hidden_by_first_column, keep, opened, too_wide
-from tests.diagnostics.test_report_page import measured
+from tests.diagnostics.page.test_report_page import measured
 
 pytestmark = CHROMIUM_MARKS
 

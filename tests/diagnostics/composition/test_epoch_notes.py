@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from stoker.diagnostics.composition import epoch_notes
-from stoker.diagnostics.composition.epoch_notes import EpochNotes
-from stoker.diagnostics.composition.noted_epoch import NotedEpoch, noted_epochs
-from stoker.diagnostics.composition.sample_column import SampleColumn
+from stoker.diagnostics.composition.composition import NotedEpoch, noted_epochs
+from stoker.diagnostics.composition.epoch_notes import EpochNotes, SampleColumn
 from stoker.loader._job.work import GivenBatch
 from tests.ownership import moved, named_like
 

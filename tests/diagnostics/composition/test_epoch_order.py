@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.diagnostics.composition.composition import PICTURE, POINTS, composition_of, pictures
-from stoker.diagnostics.composition.epoch_order import figures, is_same_order, order_of, points_of
-from stoker.diagnostics.composition.noted_epoch import NotedEpoch
+from stoker.diagnostics.composition.composition import (
+    PICTURE,
+    POINTS,
+    NotedEpoch,
+    composition_of,
+    figures,
+    is_same_order,
+    order_of,
+    pictures,
+    points_of,
+)
 from tests.diagnostics.composition.test_epoch_notes import noted
 
 N = 2000

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnostics.composition.composition import composition_of
-from stoker.diagnostics.composition.noted_epoch import NotedEpoch, noted_epochs
+from stoker.diagnostics.composition.composition import NotedEpoch, composition_of, noted_epochs
 from stoker.diagnostics.composition.order_hooks import OrderHooks
 from stoker.diagnostics.loader_hooks import LoaderHooks
 from stoker.diagnostics.measurements import Measurements

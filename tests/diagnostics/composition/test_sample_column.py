@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.diagnostics.composition import sample_column
-from stoker.diagnostics.composition.sample_column import class_names_of, labels_of, length_of, lengths_of
+from stoker.diagnostics.composition import epoch_notes
+from stoker.diagnostics.composition.epoch_notes import class_names_of, labels_of, length_of, lengths_of
 
 
 class Photos:
@@ -61,7 +61,7 @@ def test_a_property_is_not_read() -> None:
 def test_too_many_values_are_no_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     found = labels_of(Loader(Photos(labels=list(range(1001)))))
     assert found is not None and found.source == "dataset.labels" and found.counts() is None
-    monkeypatch.setattr(sample_column, "COUNTED", 10)
+    monkeypatch.setattr(epoch_notes, "COUNTED", 10)
     found = labels_of(Loader(Photos(labels=[0, 1] * 50)))
     assert found is not None and found.counts() == ({0: 10}, 10)
 

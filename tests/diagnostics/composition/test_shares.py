@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stoker.diagnostics.composition.class_shares import SHOWN, class_shares
-from stoker.diagnostics.composition.noted_epoch import NotedEpoch
-from stoker.diagnostics.composition.padding_shares import padding_shares
+from stoker.diagnostics.composition.composition import SHOWN, NotedEpoch, class_shares, padding_shares
 from tests.diagnostics.composition.test_epoch_order import epoch_of
 
 

@@ -10,8 +10,8 @@ import pytest
 from stoker.diagnostics.page.html_file import write_page
 from stoker.diagnostics.page.report_pair import page_data, paired
 from tests.diagnostics.chromium import CHROMIUM_MARKS, LONG_NAME, hidden_by_first_column, keep, opened, too_wide
+from tests.diagnostics.page.test_report_page import measured
 from tests.diagnostics.page.test_report_pair import written
-from tests.diagnostics.test_report_page import measured
 
 pytestmark = CHROMIUM_MARKS
 

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from stoker._engine.timings import StackCount, StepSums
-from stoker.diagnostics.page.profile_page import OTHERS, cut, write_profile
-from stoker.diagnostics.profile.batch_sums import WorkerUse
+from stoker.diagnostics.page.html_file import OTHERS, cut, write_profile
+from stoker.diagnostics.profile.batch_sums import StageTimes, WorkerUse
 from stoker.diagnostics.profile.loader_profile import LoaderProfile
-from stoker.diagnostics.profile.profile_figures import SlowSample
-from stoker.diagnostics.profile.profile_verdict import ProfileVerdict
-from stoker.diagnostics.profile.stage_times import StageTimes
+from stoker.diagnostics.profile.profile_verdict import ProfileVerdict, SlowSample
 from tests.diagnostics.chromium import (
     CHROMIUM_MARKS,
     LONG_NAME,

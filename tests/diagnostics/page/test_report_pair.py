@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stoker.diagnostics.measurements import Measurements
-from stoker.diagnostics.page.report_file import read_report
+from stoker.diagnostics.page.html_file import read_report
+from stoker.diagnostics.page.report_page import write_report
 from stoker.diagnostics.page.report_pair import (
     POINTS,
     as_dict,
@@ -19,8 +20,7 @@ from stoker.diagnostics.page.report_pair import (
     paired,
     remarks,
 )
-from stoker.diagnostics.report_page import write_report
-from tests.diagnostics.test_report_page import measured, on_gpus, restarted
+from tests.diagnostics.page.test_report_page import measured, on_gpus, restarted
 
 
 def written(folder: Path, name: str, known: Measurements) -> dict[str, Any]:

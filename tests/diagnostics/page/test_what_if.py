@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from stoker.diagnostics.batch_making import MadeBatch
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Span
 from stoker.diagnostics.page.html_file import FOLDER
-from stoker.diagnostics.page.what_if import handing_over, in_order, kept, what_if
-from stoker.diagnostics.workers.batch_making import MadeBatch
+from stoker.diagnostics.page.report_page import handing_over, in_order, kept, what_if
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from stoker.diagnostics.measurements import Measurements
-from stoker.diagnostics.report_page import write_report
+from stoker.diagnostics.page.report_page import write_report
 from tests.diagnostics.chromium import CHROMIUM_MARKS, keep, opened
+from tests.diagnostics.page.test_report_page import measured
 from tests.diagnostics.page.test_what_if import loader_of
-from tests.diagnostics.test_report_page import measured
 
 pytestmark = CHROMIUM_MARKS
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.diagnostics.peek.class_balance import class_balance
+from stoker.diagnostics.peek.fields import class_balance
 
 
 @pytest.mark.parametrize("targets", [[0, 1, 1, 1], np.array([0, 1, 1, 1])])

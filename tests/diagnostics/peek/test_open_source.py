@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from stoker import TargetError
-from stoker.diagnostics.peek.open_source import open_source
-from stoker.diagnostics.peek.opened import OpenedSource, spread
+from stoker.diagnostics.peek.open_source import OpenedSource, open_source, spread
 
 
 @pytest.fixture(autouse=True)

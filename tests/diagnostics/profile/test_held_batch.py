@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.diagnostics.profile.held_batch import fresh, shared_part
+from stoker.diagnostics.profile.profiling import fresh, shared_part
 
 Pair = namedtuple("Pair", "images labels")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader
-from stoker.diagnostics.profile import profile_trace
+from stoker.diagnostics.profile import profile_session
 from stoker.loader.record import record_of
 
 SIZE, BATCH = 24, 4
@@ -90,7 +90,7 @@ def test_clock_is_that_of_torch_profiler(tmp_path: Path) -> None:
 
 
 def test_long_traces_leave_samples_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_trace, "MOST_SPANS", 25)
+    monkeypatch.setattr(profile_session, "MOST_SPANS", 25)
     events = traced(tmp_path / "trace.json")
     assert len(spans(events, 1, "sample")) == 2 * BATCH and len(spans(events, 1, "batch")) == SIZE // BATCH
 
@@ -118,7 +118,7 @@ def test_unwritable_trace_leaves_the_loader_as_it_was(tmp_path: Path, monkeypatc
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(profile_trace.ProfileTrace, "write", full)
+    monkeypatch.setattr(profile_session.ProfileTrace, "write", full)
     loader = DataLoader(Rows(), BATCH, output="numpy")
     profile = loader.profile(trace=tmp_path / "trace.json", stacks=True)
     with pytest.raises(OSError, match="No space left"):

@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 
 from stoker._engine.timings import StepSums
-from stoker.diagnostics.profile.batch_sums import WorkerUse
-from stoker.diagnostics.profile.loader_profile import LoaderProfile
-from stoker.diagnostics.profile.profile_figures import ProfileFigures, SlowSample
-from stoker.diagnostics.profile.profile_tables import tables
-from stoker.diagnostics.profile.profile_verdict import verdict
-from stoker.diagnostics.profile.stage_times import Durations, StageTimes
+from stoker.diagnostics.profile.batch_sums import Durations, StageTimes, WorkerUse
+from stoker.diagnostics.profile.loader_profile import LoaderProfile, tables
+from stoker.diagnostics.profile.profile_verdict import ProfileFigures, SlowSample, verdict
 
 
 def times(seconds: float, count: int = 100) -> StageTimes:

@@ -13,7 +13,7 @@ import pytest
 
 import stoker
 from stoker import DataLoader, Dataset, IterableDataset
-from stoker.diagnostics.profile import loop_times
+from stoker.diagnostics.profile import profiling
 from stoker.loader.record import record_of
 
 BACKENDS = pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_number_of_steps_on_the_held_batch(batches: int, count: int) -> None:
 
 
 def test_long_steps_on_the_held_batch_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_times, "HELD_SECONDS", 0.0)
+    monkeypatch.setattr(profiling, "HELD_SECONDS", 0.0)
     result = loader_of().profile(2, step=lambda batch: None, replay=15)
     assert result.held is not None and result.held.count == 3
 
@@ -306,7 +306,7 @@ def test_automatic_number_of_workers() -> None:
 
 def test_workers_of_a_gpu_loop_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(loop_times, "wait_for_device", lambda: (waits.append(1), time.sleep(0.02)))
+    monkeypatch.setattr(profiling, "wait_for_device", lambda: (waits.append(1), time.sleep(0.02)))
     result = loader_of().profile(4, step=lambda batch: None, replay=2)
     assert len(waits) == 2 and result.held is not None and result.held.seconds >= 0.02
     assert result.step.seconds >= 0.02 > result.step.longest

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnostics.settings.bench_plot import write_plot
-from stoker.diagnostics.settings.loader_setting import LoaderSetting
-from stoker.diagnostics.settings.setting_trial import SettingTrial
+from stoker.diagnostics.settings.setting_bench import write_plot
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, SettingTrial
 from tests.diagnostics.chromium import CHROMIUM_MARKS, contrast, keep, opened
 
 pytestmark = CHROMIUM_MARKS

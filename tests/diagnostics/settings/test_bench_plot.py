@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnostics.settings.bench_plot import check_plot, curves, write_plot
-from stoker.diagnostics.settings.loader_setting import LoaderSetting
-from stoker.diagnostics.settings.setting_trial import SettingTrial
+from stoker.diagnostics.settings.setting_bench import check_plot, curves, write_plot
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, SettingTrial
 from stoker.errors import MissingExtraError
 
 TRIALS = [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.diagnostics.settings.loader_setting import LoaderSetting, Override, put_into, setting_of
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, Override, put_into, setting_of
 
 data = pytest.importorskip("torch.utils.data")
 stoker_loader = pytest.importorskip("stoker.loader.dataloader")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.diagnostics.settings.loader_setting import LoaderSetting
-from stoker.diagnostics.settings.memory_forecast import forecast
-from stoker.diagnostics.settings.setting_trial import SettingTrial
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, SettingTrial
+from stoker.diagnostics.settings.tuning import forecast
 
 
 def trial(workers: int, memory: int, prefetch: int | None = 2, batch_size: int | None = None) -> SettingTrial:

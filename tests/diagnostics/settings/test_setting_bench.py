@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from stoker.diagnostics.settings.loader_setting import LoaderSetting
 from stoker.diagnostics.settings.setting_bench import BenchedLoader, ScriptBench, SettingBench, TargetBench
+from stoker.diagnostics.settings.setting_trial import LoaderSetting
 from stoker.errors import ProgramFailedError, TargetError
 
 MODULE = """

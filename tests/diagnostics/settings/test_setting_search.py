@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from stoker.diagnostics.settings.loader_setting import LoaderSetting
-from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch, grid, numbers_of_workers
-from stoker.diagnostics.settings.setting_trial import SettingTrial
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, SettingTrial
+from stoker.diagnostics.settings.tuning import SearchSpace, SettingSearch, grid, numbers_of_workers
 
 Model = Callable[[LoaderSetting], SettingTrial]
 

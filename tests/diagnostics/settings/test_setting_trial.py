@@ -8,8 +8,7 @@ import pytest
 
 from stoker.diagnostics.measurements import EpochSpans, Span
 from stoker.diagnostics.process_tree import TreeSample
-from stoker.diagnostics.settings.loader_setting import LoaderSetting
-from stoker.diagnostics.settings.setting_trial import UNSURE, SettingTrial, repeats, together, trial_of
+from stoker.diagnostics.settings.setting_trial import UNSURE, LoaderSetting, SettingTrial, repeats, together, trial_of
 
 
 def epoch_of(begun: float, first: float, count: int, wait: float, step: float, ends: bool = True) -> EpochSpans:

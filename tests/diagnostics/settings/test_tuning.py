@@ -8,11 +8,9 @@ import pytest
 
 from stoker._core.machine.memory import Available
 from stoker.diagnostics.settings import tuning
-from stoker.diagnostics.settings.loader_setting import LoaderSetting
 from stoker.diagnostics.settings.setting_bench import BenchedLoader, SettingBench
-from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch
-from stoker.diagnostics.settings.setting_trial import REPEATS, SettingTrial
-from stoker.diagnostics.settings.tuning import Tuning, conclusion, line_to_paste
+from stoker.diagnostics.settings.setting_trial import REPEATS, LoaderSetting, SettingTrial
+from stoker.diagnostics.settings.tuning import SearchSpace, SettingSearch, Tuning, conclusion, line_to_paste
 from stoker.diagnostics.watched_program import TOO_LATE
 from stoker.errors import ProgramFailedError
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.loader._accounting.error_budget import FEW, ErrorBudget
+from stoker.loader._accounting.accounting import FEW, ErrorBudget
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS, check_error_budget
 
 

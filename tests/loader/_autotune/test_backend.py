@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stoker._core.machine import cpu_allocation
+from stoker._core.machine import cpus
 from stoker._engine.backend import Answer, Backend, Capabilities
 from stoker.loader._autotune.backend import AutotuneBackend
 from stoker.loader._autotune.policy import Choice, Trial
@@ -75,7 +75,7 @@ class Bench:
     """A backend, and what it is made of."""
 
     def __init__(self, most: int = 2) -> None:
-        self.far, self.trial, self.claim = Workers(), Told(most, near=True), cpu_allocation.Claim(most)
+        self.far, self.trial, self.claim = Workers(), Told(most, near=True), cpus.Claim(most)
         self.settled: list[Choice] = []
         self.backend = AutotuneBackend(self.far, self.claim, self.trial, Trainer, 2, self.settled.append)
         self.submit(-1)
@@ -166,7 +166,7 @@ def test_a_trial_that_goes_on_in_other_workers_has_as_many() -> None:
     trial = Told(2, near=True)
     trial.workers = 5
     far = Workers()
-    assert AutotuneBackend(far, cpu_allocation.Claim(2), trial).grown == 5
+    assert AutotuneBackend(far, cpus.Claim(2), trial).grown == 5
     assert far.grows == [5]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker._core.machine import cpu_allocation
+from stoker._core.machine import cpus
 from stoker._core.machine.cpus import Cpus
 from stoker.loader._autotune.hint import BATCHES, Hint, workers_for
 
@@ -70,8 +70,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock by which all takes a second, and a machine of four CPUs."""
     ticks = iter(range(10**9))
     clock = types.SimpleNamespace(perf_counter=lambda: float(next(ticks)))
-    monkeypatch.setattr("stoker.loader._autotune.hint_backend.time", clock)
-    monkeypatch.setattr(cpu_allocation.cpus, "cpus", lambda: Cpus(4, 4.0, "a test"))
+    monkeypatch.setattr("stoker.loader._autotune.hint.time", clock)
+    monkeypatch.setattr(cpus.cpus, "cpus", lambda: Cpus(4, 4.0, "a test"))
 
 
 def loader(**settings: Any) -> Any:
@@ -136,4 +136,4 @@ def test_zero_is_taken_literally() -> None:
     iterator = iter(data)
     list(iterator)
     assert data.num_workers == 0
-    assert cpu_allocation.taken() == 0
+    assert cpus.taken() == 0

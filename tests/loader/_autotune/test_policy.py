@@ -19,11 +19,11 @@ import pytest
 
 import stoker
 from stoker import get_worker_info
-from stoker._core.machine import cpu_allocation
+from stoker._core.machine import cpus
 from stoker._core.machine.cpus import Cpus
 from stoker._engine.process import linux
 from stoker.loader._autotune import controller
-from stoker.loader._autotune.dataset_copy import dataset_copy
+from stoker.loader._autotune.controller import dataset_copy
 from stoker.loader._autotune.policy import CHEAP, NEAR, Choice, Trial
 from stoker.loader.record import record_of
 
@@ -303,7 +303,7 @@ def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_cpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(cpu_allocation.cpus, "cpus", lambda: Cpus(number, float(number), "a test"))
+    monkeypatch.setattr(cpus.cpus, "cpus", lambda: Cpus(number, float(number), "a test"))
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ def test_workers_that_are_not_wanted_end_within_the_epoch(to_and_fro: Any) -> No
     kept = [next(iterator) for _ in range(40)]
     assert iterator._backend._far is None
     assert far.is_closed
-    assert cpu_allocation.taken() == 0
+    assert cpus.taken() == 0
     assert plain(kept) == [[2 * n, 2 * n + 1] for n in range(40)], "what is held stays as it is"
     assert len(list(iterator)) == 60
 
@@ -577,7 +577,7 @@ def test_samples_that_wait_get_more_workers_within_the_epoch(
     assert f"{loader.num_workers} beyond 2 for as many CPUs" in loader.describe()
     makers = {int(pid) for batch in batches for pid in batch[1]}
     assert len(makers) >= loader.num_workers
-    assert cpu_allocation.taken() == (2 if "persistent_workers" in settings else 0)
+    assert cpus.taken() == (2 if "persistent_workers" in settings else 0)
     with iter(loader) as again:
         assert len({int(pid) for _ in range(20) for pid in next(again)[1]}) > 2
         assert (again is first) == ("persistent_workers" in settings) or len(makers) > loader.num_workers
@@ -658,13 +658,13 @@ def test_worker_count_that_decides_batches_stays_the_machines(
 ) -> None:
     """The machine's number of workers is kept where the batches depend on the number."""
     loader = stoker.DataLoader(dataset, 2, num_workers="auto", output="numpy", **settings)
-    other = cpu_allocation.claim(2, 2)
+    other = cpus.claim(2, 2)
     for _ in range(2):
         assert len(list(loader)) in (20, 24)
         assert loader.num_workers == 2
     assert "not measured" in loader.describe()
     other.release()
-    assert cpu_allocation.taken() == 0
+    assert cpus.taken() == 0
 
 
 class Collator:
@@ -743,7 +743,7 @@ def test_a_minute_a_sample(number: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_half_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_allocation.cpus, "cpus", lambda: Cpus(1, 0.5, "quota of 0.5 CPUs"))
+    monkeypatch.setattr(cpus.cpus, "cpus", lambda: Cpus(1, 0.5, "quota of 0.5 CPUs"))
     loader = stoker.DataLoader(Made(), 2, num_workers="auto", output="numpy")
     assert loader.num_workers == 1
     for _ in range(5):
@@ -762,7 +762,7 @@ def test_loaders_that_are_open_at_once_share_the_cpus(monkeypatch: pytest.Monkey
         assert (train.num_workers, held_out.num_workers) == (3, 1)
         assert plain(other) == [[n, n + 1] for n in range(0, 48, 2)]
         del other
-    assert cpu_allocation.taken() == 0
+    assert cpus.taken() == 0
     with held_out, iter(held_out):
         assert held_out.num_workers == 3
 

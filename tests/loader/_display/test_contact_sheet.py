@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("PIL")
 
 from stoker.errors import PreviewError
-from stoker.loader._display.contact_sheet import sheet, to_pixels
+from stoker.loader._display.preview import sheet, to_pixels
 
 COUNT, HEIGHT, WIDTH = 5, 120, 160
 MARGIN, LINE = 6, 16

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from stoker.loader._display.notebook_bar import NotebookBar, in_notebook
+from stoker.loader._display.progress_bar import NotebookBar, in_notebook
 
 CELL = """
 import stoker

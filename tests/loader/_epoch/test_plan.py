@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.errors import SamplerError
 from stoker.loader._epoch.plan import BLOCK, ComputedPlan, Step, StreamedPlan, TurnPlan
-from stoker.loader._epoch.rank_slice import RankSlice
-from stoker.loader._epoch.ranks import World
+from stoker.loader._epoch.ranks import RankSlice, World
 from stoker.samplers import SequentialSampler
 from stoker.samplers.permutation import Permutation
 

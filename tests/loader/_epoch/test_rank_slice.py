@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.loader._epoch.rank_slice import Mode, RankSlice
-from stoker.loader._epoch.ranks import World
+from stoker.loader._epoch.ranks import Mode, RankSlice, World
 
 SIZES = st.integers(0, 200)
 WORLDS = st.integers(1, 20)

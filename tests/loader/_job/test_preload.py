@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stoker import DataLoader, Dataset
-from stoker.loader._job import preload
+from stoker.loader._job import torch_worker_info
 
 LIBRARY, PART = "made_library_of_a_test", "made_library_of_a_test.late_part"
 
@@ -30,7 +30,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setitem(sys.modules, name, None)  # so that the end of the test takes both back
         del sys.modules[name]
     importlib.import_module(LIBRARY)
-    monkeypatch.setattr(preload, "_LATE", {LIBRARY: PART})
+    monkeypatch.setattr(torch_worker_info, "_LATE", {LIBRARY: PART})
 
 
 class Loaded(Dataset[bool]):
@@ -43,7 +43,7 @@ class Loaded(Dataset[bool]):
 
 def test_the_decoder_of_photographs_is_a_late_part() -> None:
     pytest.importorskip("PIL.Image")
-    assert preload._LATE["PIL.Image"] == importlib.import_module("PIL.JpegImagePlugin").__name__
+    assert torch_worker_info._LATE["PIL.Image"] == importlib.import_module("PIL.JpegImagePlugin").__name__
 
 
 def test_workers_are_born_with_the_late_part(unloaded: None) -> None:
@@ -59,7 +59,7 @@ def test_no_library_is_preloaded_without_processes(unloaded: None) -> None:
 
 def test_a_program_without_the_library_stays_without(monkeypatch: pytest.MonkeyPatch, unloaded: None) -> None:
     monkeypatch.delitem(sys.modules, LIBRARY)
-    preload.load()
+    torch_worker_info.load()
     assert PART not in sys.modules
 
 

@@ -13,7 +13,7 @@ import stoker
 from stoker import DataLoader, Dataset
 from stoker.datasets.nesting import held_by
 from stoker.loader._random import generators
-from stoker.loader._random.sample_parts import SampleParts
+from stoker.loader._random.find_generators import SampleParts
 
 
 class Part(Dataset[float]):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.errors import SamplerError, StateMismatchError
-from stoker.loader._epoch.rank_slice import Mode
+from stoker.loader._epoch.ranks import Mode
 from stoker.samplers import RandomSampler, SubsetRandomSampler
 from stoker.samplers.balanced import BalancedBatchSampler
 from stoker.samplers.stratified import StratifiedBatchSampler

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.sources.arrays.dataset import ArrayDataset
-from stoker.sources.arrays.inline_loop import result_of
+from stoker.sources.arrays.zarr_rows import result_of
 
 
 async def named(name: str) -> list[str]:

@@ -120,8 +120,8 @@ def test_rows_near_each_other_are_read_together(bucket: Bucket, faults: Faults) 
 
 
 def test_many_bytes_are_read_in_parts(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setattr("stoker.sources.arrays.stored_rows._AT_ONCE", 1000)
-    monkeypatch.setattr("stoker.sources.arrays.stored_rows._GAP", 0)
+    monkeypatch.setattr("stoker.sources.arrays.stored._AT_ONCE", 1000)
+    monkeypatch.setattr("stoker.sources.arrays.stored._GAP", 0)
     out = np.empty((50, 40), np.float32)
     indices = np.random.default_rng(1).integers(-300, 300, 50)
     assert ArrayDataset(url).gather(indices, out) is None

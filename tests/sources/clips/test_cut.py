@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.sources.clips.cut import Cut
+from stoker.sources.clips.clips_of_files import Cut
 
 
 @given(

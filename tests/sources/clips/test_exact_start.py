@@ -10,7 +10,7 @@ import pytest
 
 from stoker.errors import MediaFileError
 from stoker.sources.clips.audio_clips import AudioClips
-from stoker.sources.clips.ogg_pages import OggPages
+from stoker.sources.clips.exact_start import OggPages
 from tests.sources.clips.media_files import local
 from tests.sources.object_servers import Bucket
 

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.errors import MediaFileError
 from stoker.sources.clips.audio_clips import AudioClips
-from stoker.sources.clips.mp3_frames import length_without_header
+from stoker.sources.clips.exact_start import length_without_header
 from tests.sources.clips.media_files import local
 
 soundfile = pytest.importorskip("soundfile")

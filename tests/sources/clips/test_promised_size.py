@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.sources.clips.promised_size import promised_size
+from stoker.sources.clips.clip_file import promised_size
 from tests.sources.clips.media_files import write_audio, write_video
 
 EBML = bytes.fromhex("1a45dfa3") + b"\x81\x00" + bytes.fromhex("18538067")

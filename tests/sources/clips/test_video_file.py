@@ -10,7 +10,7 @@ import pytest
 from stoker.errors import MediaFileError
 from stoker.sources.clips import frame_times as indexing
 from stoker.sources.clips.frame_times import frame_times
-from stoker.sources.clips.video_file import VideoFile
+from stoker.sources.clips.video_clips import VideoFile
 from tests.sources.clips.media_files import decoded, local, pack_b_frames, write_video
 
 av = pytest.importorskip("av")

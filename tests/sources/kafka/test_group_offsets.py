@@ -10,7 +10,7 @@ import pytest
 from stoker.datasets.shuffle_buffer import ShuffleDataset
 from stoker.errors import KafkaError, StateFormatError
 from stoker.loader.dataloader import DataLoader
-from stoker.sources.kafka.group_offsets import offsets_in
+from stoker.sources.kafka.cursor import offsets_in
 from stoker.sources.kafka.stream import KafkaStream
 
 pytest.importorskip("confluent_kafka")

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import StateFormatError
-from stoker.sources.kafka.cursor import PartitionCursor, SavedPlace
-from stoker.sources.kafka.listing import PartitionRange
-from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
+from stoker.sources.kafka.client_config import PartitionRange
+from stoker.sources.kafka.cursor import PartitionCursor, PartitionShare, ReadUpTo, SavedPlace, cut, first_unread
 from stoker.sources.kafka.stream import PartitionRecords
 
 END = 40

@@ -23,9 +23,9 @@ from stoker.loader.dataloader import DataLoader
 from stoker.sources.lines import parsing, streaming
 from stoker.sources.lines.by_index import IndexedRecords
 from stoker.sources.lines.csv_rows import CSVDataset, CSVStream
-from stoker.sources.lines.cutting import Cutting
+from stoker.sources.lines.opened_text import Cutting
 from stoker.sources.lines.parsing import FieldParser
-from stoker.sources.source_files import local_files
+from stoker.sources.storage_of import local_files
 from stoker.testing.datasets import DatasetSuite
 from stoker.testing.streams import StreamSuite, through_json
 

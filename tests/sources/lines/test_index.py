@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import FileChangedError
-from stoker.sources.lines import index as line_index
-from stoker.sources.lines.cutting import Cutting
-from stoker.sources.lines.index import STEP, LineIndex, index_of, place_of, scanned
+from stoker.sources.lines import by_index as line_index
+from stoker.sources.lines.by_index import STEP, LineIndex, index_of, place_of, scanned
+from stoker.sources.lines.opened_text import Cutting
 from stoker.sources.storage import LocalFile, LocalStorage, Version
 
 RULES = [Cutting(), Cutting(True), Cutting(True, b",", b'"'), Cutting(True, b",")]

@@ -38,7 +38,7 @@ def test_blank_lines_are_no_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\n  \n{"a": 1}\n\t \r\n\n {"a": 2}\n \n' + b'{"a": 3}\n   \n' * 2000 + b" \t")
     expected = [json.loads(line) for line in path.read_text().split("\n") if line.strip()]
-    monkeypatch.setattr("stoker.sources.lines.index._BLOCK", 1000)
+    monkeypatch.setattr("stoker.sources.lines.by_index._BLOCK", 1000)
     for _ in range(2):  # with a new index, and with the one beside the file
         dataset = JSONLinesDataset(path)
         assert len(dataset) == len(expected) == 2002

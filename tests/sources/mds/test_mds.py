@@ -22,10 +22,9 @@ from stoker.errors import (
 )
 from stoker.loader.dataloader import DataLoader
 from stoker.samplers.row_groups import RowGroupSampler
-from stoker.sources.mds import reader as mds_reader
-from stoker.sources.mds.dataset import MDSDataset
-from stoker.sources.mds.shards import Shard
-from stoker.sources.mds.values import value_of
+from stoker.sources.mds import folder as mds_reader
+from stoker.sources.mds.dataset import MDSDataset, value_of
+from stoker.sources.mds.folder import Shard
 from stoker.testing.datasets import DatasetSuite
 from stoker.testing.streams import comparable
 from tests.sources.mds.shards import PACKED, RAW, sample, written

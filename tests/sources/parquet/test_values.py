@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from stoker.sources.parquet.dataset import ParquetDataset
-from stoker.sources.parquet.values import reader_of
-from stoker.sources.sample_origin import SampleOrigin
+from stoker.sources.parquet.values import SampleOrigin, reader_of
 from stoker.testing.streams import comparable
 from tests.sources.parquet.tables import arrow, write
 

@@ -16,7 +16,7 @@ import pytest
 
 from stoker import DataLoader, SQLDataset
 from stoker.errors import DatabaseConnectionError, MissingExtraError, QueryError
-from stoker.sources.sql.databases.duckdb_database import DuckDBDatabase
+from stoker.sources.sql.database import DuckDBDatabase
 from stoker.testing.datasets import DatasetSuite
 from tests.sources.sql.databases import KINDS, Items
 

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.errors import ShardError, ShardIndexError, StokerWarning
 from stoker.loader.dataloader import DataLoader
-from stoker.sources.once import Once
+from stoker.sources.per_process import Once
 from stoker.sources.tar.dataset import TarDataset
 from stoker.sources.tar.index import index_shards
 from stoker.sources.tar.stream import TarStream

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.errors import DuplicateKeyError, ShardError
 from stoker.sources.storage import LocalFile
-from stoker.sources.tar import headers
+from stoker.sources.tar import members
 from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample
 from tests.sources.tar.shards import write_shard
 
@@ -157,19 +157,19 @@ def test_sizes_of_more_than_8_gib_are_understood() -> None:
     member = tarfile.TarInfo("a.bin")
     member.size = 20 << 30
     block = member.tobuf(tarfile.GNU_FORMAT)
-    assert headers.parsed(block) == (ord("0"), b"a.bin", 20 << 30)
+    assert members.parsed(block) == (ord("0"), b"a.bin", 20 << 30)
     pax = member.tobuf(tarfile.PAX_FORMAT)
-    assert headers.pax_records(pax[512 : 512 + 100])[b"size"] == str(20 << 30).encode()
+    assert members.pax_records(pax[512 : 512 + 100])[b"size"] == str(20 << 30).encode()
 
 
 def test_checksum_is_compared() -> None:
     block = bytearray(tarfile.TarInfo("a.bin").tobuf())
-    assert headers.parsed(bytes(block))[1] == b"a.bin"
+    assert members.parsed(bytes(block))[1] == b"a.bin"
     for place in (0, 99, 124, 300, 511):
         damaged = bytearray(block)
         damaged[place] ^= 0x10
-        with pytest.raises(headers.HeaderError, match="checksum"):
-            headers.parsed(bytes(damaged))
+        with pytest.raises(members.HeaderError, match="checksum"):
+            members.parsed(bytes(damaged))
 
 
 @pytest.mark.parametrize("size", [b"-0000001000\0", b"\xff" * 12, b"x" * 12])
@@ -196,9 +196,9 @@ def test_absurd_size_in_a_pax_header_is_an_error(tmp_path: Path, size: bytes) ->
 
 @pytest.mark.parametrize("records", [b"20 path=a\n", b"x path=a\n", b"0 a=b\n", b"9 patha\n\n", b"-5 a=b\n"])
 def test_damaged_pax_records_are_errors(records: bytes) -> None:
-    with pytest.raises(headers.HeaderError, match="pax header is damaged"):
-        headers.pax_records(records)
-    assert headers.pax_records(b"9 path=a\n13 size=1234\n") == {b"path": b"a", b"size": b"1234"}
+    with pytest.raises(members.HeaderError, match="pax header is damaged"):
+        members.pax_records(records)
+    assert members.pax_records(b"9 path=a\n13 size=1234\n") == {b"path": b"a", b"size": b"1234"}
 
 
 def of_type(kind: bytes, block: bytes, signed: bool = False) -> bytes:

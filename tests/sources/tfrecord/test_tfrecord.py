@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stoker.errors import CompressedFileError, FileChangedError, MissingExtraError, RecordError, ShardError
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.tfrecord.dataset import TFRecordDataset
-from stoker.sources.tfrecord.example import ExampleDecoder
+from stoker.sources.tfrecord.records import ExampleDecoder
 from stoker.sources.tfrecord.stream import TFRecordStream
 from stoker.testing.datasets import DatasetSuite
 from stoker.testing.streams import StreamSuite, comparable, through_json

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from stoker._core.machine.cgroups import Cgroup, own
+from stoker._core.machine.cgroups import Cgroup, own, read
 
 
 @dataclass(frozen=True)
@@ -55,3 +57,94 @@ def _quota(group: Cgroup) -> float:
     except ValueError:  # "max"
         return math.inf
     return granted if granted > 0 else math.inf
+
+
+# The division of this process's CPUs: among the ranks on the host, and among the open loaders.
+
+
+def ranks() -> int:
+    """Returns the ranks on this host that share its visible CPUs; 1 if the environment does not say.
+
+    torchrun and compatible launchers set `LOCAL_WORLD_SIZE` and do not bind ranks to CPUs. MPI and Slurm bind each rank
+    to its own CPUs, visible in its affinity.
+    """
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(told)) if told.isdigit() else 1
+
+
+def for_this_rank() -> int:
+    """Returns the CPUs of this rank, at least 1."""
+    return max(1, cpus().number // ranks())
+
+
+class Claim:
+    """The workers of one open loader. Ends with `release` or with the object.
+
+    Attributes:
+        number: of workers.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        key = id(self)
+        _claims[key] = weakref.ref(self, lambda _: _claims.pop(key, None))
+
+    def release(self) -> None:
+        """Frees the workers for other loaders. Idempotent."""
+        self.number = 0
+
+
+_claims: dict[int, weakref.ref[Claim]] = {}
+"""The claims of this process. A forked worker inherits them, so a loader inside it gets the remaining CPUs."""
+
+
+def taken() -> int:
+    """Returns the workers of all open loaders of this process."""
+    claims = [claim() for claim in list(_claims.values())]
+    return sum(claim.number for claim in claims if claim is not None)
+
+
+def claim(wanted: int, most: int) -> Claim:
+    """Claims up to `wanted` workers of those left of `most`; at least one, unless `wanted` is 0."""
+    return Claim(max(min(1, wanted), min(wanted, most - taken())))
+
+
+# How much of the CPUs is in use by all programs of the machine (Linux).
+
+
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class CpuUse(NamedTuple):
+    """Seconds since the machine's start that some CPUs were in use, and idle, summed over them."""
+
+    used: float
+    idle: float
+
+
+UNKNOWN = CpuUse(0.0, 0.0)
+"""The system does not tell."""
+
+
+def cpu_use(root: str = "") -> CpuUse:
+    """Returns the use of the CPUs of this process's affinity, by any program; `UNKNOWN` if the system does not tell.
+
+    Waiting for a disk counts as idle, and so do programs of lower priority (`nice`), unless this process has such
+    a priority itself. Time that a hypervisor took counts as used.
+
+    Args:
+        root: a prefix of `/proc`.
+    """
+    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else None
+    is_nice = hasattr(os, "getpriority") and os.getpriority(os.PRIO_PROCESS, 0) > 0
+    used = idle = 0
+    for line in (read(f"{root}/proc/stat") or "").splitlines():
+        name, *fields = line.split()
+        if not name.startswith("cpu"):
+            break
+        if name == "cpu" or len(fields) < 4 or (ours is not None and name not in ours):
+            continue
+        ticks = [int(field) for field in fields[:8]]  # those of guests, which follow, are part of the first
+        waiting = sum(ticks[3:5]) + (0 if is_nice else ticks[1])
+        used, idle = used + sum(ticks) - waiting, idle + waiting
+    return CpuUse(used / _TICK, idle / _TICK)

@@ -14,10 +14,10 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 from typing import NoReturn
 
-from stoker._core.machine.anonymous import replaced_by
 from stoker._core.machine.memory import Available, available
 from stoker.errors import MemoryLimitError
 
@@ -202,3 +202,63 @@ def refusal(size: int, memory: Available, why: str) -> MemoryLimitError:
 
 def _text(size: int) -> str:
     return f"{size / _MIB:,.1f} MiB"
+
+
+# Files without a name: memory shared by processes, freed with its last descriptor and mapping.
+
+
+NAME = "stoker"
+
+DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""Errors of a system call that a filter (seccomp) denies, or that the kernel lacks."""
+
+
+def anonymous() -> int:
+    """Returns the descriptor, not inherited, of a new, empty file without a name; in memory if the system can.
+
+    Otherwise the file lies in the folder of temporary files (`TMPDIR`): its blocks are to be reserved before they are
+    written by a mapping (`stoker._core.machine.reserve`), because a write to a full disk would be a bus error.
+    """
+    if hasattr(os, "memfd_create"):
+        try:
+            return os.memfd_create(NAME, os.MFD_CLOEXEC)
+        except OSError as error:
+            if error.errno not in DENIED:
+                raise
+    descriptor, path = tempfile.mkstemp(prefix=NAME)
+    os.unlink(path)
+    return descriptor
+
+
+def replaced_by() -> str | None:
+    """Returns what replaces files in memory, and why, in words; None where the system has them."""
+    why = "this system has no memfd_create"
+    if hasattr(os, "memfd_create"):
+        try:
+            os.close(os.memfd_create(NAME, os.MFD_CLOEXEC))
+        except OSError as error:
+            if error.errno not in DENIED:
+                return None
+            why = f"memfd_create is denied ({os.strerror(error.errno or 0)})"
+        else:
+            return None
+    folder = tempfile.gettempdir()
+    free = ""
+    with contextlib.suppress(AttributeError, OSError):
+        there = os.statvfs(folder)
+        free = f", {there.f_bavail * there.f_frsize / 2**20:,.0f} MiB free"
+    return f"an unlinked file in {folder}{free}, because {why}"
+
+
+# Keeps descriptors 0, 1 and 2 from ordinary files: programs take these numbers for the standard streams.
+
+
+def occupy() -> None:
+    """Opens the null device for each standard descriptor that is closed, permanently, for child processes too.
+
+    Otherwise an opened file gets the number: a C library's message about a damaged image would be written into a batch,
+    and a worker would read its standard input from one of Stoker's files.
+    """
+    while (nothing := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(nothing, True)
+    os.close(nothing)

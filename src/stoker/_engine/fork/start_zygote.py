@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import mmap
 import os
 import pickle
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import resource_tracker, spawn, util
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from typing import NamedTuple
 
 from stoker._engine.backend import JobFactory, JobSource
-from stoker._engine.fork import native_pools, zygote, zygote_main
+from stoker._engine.backends import Assemble, Parts, StartMethod
+from stoker._engine.fork import native_pools, zygote
 from stoker._engine.fork.forked_process import Lineage
-from stoker._engine.process import linux
-from stoker._engine.start_method import Assemble, Parts, StartMethod
+from stoker._engine.fork.zygote import Ends, Zygote, dumped
+from stoker._engine.messages import Broken, FromTrainer, GaveUp
+from stoker._engine.process import linux, process_setup
+from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import REAP
+from stoker._engine.process.worker_events import MINDER, starting
+from stoker._engine.serialize import main_module, pickler, unpicklable
+from stoker._engine.serialize.main_module import names_after_import, preparation_of
+from stoker._engine.serialize.payload import Block, Head, Payload
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.transport.reader import ForkHold, forking
 from stoker.errors import CannotSendError
@@ -60,7 +76,7 @@ def fork(
                         if descriptor is not None:
                             os.close(descriptor)
                     source = JobSource(lambda: recipe, unpickles=False)
-                    zygote_main.main(ends, lambda: (lineage, source, workers, rules, collecting), before)
+                    main(ends, lambda: (lineage, source, workers, rules, collecting), before)
                 finally:
                     os._exit(1)
     except BaseException:  # Ctrl-C while it was born, heard now
@@ -113,14 +129,224 @@ def clean(
 
     Raises CannotSendError before anything starts.
     """
-    from stoker._engine.fork.fresh_interpreter import start
 
     lineage, process = Lineage.of(how.context), None
     if not lineage.process.__module__.startswith("multiprocessing."):  # the user's own: it may be the main module's
         lineage, process = lineage._replace(process=BaseProcess), pickle.dumps(lineage.process)
-    settings = zygote_main.ZygoteSettings(lineage, process, assemble, workers, rules, how.once)
+    settings = ZygoteSettings(lineage, process, assemble, workers, rules, how.once)
     try:
-        return start("stoker._engine.fork.zygote_main:run_clean", parts, ends.flat(), settings, lent)
+        return start("stoker._engine.fork.start_zygote:run_clean", parts, ends.flat(), settings, lent)
     except CannotSendError as error:
         error.add_note(f"Workers are clean interpreters: {how.why}.")
         raise
+
+
+# Entry of a zygote's process: after a fork of the trainer, or in a clean interpreter.
+
+
+class ZygoteSettings(NamedTuple):
+    """Settings of a clean zygote, read before any object of the user's is unpickled."""
+
+    lineage: Lineage
+    process: bytes | None
+    """The class of the workers' Process objects, pickled, where it is the user's own: the main module is imported for
+    it."""
+    assemble: Callable[[dict[str, object]], JobFactory]
+    workers: int
+    rules: Rules
+    once: bool
+    """Whether the zygote unpickles the job, once for all workers."""
+
+
+def main(
+    ends: Ends,
+    make: Callable[[], tuple[Lineage, JobSource, int, Rules, bool]],
+    signals: set[signal.Signals | int] | None = None,
+) -> None:
+    """The zygote's whole life, in the process that was born for it; does not return.
+
+    Args:
+        ends: what it was born with.
+        make: gives the lineage of the workers, where they have the recipe from, their number, what they may do, and
+            whether they run Python's garbage collector.
+        signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
+    """
+    linux.die_with_writers(ends.lifeline)
+    channel: Channel[FromTrainer] = Channel(socket.socket(fileno=ends.channel))
+    born = False
+    try:
+        process_setup.zygote()
+        if signals is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        lineage, source, workers, rules, collecting = make()
+        with starting(MINDER):
+            zygote = Zygote(channel, ends, workers, rules, source, collecting, lineage)
+        born = True
+        zygote.run()
+    except BaseException as error:
+        if born:
+            channel.send(GaveUp(traceback.format_exc()))  # another takes its place
+        else:
+            channel.send(Broken(dumped(error)))
+        until = time.monotonic() + REAP
+        while channel.unsent and time.monotonic() < until:
+            time.sleep(0.001)
+            channel.flush()
+    os._exit(1)
+
+
+def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
+    """Entry of a clean interpreter. What was sent is opened in each worker, unless the settings have it opened here."""
+
+    def make() -> tuple[Lineage, JobSource, int, Rules, bool]:
+        settings: ZygoteSettings = parcel.prepare()
+        lineage = settings.lineage
+        if settings.process is not None:
+            parcel.import_main()
+            lineage = lineage._replace(process=pickle.loads(settings.process))
+
+        def recipe() -> JobFactory:
+            return settings.assemble(parcel.open())
+
+        source = JobSource(lambda: _without_collections(recipe), unpickles=True)
+        if settings.once:
+            shared = recipe()
+            source = JobSource(lambda: shared, unpickles=False)
+        process_setup.write_out()  # otherwise every worker would print again the text buffered meanwhile
+        return lineage, source, settings.workers, settings.rules, True
+
+    main(Ends.of(descriptors), make)
+
+
+def _without_collections(recipe: Callable[[], JobFactory]) -> JobFactory:
+    """The recipe, whose objects the worker's collector never looks through: they stay as long as the worker."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return recipe()
+    finally:
+        gc.freeze()
+        if collecting:
+            gc.enable()
+
+
+# A clean birth: starts a fresh interpreter that shares nothing with this one, and sends it what it needs, once.
+#
+# It is started by fork and exec, so threads and locks of this process do not matter. What it is sent lies in
+# anonymous memory: the pickle (there until no process can open it any more), and the large buffers, which each
+# process maps that opens it. So a large array exists twice, in the trainer and in that memory, whatever number of
+# workers the new process forks.
+#
+# What reaches it: the parts; environment variables and working directory as they are now; `sys.path`, `sys.argv`, the
+# interpreter's flags (`-W`, `-X`, `-O` ...), multiprocessing's log level and start method; the modules of installed
+# packages that the parts need (`modules`), imported once; and the main module, imported again by each process that
+# opens the parts, if it has a main guard. What does not, as with multiprocessing: what ran under the main guard
+# (flags of libraries, registered plugins, patched functions), warning filters and signal handlers set by code, and
+# other modules' state.
+
+
+__all__ = ["Payload", "start"]
+
+_NAME = "StokerZygote"
+_COMMAND = (
+    "import sys as _sys, pickle as _pickle; _stream = open({stream}, 'rb'); _stream.seek({head}); "
+    "_head = _pickle.load(_stream); _stream.seek(0); _sys.path[:] = _head['preparation']['sys_path']; "
+    "from stoker._engine.serialize.payload import wake as _wake; _wake(_stream, _head)"
+)
+"""Only the standard library can be imported before `sys.path` is the trainer's."""
+
+
+def start(
+    entry: str,
+    parts: Mapping[str, object],
+    fds: Sequence[int | None],
+    plan: object = None,
+    lent: list[object] | None = None,
+) -> int:
+    """Starts a clean interpreter that calls a function of its own with what it is sent; returns its pid.
+
+    Args:
+        entry: "module:function", called with (`Payload`, list of `fds`) in the main thread of the new process.
+        parts: what is sent, by the names under which messages speak of them ("dataset", "collate_fn").
+        fds: descriptors that the new process gets, under the same numbers; None stands for one that is not there. They
+            stay open here.
+        plan: what it is told before it opens the parts. Nothing of the user's.
+        lent: gets what the caller keeps until the new process, and those that it forks, have ended.
+
+    The caller reaps the process. Safe in any thread. Objects of `parts` must not change while this runs.
+
+    Raises:
+        CannotSendError: some part cannot be pickled: named by its path, before anything is started.
+        MemoryLimitError: there is not enough memory for a copy.
+        RuntimeError: called while this process is itself being prepared: the script lacks its main guard.
+    """
+    preparation = preparation_of(_NAME)
+    importable = names_after_import(preparation)
+    if importable is None:
+        preparation.pop("init_main_from_name", None)
+        preparation.pop("init_main_from_path", None)
+    with contextlib.closing(Block()) as stream, contextlib.closing(Block()) as buffers, pickler.spawning() as theirs:
+        written = _written(parts, importable, stream)
+        buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in written.large))
+        head = Head(
+            entry=entry,
+            fds=list(fds),
+            shared=theirs,
+            preparation=preparation,
+            modules=main_module.of_installed_packages(written.modules, importable),
+            plan=pickle.dumps(plan),
+            buffers=buffers.fd,
+            places=[(buffers.align(mmap.PAGESIZE), buffers.write(view)) for view in written.large],
+            tracker=_resource_tracker(),
+        )
+        at = stream.size
+        stream.write(pickle.dumps(head))
+        executable = os.fsencode(spawn.get_executable())
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [executable, *flags, "-c", _COMMAND.format(stream=stream.fd, head=at)]
+        every = {*fds, *theirs, stream.fd, buffers.fd, head["tracker"]}
+        travelling = [descriptor for descriptor in every if descriptor is not None]
+        if lent is not None:
+            lent += written.lent
+        pid = 0
+        try:
+            with _interrupt_held():
+                pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], travelling)
+        except BaseException:  # Ctrl-C while it was started, heard now
+            if pid:
+                linux.end(pid)
+            raise
+        return pid
+
+
+def check_parts(parts: Mapping[str, object]) -> None:
+    """Pickles parts as `start` does, and drops the pickle. Raises CannotSendError if some part cannot be pickled."""
+    importable = names_after_import(preparation_of(_NAME))
+    with contextlib.closing(Block()) as stream, pickler.spawning():
+        _written(parts, importable, stream)
+
+
+def _written(parts: Mapping[str, object], importable: frozenset[str] | None, stream: Block) -> pickler.Pickled:
+    """`pickler.write`, which names the part that cannot be pickled."""
+    try:
+        return pickler.write(parts, importable, stream)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise unpicklable.named(parts, importable, error) from error
+
+
+def _resource_tracker() -> int | None:
+    """multiprocessing's process that removes leaked semaphores, if this program has one: the new process shares it."""
+    tracker = resource_tracker._resource_tracker
+    return resource_tracker.getfd() if tracker._fd is not None else None  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Blocks Ctrl-C in processes that are started meanwhile; this thread receives it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -22,7 +22,8 @@ from stoker import errors
 from stoker._core.machine import memory
 from stoker._engine.activity import START
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
-from stoker._engine.backends import FORKED
+from stoker._engine.backends import FORKED, Assemble, Parts, StartMethod
+from stoker._engine.commands import StreamStates
 from stoker._engine.fork import native_pools
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
 from stoker._engine.messages import (
@@ -65,8 +66,6 @@ from stoker._engine.process.deadlines import (
 )
 from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless, leave_if_left_behind
-from stoker._engine.start_method import Assemble, Parts, StartMethod
-from stoker._engine.stream_states import StreamStates
 from stoker._engine.supervision.restarts import Restarts
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.transport import leaves

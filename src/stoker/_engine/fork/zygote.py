@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, NoReturn, cast
 
 from stoker._core.machine import memory
-from stoker._core.machine.anonymous import DENIED
+from stoker._core.machine.reserve import DENIED
+from stoker._engine.activity import WorkerActivity
 from stoker._engine.backend import Failure, JobSource
 from stoker._engine.commands import (
     AllStarted,
@@ -40,10 +41,8 @@ from stoker._engine.commands import (
     Trim,
 )
 from stoker._engine.fork import heap_sharing, native_pools
-from stoker._engine.fork.fork_deadlock import ForkDeadlockCheck
-from stoker._engine.fork.forked_process import Lineage, live
-from stoker._engine.fork.stacks import Stacks
-from stoker._engine.fork.timerfd import Timer
+from stoker._engine.fork.forked_process import Lineage, Stacks, live
+from stoker._engine.fork.native_pools import ForkDeadlockCheck
 from stoker._engine.messages import (
     AskStacks,
     AskWorkers,
@@ -60,12 +59,12 @@ from stoker._engine.messages import (
 from stoker._engine.process import linux, process_setup, worker
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
-from stoker._engine.process.worker_activity import WorkerActivity
+from stoker._engine.process.linux import Timer
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervisor import Supervisor, dumps
 from stoker._engine.transport import board
 from stoker._engine.transport.arena import Arena
-from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.segments import ArenaFiles
 
 
 class Ends(NamedTuple):

@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 import time
 
-from stoker._core.machine import standard_streams
+from stoker._core.machine import reserve
+from stoker._engine.backends import Assemble, Parts, StartMethod
 from stoker._engine.fork import start_zygote
-from stoker._engine.fork.query_channel import QueryChannel
-from stoker._engine.fork.timerfd import Timer
 from stoker._engine.fork.zygote import Ends
-from stoker._engine.messages import Flushing, ToTrainer, WorkerPids
+from stoker._engine.messages import AskStacks, AskWorkers, Flushing, ReportAnswer, ToTrainer, WorkerPids
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import CLOSE, FLUSH, GONE, REAP
+from stoker._engine.process.linux import Timer
 from stoker._engine.process.worker_events import MINDER, starting
 from stoker._engine.process_guard import allow, time_left
-from stoker._engine.start_method import Assemble, Parts, StartMethod
 from stoker._engine.supervision.rules import Rules, held_bytes
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.board import Board
 from stoker._engine.transport.reader import ForkHold, Reader
+from stoker._engine.transport.segments import ArenaFiles
 
 
 class ZygoteHandle:
@@ -37,7 +37,7 @@ class ZygoteHandle:
             contextlib.ExitStack() as undo,
             contextlib.ExitStack() as handed_over,
         ):
-            standard_streams.occupy()
+            reserve.occupy()
             self.arena = ArenaFiles.create()
             undo.callback(self.arena.close)
             board = Board.where_allowed(self.arena[0])
@@ -169,3 +169,47 @@ def end_all(lives: list[ZygoteHandle]) -> None:
     """Ends all lives; called by a finalizer."""
     for life in lives:
         life.end()
+
+
+# Questions to the zygote beside the units: by any thread, by a signal's handler, also while a batch is waited for.
+
+
+class QueryChannel:
+    """The trainer's end. Thread safe: who asks meanwhile waits for its turn.
+
+    Args:
+        channel: to the zygote, for nothing else.
+    """
+
+    def __init__(self, channel: Channel[ReportAnswer]) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()  # among threads of the trainer alone
+        self._number = 0
+
+    def ask(self, question: type[AskStacks | AskWorkers], seconds: float) -> object:
+        """Returns the answer; None if there is none within this time, or the zygote has ended."""
+        until = time.monotonic() + seconds
+        if not self._lock.acquire(timeout=seconds):  # the handler of a signal may stand above a question
+            return None
+        try:
+            return self._answer(question, until)
+        except (OSError, ValueError):  # it was closed meanwhile
+            return None
+        finally:
+            self._lock.release()
+
+    def _answer(self, question: type[AskStacks | AskWorkers], until: float) -> object:
+        self._number += 1
+        self._channel.send(question(self._number))
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        while not self._channel.ended and (left := until - time.monotonic()) > 0:
+            poll.poll(left * 1000)
+            for report in self._channel.receive():
+                if report.number == self._number:  # else it came too late for an earlier question
+                    return report.answer
+        return None
+
+    def close(self) -> None:
+        """No more questions."""
+        self._channel.close()

@@ -14,8 +14,7 @@ from stoker._engine.backend import UnitReport
 from stoker._engine.messages import Delivered, Kind, MadePart, Part, PlainLayout
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
 from stoker._engine.supervision.slot_allocator import SlotAllocator
-from stoker._engine.supervision.split_batch import SplitBatch
-from stoker._engine.supervision.split_policy import SplitPolicy
+from stoker._engine.supervision.split_policy import SplitBatch, SplitPolicy
 from stoker._engine.transport.rows import Layout
 
 

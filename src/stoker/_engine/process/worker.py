@@ -55,9 +55,8 @@ from stoker._engine.process.deadlines import DEAD
 from stoker._engine.timings import Stopwatch
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.rows import HEAVY, Layout, MisfitError, RowWriter
-from stoker._engine.transport.segments import Mapping
+from stoker._engine.transport.segments import ArenaFiles, Mapping
 from stoker._engine.transport.writer import SlotWriter
 
 M = TypeVar("M", Unit, SlotGiven)

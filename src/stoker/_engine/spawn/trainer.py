@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from stoker import errors
 from stoker._core.machine import memory
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
-from stoker._engine.backends import SPAWNED
+from stoker._engine.backends import SPAWNED, Assemble, Parts
 from stoker._engine.commands import (
     AllStarted,
     Away,
@@ -64,7 +64,6 @@ from stoker._engine.process.deadlines import FROZEN, PULSE
 from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless
 from stoker._engine.spawn.worker_processes import WorkerProcesses
-from stoker._engine.start_method import Assemble, Parts
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervisor import Supervisor
 from stoker._engine.transport import leaves

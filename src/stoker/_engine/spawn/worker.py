@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from stoker._core import nominal
 from stoker._core.machine.reserve import lengthen
+from stoker._engine.activity import SIZE, WorkerActivity, views_of
 from stoker._engine.backend import JobFactory, JobSource
 from stoker._engine.messages import FromWorker, ToWorker, packed, unpacked
 from stoker._engine.process import end_duties, linux, process_setup
 from stoker._engine.process.deadlines import DEAD
 from stoker._engine.process.worker import Worker, work
-from stoker._engine.process.worker_activity import SIZE, WorkerActivity, views_of
 from stoker._engine.serialize.payload import Head, Payload
-from stoker._engine.transport.arena_files import ArenaFiles
-from stoker._engine.transport.segments import Sent
+from stoker._engine.transport.segments import ArenaFiles, Sent
 
 if TYPE_CHECKING:
     Pipe: TypeAlias = connection.Connection[tuple[object, ...], tuple[object, ...]]

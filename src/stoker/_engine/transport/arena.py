@@ -10,7 +10,7 @@ from stoker._core.machine import reserve
 from stoker._core.machine.memory import available
 from stoker._core.machine.reserve import file_limit
 from stoker._engine.transport import segments
-from stoker._engine.transport.arena_files import ArenaFiles
+from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import MemoryLimitError
 
 RESERVING = 0.75e-6

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from stoker import errors
-from stoker._core.ours import is_ours
+from stoker._core.protocol import is_ours
 from stoker._engine.transport.owned import AnyDtype, Array, Owned, tensor_over
 
 if TYPE_CHECKING:

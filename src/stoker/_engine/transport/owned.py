@@ -9,6 +9,7 @@ memory is dropped while the storage lives, the memory is kept until the storage 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -80,3 +81,139 @@ def _storages() -> tuple[Callable[[Array], torch.Tensor], Callable[[object], boo
     kind = torch.UntypedStorage
     has_expired = cast("Callable[[object], bool]", kind._expired)
     return torch.from_numpy, has_expired, cast("Callable[[object], None]", kind._free_weak_ref)
+
+
+# Memory for large batches that stay in the process that makes them, reused once no reference to a batch is left.
+#
+# An allocator gives large blocks back to the system at once, so that each page of the next batch faults again: 9,400
+# faults for 38 MB took five times as long as the batch itself. Here the reference count of the memory shows that it
+# is free: views of views, a tensor's storage and DLPack all count. There are no leases and no messages.
+
+
+LEAST = 32 << 20
+"""Bytes below which malloc reuses memory itself, faster: glibc's `DEFAULT_MMAP_THRESHOLD_MAX` on 64-bit systems."""
+
+REQUESTS = 16
+"""Requests after which unused memory goes back to the system. A batch may make several requests."""
+
+_ALIGNED = 64
+
+
+class Recycled:
+    """Memory for the batches of one job. Used by one thread at a time; batches may end in any thread."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._requests = 0
+
+    def lend(self, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]] | None:
+        """Returns a writable buffer of `size` bytes, aligned to 64; None if an allocator is as fast."""
+        if size < LEAST or not _COUNTS:
+            return None
+        idle = [block for block in self._blocks if _references(block) == _ALONE]
+        block = next((block for block in reversed(idle) if block.holds(size)), None)
+        if block is None:
+            if idle:  # otherwise batches of many sizes would keep one block of each size
+                self._blocks.remove(min(idle, key=lambda block: block.request))
+            block = _Block(size)
+            self._blocks.append(block)
+        self._requests = block.request = self._requests + 1
+        # Blocks in use are dropped too: the user may keep them for ever.
+        self._blocks = [block for block in self._blocks if self._requests - block.request <= REQUESTS]
+        begin = -block.memory.ctypes.data % _ALIGNED
+        return block.memory[begin : begin + size]
+
+
+class _Block:
+    """Some memory, and the number of the request that used it last."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = np.empty(size + _ALIGNED, np.uint8)
+        self.request = 0
+
+    def holds(self, size: int) -> bool:
+        """Returns whether `size` bytes fit and use at least 80 % of the block."""
+        return size <= len(self.memory) - _ALIGNED <= size + size // 4
+
+
+def _references(block: _Block) -> int:
+    """Returns the references to the block's memory. Has no local variable for it: a tracer could keep that alive."""
+    return sys.getrefcount(block.memory)
+
+
+_COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+_ALONE = _references(_Block(1)) if _COUNTS else 0
+"""Reference count of memory that only its block refers to; depends on the interpreter."""
+
+
+# Leases that are held by something else than a view: a copy to a device, which reads the slot until it completes.
+#
+# A lease lasts as long as the exporter under a batch's arrays and tensors (see `reader.py`). A `Hold` is one more
+# reference to that exporter, which is given up by `release()`, or once an event has come (`until`). The transfer of a
+# batch to a device takes one with `Reader.hold()`, right after the batch is read:
+#
+#     batch = reader.read(slot, written)
+#     hold = reader.hold()
+#     event = start_copy(batch)  # returns at once
+#     hold.until(event.query)
+#
+# The copy has to be complete before the process unmaps the slot. So its owner, when it closes, waits for its events
+# (`event.synchronize()`) and then calls `look()`.
+
+
+_waiting: deque[tuple[Hold, Callable[[], bool]]] = deque()  # of all readers: a loader may end before its copies
+
+
+class Hold:
+    """Keeps the slot of a batch from being written again. Any thread may release it.
+
+    Args:
+        exporter: memory of the batch; None if it lies in no slot.
+    """
+
+    def __init__(self, exporter: object | None) -> None:
+        self._exporter = exporter
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a slot is held."""
+        return self._exporter is not None
+
+    def release(self) -> None:
+        """Gives up the hold. Idempotent."""
+        self._exporter = None
+
+    def until(self, is_over: Callable[[], bool]) -> None:
+        """Releases the hold once `is_over()` returns true, or raises. It is asked whenever a loader's trainer looks for
+        slots, thus at each batch, and must not wait.
+        """
+        if self.is_active:
+            _waiting.append((self, is_over))
+
+
+def look() -> None:
+    """Releases the holds whose events have come. An exception of an event ends its hold, and is raised."""
+    for _ in range(len(_waiting)):
+        try:
+            hold, is_over = _waiting.popleft()
+        except IndexError:  # another thread took it
+            return
+        if not hold.is_active:
+            continue
+        over = True
+        try:
+            over = is_over()
+        finally:
+            if over:
+                hold.release()
+            else:
+                _waiting.append((hold, is_over))
+
+
+def pending() -> bool:
+    """Returns whether a hold waits for its event."""
+    return bool(_waiting)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_waiting.clear)  # an event belongs to the process that made it

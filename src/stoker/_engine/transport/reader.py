@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from stoker._core.machine.reserve import check, punch
-from stoker._engine.transport import holds, leaves, owned, segments
+from stoker._engine.transport import leaves, owned, segments
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.board import Board
-from stoker._engine.transport.holds import Hold
 from stoker._engine.transport.leaves import SMALL, Leaf, Opaque
-from stoker._engine.transport.owned import Array, Owned, tensor_over
-from stoker._engine.transport.segments import Mapping
+from stoker._engine.transport.owned import Array, Hold, Owned, tensor_over
+from stoker._engine.transport.segments import ArenaFiles, Mapping
 from stoker._engine.transport.writer import Written
 from stoker.errors import MemoryLimitError
 
@@ -265,7 +263,7 @@ class Reader:
                 self.copied_batches += copies
 
     def hold(self) -> Hold:
-        """Returns a hold of the slot of the batch that was read last (see `holds.py`); an inactive one if
+        """Returns a hold of the slot of the batch that was read last (see `owned.py`); an inactive one if
         no view of the slot is left, as of a batch that was copied out of it.
         """
         return Hold(None) if self._latest is None else self._latest.hold()
@@ -317,16 +315,16 @@ class Reader:
 
     def returned(self) -> list[int]:
         """Returns the numbers of the slots released since the last call and not posted on the board."""
-        if holds.pending():
-            holds.look()
+        if owned.pending():
+            owned.look()
         self._settle()
         numbers, self._returned = self._returned, []
         return numbers
 
     def has_returned(self) -> bool:
         """Returns whether a slot was released since the last call."""
-        if holds.pending():
-            holds.look()
+        if owned.pending():
+            owned.look()
         self._settle()
         came_back, self._came_back = self._came_back, False
         return came_back

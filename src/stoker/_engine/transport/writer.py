@@ -16,10 +16,9 @@ from stoker._core import native
 from stoker._core.machine.reserve import check
 from stoker._engine.transport import leaves, segments
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.arena_files import ArenaFiles
 from stoker._engine.transport.leaves import SMALL, Dtype, Leaf, Opaque
 from stoker._engine.transport.owned import AnyDtype, Array
-from stoker._engine.transport.segments import Mapping
+from stoker._engine.transport.segments import ArenaFiles, Mapping
 
 if TYPE_CHECKING:
     import torch

@@ -21,14 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from stoker.collate import default, registry, structure
-from stoker.collate._compiled import nontemporal_copy
-from stoker.collate._compiled.incremental import IncrementalLeaf, Unlike
-from stoker.collate._compiled.node import Node
-from stoker.collate._leaves import batch_memory
-from stoker.collate._leaves.promotion import common_dtype
-from stoker.collate._leaves.stacking import NumpyLeaves
-from stoker.collate._leaves.tensors import in_order, is_plain
+from stoker.collate import default, registry, structure, tensors
+from stoker.collate._compiled import incremental
+from stoker.collate._compiled.incremental import IncrementalLeaf, Node, Unlike
+from stoker.collate.mismatch import common_dtype
+from stoker.collate.stacking import NumpyLeaves
+from stoker.collate.tensors import in_order, is_plain
 
 _dtype_of = attrgetter("dtype")
 _INT64 = np.dtype(np.int64)
@@ -147,7 +145,7 @@ class NumberLeaf(_Small):
         return column
 
     def make(self, checked: Sequence[Any]) -> Any:
-        out = batch_memory.empty((len(checked),), self._dtype)
+        out = tensors.empty((len(checked),), self._dtype)
         out[...] = checked
         return self._leaf(out)
 
@@ -164,7 +162,7 @@ class Arrays(IncrementalLeaf):
         self._lengths = {shape[0]}
         self._leaf = leaves.leaf
         self._sized(shape, dtype.itemsize)
-        self._beside = nontemporal_copy.strides_beside(shape, dtype.itemsize == 1)
+        self._beside = incremental.strides_beside(shape, dtype.itemsize == 1)
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(self._kinds.issuperset(map(type, column)))
@@ -176,14 +174,14 @@ class Arrays(IncrementalLeaf):
         if (out := self.written(checked)) is not None:
             return self._leaf(out)
         count, (first, *others) = len(checked), self._shape
-        out = batch_memory.empty((count, *self._shape), self._dtype)
+        out = tensors.empty((count, *self._shape), self._dtype)
         is_lent = out.base is not None  # private memory is read next by this process and should stay in its caches
-        if not (is_lent and nontemporal_copy.arrays(checked, out)):
+        if not (is_lent and incremental.stack_arrays(checked, out)):
             np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
         return self._leaf(out)
 
     def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
-        whole = batch_memory.empty((count, *self._shape), self._dtype)
+        whole = tensors.empty((count, *self._shape), self._dtype)
         return whole, list(whole)
 
     def _copied(self, rows: Any) -> Any:
@@ -193,11 +191,11 @@ class Arrays(IncrementalLeaf):
         return type(value) in self._kinds and value.shape == self._shape and value.dtype == self._dtype
 
     def _write(self, row: Any, value: Any) -> None:
-        if self._streams is None or not nontemporal_copy.row_array(self._streams, row, value, self._beside):
+        if self._streams is None or not incremental.row_array(self._streams, row, value, self._beside):
             np.copyto(row, value)
 
     def _address(self, value: Any) -> int:
-        return nontemporal_copy.address_of_array(value)
+        return incremental.address_of_array(value)
 
 
 class Tensors(IncrementalLeaf):
@@ -212,7 +210,7 @@ class Tensors(IncrementalLeaf):
         self._leaf = leaves.of_tensor
         self._stack = sys.modules["torch"].stack
         self._sized(self._shape, example.element_size())
-        self._beside = nontemporal_copy.strides_beside(self._shape, example.element_size() == 1)
+        self._beside = incremental.strides_beside(self._shape, example.element_size() == 1)
 
     def check(self, column: Sequence[Any]) -> Sequence[Any]:
         _fit(set(map(type, column)) == self._kinds)
@@ -224,8 +222,8 @@ class Tensors(IncrementalLeaf):
     def make(self, checked: Sequence[Any]) -> Any:
         if (out := self.written(checked)) is not None:
             return self._leaf(out)
-        out = batch_memory.lent_tensor((len(checked), *self._shape), self._dtype)
-        if out is not None and nontemporal_copy.tensors(checked, out):
+        out = tensors.lent_tensor((len(checked), *self._shape), self._dtype)
+        if out is not None and incremental.stack_tensors(checked, out):
             return self._leaf(out)
         if out is not None:  # `stack` would convert other dtypes silently
             _fit(list(map(_dtype_of, checked)).count(self._dtype) == len(checked))
@@ -235,7 +233,7 @@ class Tensors(IncrementalLeaf):
         return self._leaf(made)
 
     def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
-        whole = batch_memory.empty_tensor((count, *self._shape), self._dtype)
+        whole = tensors.empty_tensor((count, *self._shape), self._dtype)
         return whole, whole.unbind()
 
     def _copied(self, rows: Any) -> Any:
@@ -245,7 +243,7 @@ class Tensors(IncrementalLeaf):
         return value.shape == self._shape and value.dtype == self._dtype and is_plain(value)
 
     def _write(self, row: Any, value: Any) -> None:
-        if self._streams is None or not nontemporal_copy.row_tensor(self._streams, row, value, self._beside):
+        if self._streams is None or not incremental.row_tensor(self._streams, row, value, self._beside):
             row.copy_(value)
 
     def _address(self, value: Any) -> int:

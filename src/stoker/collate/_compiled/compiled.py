@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from stoker.collate import default, registry
+from stoker.collate import default, registry, tensors
 from stoker.collate._compiled.collate_plan import plan_of
-from stoker.collate._compiled.incremental import LOOKED_AT, MISFITS, Probe, RowSink, SampleWriter, is_worth_it
-from stoker.collate._compiled.node import Node
-from stoker.collate._leaves import batch_memory
+from stoker.collate._compiled.incremental import LOOKED_AT, MISFITS, Node, Probe, RowSink, SampleWriter, is_worth_it
 from stoker.errors import MemoryLimitError
 
 _PATIENCE = 16
@@ -49,7 +47,7 @@ class Compiled:
         self._misfits = 0  # batches with a sample that did not fit its row
 
     def begin(
-        self, count: int, lender: batch_memory.Lender | None, travels: bool = False, run_of: int | None = None
+        self, count: int, lender: tensors.Lender | None, travels: bool = False, run_of: int | None = None
     ) -> RowSink | None:
         """Announces at most `count` samples, of one batch or of a run of its rows.
 
@@ -84,9 +82,7 @@ class Compiled:
         if early is not None:
             early.end()
 
-    def _kept(
-        self, plan: Node, count: int, lender: batch_memory.Lender | None, travels: int, strict: bool
-    ) -> SampleWriter:
+    def _kept(self, plan: Node, count: int, lender: tensors.Lender | None, travels: int, strict: bool) -> SampleWriter:
         self._early, self._keeper = plan, SampleWriter(plan, count, lender, travels, strict)
         return self._keeper
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stoker.diagnostics.checks import dataset, gpus, machine, programs
+from stoker.diagnostics.checks import dataset, machine
 from stoker.diagnostics.checks.finding import Finding
 from stoker.diagnostics.target import Target
 
@@ -14,13 +14,13 @@ ALL = (
     machine.shared_memory,
     machine.descriptors,
     machine.system_calls,
-    programs.start_method,
-    programs.packages,
-    programs.compiled_part,
-    programs.cuda,
-    programs.threads,
-    programs.hash_seed,
-    gpus.utilisation,
+    machine.start_method,
+    machine.packages,
+    machine.compiled_part,
+    machine.cuda,
+    machine.threads,
+    machine.hash_seed,
+    machine.utilisation,
 )
 """Checks of the machine and of what is installed, in the order in which they are shown."""
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.commands import batch, bench, compare, demo, doctor, index, pack, peek, tune
+from stoker.diagnostics.cli.commands import batch, compare, demo, doctor, index, pack, peek, tune
 from stoker.diagnostics.cli.commands import profile as profile_
 from stoker.diagnostics.cli.commands import run as run_
+from stoker.diagnostics.cli.output import CommandError
 from stoker.errors import StokerError
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app.command("demo")(demo.demo)
 app.command("run", context_settings={"allow_interspersed_args": False})(run_.run)
 app.command("compare", context_settings={"allow_interspersed_args": False})(compare.compare)
 app.command("tune", context_settings={"allow_interspersed_args": False})(tune.tune)
-app.command("bench")(bench.bench)
+app.command("bench")(tune.bench)
 app.command("doctor")(doctor.doctor)
 app.command("batch")(batch.batch)
 app.command("pack")(pack.pack)

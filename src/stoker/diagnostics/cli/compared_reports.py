@@ -9,11 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.output import console_of, print_json, print_table, seconds, size
-from stoker.diagnostics.cli.output_files import check_output, written
-from stoker.diagnostics.page.html_file import write_page
-from stoker.diagnostics.page.report_file import Report, read_report
+from stoker.diagnostics.cli.output import (
+    CommandError,
+    check_output,
+    console_of,
+    print_json,
+    print_table,
+    seconds,
+    size,
+    written,
+)
+from stoker.diagnostics.page.html_file import Report, read_report, write_page
 from stoker.diagnostics.page.report_pair import (
     PairedFigure,
     ReportPair,

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stoker.diagnostics.composition.epoch_notes import EpochNotes
-from stoker.diagnostics.composition.sample_column import class_names_of, labels_of, length_of, lengths_of, own
+from stoker.diagnostics.composition.epoch_notes import EpochNotes, class_names_of, labels_of, length_of, lengths_of, own
 from stoker.diagnostics.recorder import EpochRecord, Recorder
 
 EPOCHS = 2

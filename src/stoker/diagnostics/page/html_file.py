@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker._engine.timings import StackCount
+    from stoker.diagnostics.profile.loader_profile import LoaderProfile
+
 
 FOLDER = Path(__file__).parent
 
@@ -67,3 +73,89 @@ def filled(text: str, parts: Mapping[str, str]) -> str:
 
 def _read(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
+
+
+# Reads the measurements back that a report carries.
+
+
+Report = dict[str, Any]
+
+VERSION = 2
+"""Of the measurements in a report. It changes when a figure that is read back changes its name or meaning."""
+
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+_MAKER = re.compile(r'<meta name="generator" content="([^"]*)">')
+_NEEDED = {"program", "engine", "seconds", "cpus", "loaders", "spans", "over_time"}
+
+
+def read_report(path: str) -> Report:
+    """Returns the measurements of a report: the value of `page_data`, with `program` and the name of the `file`.
+
+    Args:
+        path: of a file that `stoker run --report` wrote.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no report, or one of another version.
+    """
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    found = _DATA.search(text)
+    try:
+        data = json.loads(found[1]) if found is not None else None
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} is no report, or a part of one: make one by stoker run --report FILE.html train.py")
+    if data.get("report") != VERSION or not data.keys() >= _NEEDED:
+        maker = _MAKER.search(text)
+        made = f"made by {maker[1]}" if maker is not None else "made by an earlier version of Stoker"
+        raise ValueError(
+            f"{path} was {made}, and a report of this version's stoker run is needed: "
+            "make one by stoker run --report FILE.html train.py"
+        )
+    return {**data, "file": os.path.basename(path)}
+
+
+# The report of `stoker profile`: one HTML file that needs no network, with the verdict first.
+
+
+MOST_TEXT = 500_000
+"""Characters of the stacks in a page."""
+
+OTHERS = "(rarer stacks)"
+"""The name of the stacks that are left out."""
+
+
+def write_profile(profile: LoaderProfile, path: str, title: str, said: Sequence[str] = ()) -> None:
+    """Writes the report of a profile, some 100 to 600 kB.
+
+    Args:
+        profile: of a loader.
+        path: of the HTML file.
+        title: the profiled program or loader.
+        said: sentences about the program and the measurement.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_page(path, "profile", "stoker profile", "Profile", title, profile_data(profile, said))
+
+
+def profile_data(profile: LoaderProfile, said: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Returns the contents of the page, as plain JSON values."""
+    from stoker.diagnostics.profile.loader_profile import heading
+
+    return {"heading": heading(profile), "said": list(said), **profile.as_dict(), "stacks": cut(profile.stacks)}
+
+
+def cut(stacks: Sequence[StackCount]) -> list[tuple[str, int]]:
+    """Returns the most frequent stacks, up to `MOST_TEXT` characters, and the number of the others as one."""
+    shown: list[tuple[str, int]] = []
+    left = MOST_TEXT
+    for place, (stack, count) in enumerate(stacks):
+        left -= len(stack)
+        if left < 0:
+            shown.append((OTHERS, sum(one.times for one in stacks[place:])))
+            break
+        shown.append((stack, count))
+    return shown

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stoker.diagnostics.page.report_file import Report
+from stoker.diagnostics.page.html_file import Report
 
 POINTS = 200
 """Of the common axis of two curves."""

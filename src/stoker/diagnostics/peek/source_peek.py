@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from stoker._core.exceptions import safe_str
-from stoker.datasets.described import describe
-from stoker.diagnostics.peek.class_balance import ClassBalance, class_balance
-from stoker.diagnostics.peek.fields import FieldSummary, fields_of, leaves
-from stoker.diagnostics.peek.opened import OpenedSource
+from stoker.datasets.gather import describe
+from stoker.diagnostics.peek.fields import ClassBalance, FieldSummary, class_balance, fields_of, leaves
+from stoker.diagnostics.peek.open_source import OpenedSource, spread
+from stoker.loader._display.preview import pillow
+from stoker.loader.dataloader import DataLoader
 
 SHOWN = 5
 """First samples that are shown."""
@@ -121,3 +127,53 @@ def _is_image(one: FieldSummary) -> bool:
     if {"JPEG", "PNG", "GIF"} & set(one.dtypes) or "Image" in " ".join(one.types):
         return True
     return any(len(shape) == 3 and (shape[0] in (1, 3, 4) or shape[2] in (1, 3, 4)) for shape in one.shapes)
+
+
+# The contact sheet of a source: images at equal distances, drawn by `loader.preview()`.
+
+
+def write_sheet(source: OpenedSource, path: str, images: int) -> None:
+    """Writes a contact sheet.
+
+    Args:
+        source: whose samples hold images; encoded ones are decoded.
+        path: of the PNG.
+        images: number of images at most.
+
+    Raises:
+        PreviewError: the samples hold no images.
+        MissingExtraError: Pillow is not installed.
+    """
+    if source.stream is not None:
+        dataset: Any = list(itertools.islice(source.stream(), images))
+        order = list(range(len(dataset)))
+    else:
+        dataset, order = source.dataset, spread(source.count or 0, 0, images)
+    loader: Any = DataLoader(dataset, batch_size=images, sampler=order, collate_fn=columns, output="numpy")
+    loader.preview(path, images=images, classes=getattr(source.dataset, "classes", None) or None)
+
+
+def columns(samples: list[Any]) -> Any:
+    """Returns samples as lists, one for each field; encoded images as Pillow's, arrays of one shape as one array."""
+    first = samples[0]
+    if isinstance(first, Mapping):
+        return {key: columns([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, (tuple, list)) and first:
+        return [columns([sample[place] for sample in samples]) for place in range(len(first))]
+    if isinstance(first, bytes):
+        return [_opened(value) for value in samples]
+    arrays = [np.asarray(value) for value in samples if hasattr(value, "dtype") and hasattr(value, "shape")]
+    if len(arrays) == len(samples) and len({array.shape for array in arrays}) == 1:
+        return np.stack(arrays)
+    return samples
+
+
+def _opened(value: bytes) -> Any:
+    """Returns the image that bytes encode, or 0."""
+    pil = pillow()
+    try:
+        image = pil.Image.open(io.BytesIO(value))
+        image.load()
+    except Exception:  # no image, or a damaged one
+        return 0
+    return image.convert("RGB")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from stoker._engine.timings import StackCount, StepSums
-from stoker.diagnostics.profile.batch_sums import WorkerUse
-from stoker.diagnostics.profile.profile_figures import ProfileFigures, SlowSample
-from stoker.diagnostics.profile.profile_tables import as_text
-from stoker.diagnostics.profile.profile_verdict import ProfileVerdict
-from stoker.diagnostics.profile.stage_times import StageTimes
+from stoker.diagnostics.profile.batch_sums import StageTimes, WorkerUse
+from stoker.diagnostics.profile.profile_verdict import ProfileFigures, ProfileVerdict, SlowSample
 
 
 @dataclass(frozen=True)
@@ -70,3 +67,123 @@ class LoaderProfile(ProfileFigures):
 
     def __str__(self) -> str:
         return as_text(self, str(self.verdict))
+
+
+# A profile as tables of text, for `print` and for the command line.
+
+
+Row = Mapping[str, str]
+
+_NAMES = {"memory": "wait for memory"}
+
+
+def heading(profile: ProfileFigures) -> str:
+    """Returns the measurements in a line."""
+    made = f"{profile.num_workers} workers" if profile.num_workers else "no workers"
+    failed = f", {profile.errors} of them with an error" if profile.errors else ""
+    rate = f": {profile.rate:,.0f} samples/s" if profile.rate else ""
+    return f"{profile.batches:,} batches{failed}, {profile.samples:,} samples of {profile.dataset}, {made}{rate}"
+
+
+def tables(profile: ProfileFigures) -> Iterator[tuple[str, list[Row]]]:
+    """Yields each table that has rows, with its title."""
+    loop = profile.wait.seconds + profile.step.seconds
+    rows = [_row("loop", "waits for a batch", profile.wait, loop), _row("loop", "its own step", profile.step, loop)]
+    if profile.held is not None:
+        rows.append(_row("loop", "step on a held batch", profile.held, 0))
+    yield _of_loop(profile), rows
+    made = {name: times for name, times in profile.stages.items() if times.count}
+    whole = sum(times.seconds for times in made.values())
+    if made:
+        where = "workers" if profile.num_workers else "training process"
+        stages = [_row("stage", _NAMES.get(name, name), times, whole) for name, times in made.items()]
+        if profile.each.count:
+            stages.append(_row("stage", "one sample", profile.each, 0))
+        on_cpu = "" if profile.cpu_share is None else f"; {profile.cpu_share:.0%} of fetch is CPU time"
+        yield f"A batch, in the {where}{on_cpu}", stages
+    if profile.steps:
+        yield "Transforms", list(_steps(profile))
+    if len(profile.workers) > 1:
+        yield (
+            "Workers",
+            [
+                {
+                    "worker": str(use.worker),
+                    "parts": f"{use.units:,}",
+                    "busy": f"{use.busy:.0%}",
+                    "wait for memory": f"{use.memory:.0%}",
+                    "idle": f"{use.idle:.0%}",
+                }
+                for use in profile.workers
+            ],
+        )
+    if profile.slowest:
+        yield "Slowest samples", list(_slowest(profile))
+
+
+def as_text(profile: ProfileFigures, verdict: str) -> str:
+    """Returns all of it as text."""
+    parts = [heading(profile), verdict]
+    parts += [f"{title}\n{_lines(rows)}" for title, rows in tables(profile)]
+    return "\n\n".join(parts)
+
+
+def _row(name: str, what: str, times: StageTimes, whole: float) -> Row:
+    return {
+        name: what,
+        "total": _time(times.seconds),
+        "share": f"{times.seconds / whole:.1%}" if whole else "",
+        "median": _time(times.median),
+        "95 %": _time(times.p95),
+        "longest": _time(times.longest),
+    }
+
+
+def _of_loop(profile: ProfileFigures) -> str:
+    title = f"The training loop, behind the first batch, which came after {_time(profile.first)}"
+    if not profile.starts:
+        return title
+    return f"{title}; of its waits, {_time(profile.starts)} were for the first batches of later epochs"
+
+
+def _steps(profile: ProfileFigures) -> Iterator[Row]:
+    fetch = profile.stages["fetch"].seconds
+    for step in profile.steps:
+        yield {
+            "step": step.name,
+            "calls": f"{step.calls:,}",
+            "total": _time(step.seconds),
+            "of fetch": f"{step.seconds / fetch:.1%}" if fetch else "",
+            "mean": _time(step.seconds / max(1, step.calls)),
+            "longest": _time(step.longest),
+        }
+
+
+def _slowest(profile: ProfileFigures) -> Iterator[Row]:
+    for sample in profile.slowest:
+        index = f"sample {sample.place} of batch {sample.batch}" if sample.index is None else str(sample.index)
+        yield {
+            "sample": index if sample.description is None else f"{index}  {sample.description}",
+            "time": _time(sample.seconds),
+            "CPU": _time(sample.cpu),
+            "batch": f"{sample.batch:,}",
+            "worker": str(sample.worker),
+        }
+
+
+def _lines(rows: Sequence[Row]) -> str:
+    names = list(rows[0])
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
+
+    def line(values: Mapping[str, str]) -> str:
+        first, *others = names
+        cells = [f"  {values[first]:<{widths[first]}}", *(f"{values[name]:>{widths[name]}}" for name in others)]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([line({name: name for name in names}), *map(line, rows)])
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} us"

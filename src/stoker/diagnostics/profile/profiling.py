@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import dataclasses
 import operator
 import os
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from datetime import date, time, timedelta
+from enum import Enum
+from numbers import Number
+from pathlib import PurePath
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from stoker.diagnostics.profile.held_batch import fresh
-from stoker.diagnostics.profile.loop_times import LoopTimes, held_steps
-from stoker.diagnostics.profile.profile_session import ProfileSession
-from stoker.diagnostics.profile.profile_trace import ProfileTrace
+import numpy as np
+
+from stoker._core.machine import cpus
+from stoker.datasets.gather import describe
+from stoker.diagnostics.profile import profile_verdict
+from stoker.diagnostics.profile.batch_sums import BatchSums, Durations, TimedSample
+from stoker.diagnostics.profile.loader_profile import LoaderProfile
+from stoker.diagnostics.profile.profile_session import ProfileSession, ProfileTrace
+from stoker.diagnostics.profile.profile_verdict import ProfileFigures, SlowSample
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
-
-    from stoker.diagnostics.profile.loader_profile import LoaderProfile
-    from stoker.diagnostics.profile.stage_times import Durations
 
 
 class Profiling:
@@ -181,3 +191,215 @@ class Profiling:
     def _summed(self) -> LoaderProfile:
         loader, session = self._loader, self._session  # num_workers="auto" may have found a number meanwhile
         return self._times.profile(session.sums, session.options.dataset, loader.num_workers)
+
+
+# `LoopTimes`: the times of a training loop that is profiled, and the profile that follows from them.
+
+
+LEAST_HELD, MOST_HELD = 5, 20
+"""Steps on the held batch, where a fifth of the batches would be fewer or more."""
+
+HELD_SECONDS = 10.0
+"""Seconds after which steps on the held batch end, once there were `FEWEST`."""
+
+FEWEST = 3
+"""Steps on the held batch from which on they say something."""
+
+
+def held_steps(batches: int) -> int:
+    """Returns the number of steps on the held batch behind a number of batches."""
+    return min(MOST_HELD, max(LEAST_HELD, batches // 5))
+
+
+class LoopTimes:
+    """Sums up the waits and the steps of a loop.
+
+    Attributes:
+        count: number of batches received, those with an error included.
+        epochs: that were begun.
+        first: seconds until the first batch of the first epoch.
+        starts: seconds until the first batches of the other epochs, which are part of the waits.
+        wait: for each batch but the first.
+        step: the loop's own steps.
+        held: steps on the held batch.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.epochs = 0
+        self.first = self.starts = 0.0
+        self.wait, self.step, self.held = Durations(), Durations(), Durations()
+        self._held_from = 0.0
+
+    @property
+    def waited(self) -> float:
+        """Returns all seconds waited, the first batch included."""
+        return self.first + self.wait.seconds
+
+    def received(self, seconds: float, begins: bool) -> None:
+        """Counts a batch.
+
+        Args:
+            seconds: waited for it.
+            begins: whether it is the first one of an epoch.
+        """
+        self.count += 1
+        self.epochs += begins
+        if self.count == 1:
+            self.first = seconds
+            return
+        self.wait.add(seconds)
+        if begins:
+            self.starts += seconds
+
+    def end_steps(self) -> None:
+        """Counts the work queued on a device with the steps. Call it after the last one."""
+        _wait_too(self.step)
+
+    def end_held(self) -> None:
+        """Counts the work queued on a device with the steps on the held batch. Call it after the last one."""
+        _wait_too(self.held)
+
+    def wants_more(self, wanted: int) -> bool:
+        """Returns whether there is one more step on the held batch, of `wanted` ones."""
+        done = self.held.count
+        if not done:
+            self._held_from = perf_counter()
+        return done < wanted and (done < FEWEST or perf_counter() - self._held_from < HELD_SECONDS)
+
+    def profile(self, sums: BatchSums, dataset: Any, num_workers: int, samples: int | None = None) -> LoaderProfile:
+        """Returns the profile.
+
+        Args:
+            sums: of the loader's batches.
+            dataset: of the loader.
+            num_workers: of the loader.
+            samples: number of samples received; None for those that `sums` has counted.
+        """
+        wait, step, held = self.wait.times(), self.step.times(), self.held.times()
+        seconds = wait.seconds + step.seconds
+        now = seconds / max(1, step.count)
+        alone = held.mean if held.count else step.mean
+        cpu, fetched = sums.fetch_cpu
+        found = ProfileFigures(
+            dataset=type(dataset).__name__,
+            num_workers=num_workers,
+            batches=self.count,
+            samples=sums.samples if samples is None else samples,
+            errors=sums.errors,
+            seconds=seconds,
+            first=self.first,
+            wait=wait,
+            step=step,
+            held=held if held.count else None,
+            gain=max(1.0, now / alone) if alone > 0 else 1.0,
+            is_measured=held.count > 0,
+            stages=sums.stages(),
+            each=sums.each(),
+            cpu_share=min(1.0, cpu / fetched) if fetched else None,
+            slowest=tuple(_slow(sample, dataset) for sample in sums.slowest()),
+            steps=sums.steps(),
+            workers=sums.workers(),
+            epochs=max(1, self.epochs),
+            starts=self.starts,
+            stacks=sums.stacks(),
+        )
+        return LoaderProfile(**vars(found), verdict=profile_verdict.verdict(found, cpus.cpus().number, _crowded()))
+
+
+def _crowded() -> float:
+    """Returns the threads that want a CPU, for each CPU of the machine; 0 if that is not known."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 0.0
+
+
+def _wait_too(steps: Durations) -> None:
+    """Counts the work that the last steps have queued on a device with them."""
+    begun = perf_counter()
+    wait_for_device()
+    steps.add_to_sum(perf_counter() - begun)
+
+
+def _slow(sample: TimedSample, dataset: Any) -> SlowSample:
+    said = None
+    if sample.index is not None:
+        with contextlib.suppress(Exception):  # of the user's describe()
+            said = describe(dataset, sample.index)
+    text = None if said is None else str(said)
+    return SlowSample(sample.index, text, sample.seconds, sample.cpu, sample.batch, sample.place, sample.worker)
+
+
+# Copies of a batch, so that a step can be run on the same batch again and again.
+
+
+_CONSTANT = (str, bytes, Number, type(None), np.generic, PurePath, Enum, date, time, timedelta, range, type)
+
+
+def fresh(batch: Any) -> Any:
+    """Returns a copy with containers, arrays and tensors of its own; other objects are shared with `batch`.
+
+    A step may change its batch, such as by `batch.pop("labels")` or `images.div_(255)`. Pinned tensors are copied
+    into pinned memory.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(batch, torch.Tensor):
+        clone = batch.detach().clone()
+        return clone.pin_memory() if batch.device.type == "cpu" and batch.is_pinned() else clone
+    if isinstance(batch, np.ndarray):
+        return batch.copy()
+    if isinstance(batch, (str, bytes)):
+        return batch
+    if isinstance(batch, Mapping):
+        return _mapping(batch, {key: fresh(value) for key, value in batch.items()})
+    if isinstance(batch, tuple):
+        items = [fresh(item) for item in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else tuple(items)
+    if isinstance(batch, list):
+        clone = copy.copy(batch)
+        clone[:] = [fresh(item) for item in batch]
+        return clone
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        clone = copy.copy(batch)
+        for field in dataclasses.fields(batch):
+            object.__setattr__(clone, field.name, fresh(getattr(batch, field.name)))
+        return clone
+    return batch
+
+
+def shared_part(batch: Any) -> str | None:
+    """Returns the class of an object that `fresh` would share, and a step might change; None if there is none."""
+    torch = sys.modules.get("torch")
+    if isinstance(batch, _CONSTANT) or (torch is not None and isinstance(batch, torch.Tensor)):
+        return None
+    if isinstance(batch, np.ndarray):
+        return "object array" if batch.dtype.hasobject else None
+    if isinstance(batch, Mapping):
+        parts: Iterable[Any] = batch.values()
+    elif isinstance(batch, (tuple, list)):
+        parts = batch
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        parts = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    else:
+        return type(batch).__name__
+    return next((part for part in map(shared_part, parts) if part is not None), None)
+
+
+def _mapping(batch: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
+    if type(batch) is dict:
+        return fields
+    try:
+        clone = copy.copy(batch)
+        if isinstance(clone, MutableMapping):
+            clone.update(fields)
+            return clone
+        return type(batch)(fields)  # type: ignore[call-arg]
+    except TypeError:
+        return fields
+
+
+def wait_for_device() -> None:
+    """Waits for the work that the program has queued on its GPU: a step that only queues work would seem to be free."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

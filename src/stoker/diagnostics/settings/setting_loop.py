@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stoker.diagnostics import attach
-from stoker.diagnostics.settings.loader_setting import LoaderSetting, put_into, setting_of
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, put_into, setting_of
 from stoker.diagnostics.target import find
 
 BATCH_SIZE = 32

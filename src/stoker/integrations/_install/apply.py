@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 from stoker import errors
-from stoker.integrations._install import behind, delegation, pickled, torchs_iterator, versions
-from stoker.integrations._install.changes import ORIGINAL, Changes, original_of, subclass_hook
-from stoker.integrations._install.current import CURRENT, LOCK, Settings
-from stoker.integrations._install.jpegs import unregister_jpegs
+from stoker.integrations._install import behind, delegation
+from stoker.integrations._install.behind import unregister_jpegs
+from stoker.integrations._install.current import CURRENT, LOCK, ORIGINAL, Changes, Settings, original_of, subclass_hook
 
 _CHANGES = Changes()
 
@@ -27,7 +28,7 @@ def apply(settings: Settings) -> None:
     """
     torchs = _torchs_module()
     kind = torchs.DataLoader
-    versions.check(*versions.OLDEST)
+    check(*OLDEST)
     if not behind.is_torchs_own(original_of(kind, "_get_iterator"), _MODULE):
         found = original_of(kind, "_get_iterator")
         raise errors.InstallError(
@@ -38,11 +39,11 @@ def apply(settings: Settings) -> None:
     with LOCK:
         iter_too = behind.is_torchs_own(original_of(kind, "__iter__"), _MODULE)
         delegation.put_on(kind, _CHANGES, iter_too=iter_too)
-        _put(kind, "__reduce_ex__", lambda self, protocol: pickled.reduce_ex(self, protocol, unpickled))
+        _put(kind, "__reduce_ex__", lambda self, protocol: delegation.reduce_ex(self, protocol, unpickled))
         for subclass in kind.__subclasses__():
             _take_stateful(subclass)
         _CHANGES.put(kind, "__init_subclass__", _init_subclass(kind))
-        _CHANGES.put(torchs._MultiProcessingDataLoaderIter, "__new__", torchs_iterator.new_of(torchs))
+        _CHANGES.put(torchs._MultiProcessingDataLoaderIter, "__new__", delegation.new_of(torchs))
         CURRENT.settings, CURRENT.was_undone = settings, False
 
 
@@ -95,8 +96,49 @@ def _take_stateful(subclass: type) -> None:
     if subclass.__name__ != "StatefulDataLoader" or subclass.__module__.partition(".")[0] != "torchdata":
         return
     try:
-        versions.check("torchdata")
+        check("torchdata")
     except errors.FrameworkVersionError as error:  # in the middle of its import, which must not fail
         behind.stays_torchs("torchdata's StatefulDataLoader", str(error))
         return
     delegation.put_on(subclass, _CHANGES, stateful=True)
+
+
+# The oldest versions of torch and of frameworks that `install()` knows.
+
+
+OLDEST = {"torch": "2.6", "torchdata": "0.10", "fastai": "2.7.13", "accelerate": "1.0", "lightning": "2.4"}
+"""By package. Others ran in all versions that were tried."""
+
+
+def check(*packages: str) -> None:
+    """Refuses packages that are loaded and too old.
+
+    Raises:
+        FrameworkVersionError: names the first of them.
+    """
+    for package in packages:
+        if package in sys.modules and (found := _found(package)) is not None and _is_older(found, OLDEST[package]):
+            raise errors.FrameworkVersionError(
+                f"{package} {found} is loaded, and stoker.install() needs {package} {OLDEST[package]} or later: its "
+                "loaders are not as install() expects them. Upgrade it, or use stoker.DataLoader in your script."
+            )
+
+
+def _found(package: str) -> str | None:
+    module = sys.modules[package]
+    version = getattr(module, "__version__", None)
+    if isinstance(version, str):
+        return version
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _is_older(one: str, other: str) -> bool:
+    return _numbers(one) < _numbers(other)
+
+
+def _numbers(version: str) -> list[int]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(number) for number in found.group().split(".")] if found else []

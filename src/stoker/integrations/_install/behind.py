@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from stoker import errors
 from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
-from stoker.integrations._install.jpegs import register_jpegs
-from stoker.loader._accounting.event_dispatcher import users_level
+from stoker.loader import loader_kind, torch_support
+from stoker.loader._accounting.ledger import users_level
 from stoker.loader._options import argument_checks
 from stoker.loader._options.loader_options import is_iterable
-from stoker.loader._torch import from_torch
 from stoker.loader.dataloader import DataLoader
-from stoker.loader.hidden import HiddenLoader
 from stoker.loader.iterator import LoaderIterator
+from stoker.loader.record import options_of, record_of
+from stoker.loader.worker_start import check_sending
 
 _READ = (
     *("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
@@ -186,7 +191,7 @@ def _arguments(loader: Any, values: list[Any], settings: Settings) -> dict[str, 
         return given | {"batch_size": found["batch_size"] if batched else None, "drop_last": found["drop_last"]}
     sampler = found["_index_sampler"]
     if settings.order == "stoker" and (sampler is loader.batch_sampler or sampler is loader.sampler):
-        ordered = from_torch.order_of(loader, None)
+        ordered = torch_support.order_of(loader, None)
         if ordered.get("shuffle"):
             return given | ordered | {"batch_size": found["batch_size"], "drop_last": found["drop_last"]}
     return given | (
@@ -217,3 +222,129 @@ def is_torchs_own(function: Any, module: str) -> bool:
     """Returns whether a function is the one that its class was defined with, and no script's."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename == getattr(sys.modules[module], "__file__", None)
+
+
+# Registers Stoker's JPEG reader with Pillow in the processes that make samples, as soon as Pillow is there.
+
+
+_PLUGIN = "PIL.JpegImagePlugin"
+"""Pillow loads it when it first opens an image."""
+
+
+def register_jpegs() -> None:
+    """Registers the reader with Pillow, now or when Pillow loads its own."""
+    if _PLUGIN in sys.modules:
+        _register()
+    elif not any(isinstance(finder, _JpegFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _JpegFinder())
+
+
+_registrations: list[Any] = []
+"""Of this process: at most one. Workers keep theirs to their end."""
+
+
+def _register() -> None:
+    from stoker import images  # here, where Pillow is there
+
+    if not _registrations:
+        _registrations.append(images.register())
+
+
+def unregister_jpegs() -> None:
+    """Gives Pillow its own reader back, in this process."""
+    while _registrations:
+        _registrations.pop().undo()
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _JpegFinder)]
+
+
+class _JpegFinder(importlib.abc.MetaPathFinder):
+    """Registers the reader right after Pillow's module has run."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if name != _PLUGIN:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _JpegLoader(spec.loader)
+        return spec
+
+
+class _JpegLoader(importlib.abc.Loader):
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: Any) -> Any:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        _register()
+
+
+# `HiddenLoader`: the loader behind a loader of torch's, after `stoker.install()`.
+
+
+class HiddenLoader(DataLoader[Any]):
+    """A loader that does what torch's does and no more.
+
+    It calls no method of the user's that torch's loader does not call, reads streams as torch reads them, and repeats
+    no warning that torch's loader has given.
+
+    Args:
+        prepare: called before samples are made in a process.
+        **arguments: as `DataLoader`.
+    """
+
+    def __init__(self, prepare: Callable[[], object] | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        record_of(self).follow_torch(prepare)
+
+    def check_worker_number_rationality(self) -> None:
+        """Does nothing: torch's loader has warned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the loader's state; an empty one, with a warning, where a loader of ours would refuse: the program
+        goes on as with torch's loader, which has none."""
+        record = record_of(self)
+        if (refusal := loader_kind.refusal(record, record.options(self))) is not None:
+            record.tell_once(f"checkpoints do not hold the place of a loader of a stream: {refusal}")
+            return {}
+        return super().state_dict()
+
+    def _get_iterator(self) -> LoaderIterator:
+        iterator = HiddenIterator(self)
+        record_of(self).latest = weakref.ref(iterator)
+        return iterator
+
+    def check_start(self) -> None:
+        """Raises CannotSendError if `iter()` would, and torch's loader would have no need to send what it forks."""
+        check_sending(options_of(self))
+
+    @property
+    def has_place(self) -> bool:
+        """Returns whether a state was loaded from which the next epoch goes on."""
+        return record_of(self).resumed is not None
+
+
+class HiddenIterator(LoaderIterator):
+    """The iterator of a hidden loader. A script's own `__iter__` may restart it through torch's."""
+
+    def __init__(self, loader: HiddenLoader) -> None:
+        self._hidden = weakref.ref(loader)
+        super().__init__(loader)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Starts a new epoch on the same workers.
+
+        Args:
+            loader: the hidden loader, or the torch loader before it.
+            first_iter: unused, as torch's.
+
+        Raises:
+            IteratorClosedError: the loader was made anew meanwhile.
+        """
+        hidden = self._hidden()
+        if hidden is None:
+            raise errors.IteratorClosedError("the loader of this iterator was made anew: call iter(loader)")
+        super()._reset(hidden, first_iter)

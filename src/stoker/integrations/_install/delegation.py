@@ -5,13 +5,26 @@ Each function does as the one before it where nothing stands behind a loader, al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from stoker import errors
-from stoker.integrations._install.behind import begun, behind, early, kept_behind, noticed, renewed, startable
-from stoker.integrations._install.changes import ORIGINAL, Changes, original_of
-from stoker.integrations._install.current import HIDDEN
-from stoker.loader.hidden import HiddenIterator, HiddenLoader
+from stoker.datasets.base import IterableDataset
+from stoker.integrations._install.behind import (
+    HiddenIterator,
+    HiddenLoader,
+    begun,
+    behind,
+    early,
+    kept_behind,
+    noticed,
+    register_jpegs,
+    renewed,
+    startable,
+    stays_torchs,
+)
+from stoker.integrations._install.current import CURRENT, HIDDEN, ORIGINAL, Changes, original_of
+from stoker.loader.dataloader import DataLoader
 from stoker.loader.stateful import as_torchdatas
 
 _NAMES = ("__iter__", "_get_iterator", "state_dict", "load_state_dict")
@@ -120,3 +133,100 @@ class _IteratorAttribute:
 
     def __delete__(self, loader: Any) -> None:
         loader.__dict__.pop("_iterator", None)
+
+
+# A pickled loader installs in the process that unpickles it: the children of `ddp_spawn` know nothing else of us.
+
+
+def reduce_ex(loader: Any, protocol: Any, unpickled: Callable[..., Any]) -> Any:
+    """Returns the parts of a torch loader for pickle and copy: those of any object, without the loader behind it.
+
+    Args:
+        loader: torch's.
+        protocol: pickle's.
+        unpickled: called with the settings, a callable and its arguments where the loader is unpickled.
+    """
+    made = object.__reduce_ex__(loader, protocol)
+    settings = CURRENT.settings
+    if not isinstance(made, tuple) or isinstance(loader, DataLoader):
+        return made
+    make, arguments, *rest = made
+    rest[:1] = map(_without_ours, rest[:1])
+    return (make, arguments, *rest) if settings is None else (unpickled, (settings, make, arguments), *rest)
+
+
+def _without_ours(state: Any) -> Any:
+    """Returns the state of a loader without the loader behind it and without its iterator."""
+    if isinstance(state, tuple):  # of a class with slots
+        return tuple(map(_without_ours, state))
+    if not isinstance(state, dict) or HIDDEN not in state:
+        return state
+    return {name: value for name, value in state.items() if name != HIDDEN} | {"_iterator": None}
+
+
+# Torch's iterator class, called by hand: fastai does so, on an object that is no `DataLoader`.
+
+
+class _DatasetOfIterator(IterableDataset[Any]):
+    """The dataset of such an object, as a stream. Its attributes are found here too: workers look them up."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_dataset"], name)
+
+
+def new_of(torchs: Any) -> Callable[..., Any]:
+    """Returns `__new__` for torch's iterator of several processes.
+
+    Args:
+        torchs: the module `torch.utils.data.dataloader`.
+    """
+    iterators, loaders = torchs._MultiProcessingDataLoaderIter, torchs.DataLoader
+
+    def __new__(kind: type, *arguments: Any, **named: Any) -> Any:
+        if CURRENT.settings is None or len(arguments) != 1:
+            return object.__new__(kind)
+        loader = arguments[0]
+        if kind is not iterators:
+            return noticed(loader, object.__new__(kind)) if isinstance(loader, loaders) else object.__new__(kind)
+        if isinstance(loader, loaders):
+            hidden = startable(loader)
+            return object.__new__(kind) if hidden is None else iter(hidden)
+        made = _made(loader)
+        return object.__new__(kind) if made is None else iter(made)
+
+    return __new__
+
+
+def _made(loader: Any) -> HiddenLoader | None:
+    """Returns a loader of ours for an object that torch's iterator would read; None if it is of no kind known here."""
+    settings = CURRENT.settings
+    assert settings is not None
+    try:
+        if not loader._dataset_kind or loader._auto_collation:
+            raise TypeError("torch's iterator was called by hand, on an object that is no DataLoader and no stream")
+        hidden = HiddenLoader(
+            register_jpegs if settings.images else None,
+            dataset=_DatasetOfIterator(loader.dataset),
+            batch_size=None,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            worker_init_fn=loader.worker_init_fn,
+            timeout=loader.timeout,
+            generator=loader.generator,
+            pin_memory=loader.pin_memory,
+            prefetch_factor=loader.prefetch_factor,
+            shard="none",
+            output="torch",
+        )
+        hidden.check_start()
+        return hidden
+    except Exception as error:  # whatever the cause: the program runs on as it did without us
+        kind = type(loader)
+        stays_torchs(f"a {kind.__module__}.{kind.__qualname__}", f"{type(error).__name__}: {error}")
+        return None

@@ -10,9 +10,11 @@ import json
 import os
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from stoker import errors
+from stoker.integrations._install.current import Settings
 
 
 def wait() -> None:
@@ -21,7 +23,6 @@ def wait() -> None:
 
     def install() -> None:
         from stoker.integrations._install.apply import apply
-        from stoker.integrations._install.children import VARIABLE
         from stoker.integrations._install.current import CURRENT, Settings
 
         if CURRENT.settings is None and not CURRENT.was_undone and (told := os.environ.get(VARIABLE)):
@@ -40,7 +41,7 @@ def at_first_loader(torchs: Any, action: Callable[[], None]) -> None:
         torchs: the module of torch's `DataLoader`.
         action: called while the loader, its class, or its iterator is being made.
     """
-    from stoker.integrations._install.changes import ORIGINAL, Changes, subclass_hook
+    from stoker.integrations._install.current import ORIGINAL, Changes, subclass_hook
 
     loaders, iterators, changes = torchs.DataLoader, torchs._MultiProcessingDataLoaderIter, Changes()
     init, before = loaders.__init__, subclass_hook(loaders)
@@ -71,3 +72,38 @@ def at_first_loader(torchs: Any, action: Callable[[], None]) -> None:
     changes.put(loaders, "__init__", __init__)
     changes.put(loaders, "__init_subclass__", classmethod(__init_subclass__))
     changes.put(iterators, "__new__", __new__)
+
+
+# Reaches clean interpreters that this process starts: by their environment, and a `sitecustomize` that they find.
+
+
+VARIABLE = "STOKER_INSTALL"
+"""The environment variable that holds the settings, as JSON."""
+
+SITE = str(Path(__file__).with_name("site"))
+"""The folder of our `sitecustomize.py`."""
+
+
+class ChildEnvironment:
+    """The environment of child processes, set and restored."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._before = {name: os.environ.get(name) for name in (VARIABLE, "PYTHONPATH")}
+        path = os.environ.get("PYTHONPATH")
+        self._set = {
+            VARIABLE: json.dumps({"images": settings.images, "order": settings.order}),
+            "PYTHONPATH": SITE if not path else os.pathsep.join([SITE, path]),
+        }
+        os.environ.update(self._set)
+
+    def restore(self) -> None:
+        """Restores the environment; a `PYTHONPATH` that other code has changed meanwhile loses our folder alone."""
+        path = os.environ.get("PYTHONPATH")
+        if path is not None and path != self._set["PYTHONPATH"]:
+            rest = [folder for folder in path.split(os.pathsep) if folder != SITE]
+            self._before["PYTHONPATH"] = os.pathsep.join(rest)
+        for name, value in self._before.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from stoker._core.machine import standard_streams
+from stoker._core.machine import reserve
 from stoker.datasets.subset import Subset
 from stoker.errors import QuarantineError
 from stoker.events import FaultRecord
@@ -75,7 +75,7 @@ class QuarantineFile:
         # To be read as well: whether it ends within a line. Python has it closed at exec
         # Waiting for the reader of a pipe could take for ever: a full pipe counts as a full disk
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-        standard_streams.occupy()
+        reserve.occupy()
         try:
             self._descriptor = os.open(self.path, flags, 0o666)
         except (OSError, ValueError) as error:  # ValueError: no name that a file can have

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stoker._core.machine.cpu_allocation import Claim
+from stoker._core.machine.cpus import Claim
 from stoker._engine.backend import Answer, Backend
 from stoker.loader._autotune.policy import Choice, Trial
 

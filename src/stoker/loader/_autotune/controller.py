@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -11,19 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stoker import collate
-from stoker._core.machine import cpu_allocation, cpus, memory
+from stoker._core.machine import cpus, memory
 from stoker._engine.backend import Backend
 from stoker._engine.backends import KINDS
+from stoker.datasets.base import Dataset
 from stoker.events import WorkersChosen
-from stoker.loader._accounting.event_dispatcher import EventDispatcher
+from stoker.loader._accounting.ledger import EventDispatcher
 from stoker.loader._autotune.backend import AutotuneBackend
-from stoker.loader._autotune.dataset_copy import dataset_copy
+from stoker.loader._autotune.hint import WAITS
 from stoker.loader._autotune.policy import Choice, Trial
-from stoker.loader._autotune.wait_share import WAITS
 
 if TYPE_CHECKING:
     from stoker.loader._accounting.ledger import Ledger
     from stoker.loader._options.loader_options import LoaderOptions
+
 
 MakeBackend = Callable[["LoaderOptions"], Backend]
 """Makes a backend for these options."""
@@ -52,16 +55,14 @@ class AutotuneController:
     """
 
     def __init__(self) -> None:
-        ranks = cpu_allocation.ranks()
-        self.most = max(
-            1, min(cpu_allocation.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks))
-        )
+        ranks = cpus.ranks()
+        self.most = max(1, min(cpus.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks)))
         self.choice: Choice | None = None
         self._shown = self.most  # value of the loader's attribute
         self._running = self.most  # workers that the latest iterator began with
         self.set_aside: dict[str, Any] = {}
         self._trial: Trial | None = None
-        self._claim: cpu_allocation.Claim | None = None
+        self._claim: cpus.Claim | None = None
         self._again = 0
 
     def copy(self) -> AutotuneController:
@@ -85,15 +86,15 @@ class AutotuneController:
         """An iterator is about to be made, with as many workers as the other open loaders leave."""
         self._claim = None  # of a backend that could not be made
         if fixed(options):  # a fixed number does not depend on the other open loaders
-            self._claim = cpu_allocation.Claim(self.most)
+            self._claim = cpus.Claim(self.most)
             return
         choice = self.choice
         wanted = self.most if choice is None or choice.number == choice.most else choice.number
         if choice is None or choice.number <= choice.most:
-            self._claim = cpu_allocation.claim(wanted, self.most)
+            self._claim = cpus.claim(wanted, self.most)
             self._running = self._claim.number
         else:  # those beyond do not compute
-            self._claim = cpu_allocation.claim(choice.most, self.most)
+            self._claim = cpus.claim(choice.most, self.most)
             self._running = wanted
         self._show(loader, self._running)
 
@@ -157,7 +158,7 @@ class AutotuneController:
 
     def text(self, options: LoaderOptions) -> str:
         """Returns the decision and its reason, for `describe()`."""
-        ranks = f", shared by {cpu_allocation.ranks()} ranks" if cpu_allocation.ranks() > 1 else ""
+        ranks = f", shared by {cpus.ranks()} ranks" if cpus.ranks() > 1 else ""
         machine = f"{cpus.cpus().number} CPUs{ranks}, memory for {self.most} or more"
         if (reason := fixed(options)) is not None:
             return f"{self.most} ({machine}), not measured: {reason}"
@@ -179,7 +180,7 @@ def fixed(options: LoaderOptions) -> str | None:
 
 def _beyond(most: int) -> int:
     """Returns the number of workers that are possible while they hardly compute."""
-    return min(FOR_EACH_CPU * most, most + memory.available().bytes // (MEMORY_OF_A_WORKER * cpu_allocation.ranks()))
+    return min(FOR_EACH_CPU * most, most + memory.available().bytes // (MEMORY_OF_A_WORKER * cpus.ranks()))
 
 
 def _far_only(options: LoaderOptions) -> bool:
@@ -201,3 +202,54 @@ def _near(options: LoaderOptions, in_trainer: MakeBackend) -> Backend | None:
     if dataset is None:
         return None
     return in_trainer(replace(options, dataset=dataset, num_workers=0))
+
+
+# A copy of a dataset for a trial in the trainer, so that workers forked later do not inherit its open files.
+#
+# Many datasets open their file at the first sample and keep it as an attribute. A handle that is shared across a fork
+# gives garbage.
+
+
+_FIRST = 16
+"""Items of a list that are checked for datasets: a list of paths may be long."""
+
+_PLAIN = ("builtins", "numpy", "torch")
+"""Packages whose classes open no files: lists, arrays, tensors."""
+
+
+def dataset_copy(dataset: Any) -> Any:
+    """Returns a shallow copy of a dataset and of the datasets in it; None if it cannot be copied.
+
+    An object with a finaliser is not copied: the finaliser would close resources that the copy shares.
+    """
+    try:
+        return _copied(dataset)
+    except Exception:  # raised by the user's class when it is copied
+        return None
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple) and any(map(_is_dataset, value[:_FIRST])):
+        return type(value)(_copied(item) for item in value)
+    if isinstance(value, dict) and type(value) is dict and any(map(_is_dataset, value.values())):
+        return {name: _copied(item) for name, item in value.items()}
+    if type(value).__module__.partition(".")[0] in _PLAIN and not _is_dataset(value):
+        return value
+    if hasattr(value, "__del__"):
+        raise TypeError
+    twin = copy.copy(value)
+    if twin is value and hasattr(value, "__dict__"):
+        raise TypeError
+    for name, item in list(getattr(twin, "__dict__", {}).items()):
+        if _is_dataset(item) or isinstance(item, (list, tuple, dict)):
+            twin.__dict__[name] = _copied(item)
+    return twin
+
+
+def _is_dataset(value: Any) -> bool:
+    """Returns whether a value is a dataset, by its class, or because it has indices and attributes of its own."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if isinstance(value, Dataset) or (torch_data is not None and isinstance(value, torch_data.Dataset)):
+        return True
+    plain = type(value).__module__.partition(".")[0] in _PLAIN
+    return not plain and hasattr(type(value), "__getitem__") and hasattr(value, "__dict__")

@@ -4,9 +4,15 @@ Pure: no clock.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
-from stoker.loader._autotune.wait_share import WAITS
+from stoker._core.machine import cpus
+from stoker._engine.backend import Answer, JobFactory, PlainMaker, PlainPlace
+from stoker._engine.serial import SerialBackend
+from stoker.events import WorkersWouldHelp
+from stoker.loader._accounting.ledger import EventDispatcher
 
 BATCHES, SECONDS = 20, 2.0
 """Batches and seconds that are measured. The first batch, which opens files, does not count."""
@@ -77,3 +83,81 @@ def workers_for(own: float, cost: float, cpus: int) -> int:
     if best > GAIN * (own + cost):
         return 0
     return next(workers for workers in range(1, cpus + 1) if seconds(workers) <= 1.05 * best)
+
+
+# The serial backend of a loader with `num_workers=0`, which gives a hint once if the training loop waits for it.
+
+
+TOGETHER = 16
+"""Batches that are noted at once while each is quick: to note one takes a tenth of the quickest."""
+
+LONG = 0.1
+"""Seconds of waiting after which fewer batches are recorded at once."""
+
+
+class HintBackend(SerialBackend):
+    """Runs units when their answers are requested, and measures the time.
+
+    Args:
+        recipe: makes the job.
+        hint: the loader's.
+        witness: reports the hint.
+    """
+
+    def __init__(self, recipe: JobFactory, hint: Hint, witness: EventDispatcher) -> None:
+        super().__init__(recipe)
+        self._hint: Hint | None = None if hint.is_given else hint
+        self._witness = witness
+        self._waited = 0.0
+        self._opened: float | None = None
+
+    def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
+        make = super().plain(seed, place)
+        if make is None or self._hint is None:
+            return make
+        count = 0
+
+        def watched(indices: list[Any]) -> Any:
+            nonlocal count
+            began = time.perf_counter()
+            batch = make(indices)
+            now = time.perf_counter()
+            self._waited += now - began
+            count += 1
+            if (count == TOGETHER or self._waited > LONG) and self._hint is not None:
+                self._note(self._hint, now, count)
+                count = 0
+            return batch
+
+        return watched
+
+    def receive(self, timeout: float | None) -> Answer:
+        if self._hint is None:
+            return super().receive(timeout)
+        began = time.perf_counter()
+        answer = super().receive(timeout)
+        now = time.perf_counter()
+        self._waited += now - began
+        if answer.kind == "batch":
+            self._note(self._hint, now)
+        return answer
+
+    def _note(self, hint: Hint, now: float, batches: int = 1) -> None:
+        before, waited = self._opened, self._waited
+        self._opened, self._waited = now, 0.0
+        if before is None:
+            return
+        said = hint.delivered(max(0.0, now - before - waited), waited, cpus.for_this_rank, batches)
+        if said is not None:
+            self._hint = None
+            self._witness.tell_later(WorkersWouldHelp(message=said))
+
+
+# Shares of the training loop's time that it may wait for batches: the limits of every verdict.
+
+
+WAITS = 0.2
+"""Share of its time from which on a training loop counts as waiting for data."""
+
+NEGLIGIBLE = 0.05
+"""Share of its time up to which a training loop is bound by its own work."""

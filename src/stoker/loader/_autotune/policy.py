@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stoker.loader._autotune.wait_share import WAITS
+from stoker.loader._autotune.hint import WAITS
 
 NEAR = 0.010
 """Seconds: a slower batch is never tried in the trainer, because it would stop the training loop."""

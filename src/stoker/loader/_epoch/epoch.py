@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from stoker import errors, samplers
 from stoker._core.protocol import asked, offered, offers
-from stoker.datasets._stream import own_iterators
+from stoker.datasets import declared
 from stoker.loader._epoch import ranks
 from stoker.loader._epoch.epoch_counter import EpochCounter
 from stoker.loader._epoch.gather_or_split import may_gather
 from stoker.loader._epoch.plan import BatchesPlan, ComputedPlan, Endless, Plan, StreamedPlan, TurnPlan
-from stoker.loader._epoch.rank_slice import Mode, RankSlice
+from stoker.loader._epoch.ranks import Mode, RankSlice
 from stoker.loader._epoch.sampler_walk import at_rest
 from stoker.loader._job import datapipes
 from stoker.loader._random.generators import mix
@@ -72,7 +72,7 @@ def start(options: LoaderOptions, epochs: EpochCounter, number: int) -> Place:
     if options.batches_per_epoch is not None:
         return epochs.piece(number, _positions_in_piece(options, options.batches_per_epoch))
     if options.is_stream:
-        before = own_iterators.places(options.dataset)
+        before = declared.places(options.dataset)
         return START if before is None else START._replace(before=before)
     return START if is_computed(options) else at_rest(options.index_sampler, options.dataset)
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from stoker._engine.process_guard import tears
 from stoker.errors import StateMismatchError
-from stoker.loader._epoch.rank_slice import RankSlice
+from stoker.loader._epoch.ranks import RankSlice
 from stoker.loader._job.work import as_batch, as_given
 from stoker.loader._random.generators import mix
-from stoker.loader._state.given import is_plain
+from stoker.loader._state.schema import is_plain
 from stoker.samplers.order import BatchOrder, Int64Array, Order
 
 BLOCK = 16384

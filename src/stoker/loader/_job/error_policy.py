@@ -13,7 +13,7 @@ from stoker._core.exceptions import format_exception, safe_str, shortened
 from stoker._engine.activity import ACTIVITY, NEW_MARK, Activity, Position
 from stoker._engine.activity import sample as at_sample
 from stoker._engine.backend import KnownFault, KnownFaults, of_the_gone
-from stoker.datasets.described import describe
+from stoker.datasets.gather import describe
 from stoker.events import FaultRecord, Outcome, plain_index
 from stoker.loader._random.generators import mix
 from stoker.loader._random.sample_rng import SampleRNG

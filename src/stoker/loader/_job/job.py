@@ -30,25 +30,25 @@ from stoker._engine.backend import (
 )
 from stoker._engine.process_guard import harmless
 from stoker._engine.transport import segments
-from stoker._engine.transport.recycled import LEAST, Recycled
+from stoker._engine.transport.owned import LEAST, Recycled
 from stoker._engine.transport.rows import MisfitError
-from stoker.collate._leaves import batch_memory
-from stoker.datasets._stream.copies import own_copy
+from stoker.collate import tensors
 from stoker.datasets.gather import gatherer
 from stoker.datasets.nesting import held_by
+from stoker.datasets.worker_share import own_copy
 from stoker.errors import BatchError
 from stoker.loader._accounting import observer
-from stoker.loader._job import datapipes, preload, torch_worker_info
+from stoker.loader._job import datapipes, torch_worker_info
 from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
+from stoker.loader._job.torch_worker_info import run_init_fn
 from stoker.loader._job.work import JobSettings, Work
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.mersenne_twister import offset_in_torchs
 from stoker.loader._random.sample_rng import SampleRNG
 from stoker.loader._random.sample_seeding import SampleSeeding, key_of_samples, weakly
-from stoker.loader._random.worker_seeding import run_init_fn
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink
@@ -70,7 +70,7 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
         settings.prepare()
     held = None
     if settings.capabilities.own_process:
-        preload.load()
+        torch_worker_info.load()
         if parts["worker_init_fn"] is None and settings.seeding != "worker":
             held = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
     return functools.partial(LoaderJob, parts, held)
@@ -261,8 +261,8 @@ class LoaderJob:
                 source.has_fetched(samples)
                 return NOT_PLAIN
             may_lend = compiled.may_take(len(samples), LEAST)
-            if may_lend or batch_memory.is_lent():
-                with batch_memory.lent_by(lend if may_lend else None):
+            if may_lend or tensors.is_lent():
+                with tensors.lent_by(lend if may_lend else None):
                     batch = compiled.settled(samples)
             else:
                 batch = compiled.settled(samples)
@@ -402,7 +402,7 @@ class LoaderJob:
             raise MisfitError("a sample to be left out")
         self.mark[ACTIVITY] = Activity.COLLATE
         try:
-            with batch_memory.lent_by(self._lend):
+            with tensors.lent_by(self._lend):
                 batch = None if self._compiled is None else self._compiled.rows(samples)
         except Exception as error:
             raise MisfitError("samples that do not go together") from error
@@ -454,7 +454,7 @@ class LoaderJob:
         if self._gathered is not None and not self._knows and not made:
             self.mark[ACTIVITY] = Activity.WHOLE
             may_keep = segments.CAN_DETACH or self._recycled is not None  # `out` is in the user's hands
-            with batch_memory.lent_by(self._lend if may_keep else None):
+            with tensors.lent_by(self._lend if may_keep else None):
                 batch = self._gathered(work.indices)
             if batch is not collate.NOT_GATHERED:
                 self.mark[ACTIVITY] = Activity.WRITE
@@ -509,7 +509,7 @@ class LoaderJob:
         if self._knows:
             self._faults.raise_known(COLLATE)
         made = samples if self._settings.batched else samples[0]
-        with batch_memory.lent_by(self._lend):
+        with tensors.lent_by(self._lend):
             if self._settings.own_collate or self._seeding is None:
                 batch = self._collate(made)
             else:

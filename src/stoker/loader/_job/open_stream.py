@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.worker_info import current
-from stoker.datasets._stream.fingerprint import same_again
+from stoker.datasets.fingerprint import same_again
 from stoker.errors import StateMismatchError
 from stoker.loader._job.stream_sharding import Numbered, read_again, shared_out
 from stoker.loader._state.resharding import drawn_in

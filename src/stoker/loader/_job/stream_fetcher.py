@@ -15,8 +15,8 @@ from stoker._core.worker_info import current
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.activity import sample as at_sample
 from stoker._engine.backend import NothingLeft, PlainGuess, StreamEnd
-from stoker.datasets._stream.declared import declared_by_all, undeclared
-from stoker.datasets._stream.fingerprint import Fingerprint
+from stoker.datasets.declared import declared_by_all, undeclared
+from stoker.datasets.fingerprint import Fingerprint
 from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
 from stoker.loader._job import datapipes
 from stoker.loader._job.error_policy import ErrorPolicy
@@ -25,8 +25,7 @@ from stoker.loader._job.stream_guesses import AS_TORCH, FirstSamples
 from stoker.loader._job.stream_sharding import OTHERS, Share, is_chain, is_counted, other_dataset
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import mix
-from stoker.loader._state.resharding import names_shards, not_begun
-from stoker.loader._state.snapshots import Snapshots, state_of
+from stoker.loader._state.resharding import Snapshots, names_shards, not_begun, state_of
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from stoker.datasets._stream.fingerprint import added
+from stoker.datasets.fingerprint import added
 
 FIRST = 8
 """Samples of each worker that are compared."""

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from stoker._core.protocol import offers
 from stoker._core.worker_info import current
-from stoker.datasets._stream.declared import declared_by_all, undeclared
-from stoker.datasets._stream.worker_share import OfWorker
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.combining import shard_of, shards_of
+from stoker.datasets.declared import declared_by_all, undeclared
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.worker_share import OfWorker
 from stoker.errors import ShardingError, StateMismatchError
-from stoker.loader._job import sharding_checks
 from stoker.loader._job.stream_guesses import FirstSamples
+from stoker.loader._random.find_generators import find_objects
 
 OTHERS = object()
 """Stands in a worker's stream for a sample that another worker gives."""
@@ -192,17 +192,17 @@ def shared_out(
     """
     worker, workers, tell, guess, shares = share
     said = declared_by_all(dataset)
-    current.reading.on_part = sharding_checks.all_or_none() if workers > 1 else None
+    current.reading.on_part = all_or_none() if workers > 1 else None
     current.asked = False
     if state is not None and state.get("strided"):
         return _Strided(Numbered(dataset, state), [], share, state, listens=said is not False), True
     if state is not None and "part" in state:
         raise other_dataset(dataset)
     if _is_cut(dataset, workers):
-        current.reading.on_part = sharding_checks.in_a_shard if workers > 1 else None
+        current.reading.on_part = in_a_shard if workers > 1 else None
         current.reading.on_guess = (lambda *asked: tell(_cut_and_asked(*asked))) if workers > 1 else None
         return Numbered(shard_of(dataset, workers, OfWorker(worker)), state), False
-    if workers > 1 and said is None and (source := sharding_checks.shared_source(dataset)) is not None:
+    if workers > 1 and said is None and (source := shared_source(dataset)) is not None:
         guess(undeclared(dataset) or type(dataset).__name__, f"it holds {source}")
         if current.reading.on_told is not None:
             current.reading.on_told()
@@ -293,3 +293,88 @@ def _told(dataset: Any, workers: int) -> str:
         "dataset a method shard(num_shards, index) and the class attribute stoker_protocol = True, or let it read its "
         "share; shard='none' turns this off."
     )
+
+
+# Checks of streams that share themselves out among the workers: by `get_worker_info()`, or by a queue that they hold.
+#
+# A stream that reads another reports whether it has called `get_worker_info()`: see
+# `stoker.datasets.worker_share`.
+
+
+OnPart = Callable[[str, bool], None]
+
+_CLASSES = {
+    "multiprocessing.queues": ("Queue", "SimpleQueue"),  # torch's are derived from these
+    "multiprocessing.connection": ("_ConnectionBase",),
+    "multiprocessing.managers": ("BaseProxy",),
+}
+_CLOSED = ("multiprocessing", "concurrent")
+"""Packages whose pools, executors and managers hold queues of their own."""
+_PROXIES = ("Queue", "JoinableQueue")
+"""What a manager's proxy of a queue stands for."""
+
+
+def in_a_shard(reader: str, asked: bool) -> None:
+    """Raises if a stream of an interleave shares itself out. Each worker has whole streams there, not shards of them.
+
+    Raises:
+        ShardingError: it does.
+    """
+    if not asked:
+        return
+    _check_kept(reader)
+    if reader == "InterleaveDataset":
+        raise ShardingError(
+            "the streams of an InterleaveDataset are shared out among the workers, each to one of them, but one of the "
+            "streams calls get_worker_info() and shares itself out: the rest of it would be lost. Let it give all its "
+            "samples; or pass shard='none', and each worker reads its share of all streams."
+        )
+
+
+def all_or_none() -> OnPart:
+    """Returns a check for streams that must all share themselves out, or none of them.
+
+    Raises:
+        ShardingError: by the returned check: some share themselves out, and others do not.
+    """
+    known: set[bool] = set()
+
+    def tell(reader: str, asked: bool) -> None:
+        if asked:
+            _check_kept(reader)
+        known.add(asked)
+        if len(known) == 2:
+            raise ShardingError(
+                f"of the datasets that are read together, the last of them by {reader}, some call get_worker_info() "
+                "and share themselves out among the workers, and the others do not: samples would be lost, or come "
+                "once from each worker. Let none of them call it, and the loader shares out what they give together; "
+                "or let all of them call it. One that calls it for another reason declares shards_itself = False."
+            )
+
+    return tell
+
+
+def _check_kept(reader: str) -> None:
+    if reader == "CacheDataset":
+        raise ShardingError(
+            "CacheDataset was given a stream that calls get_worker_info() and shares itself out among the workers: "
+            "each would keep its share as if that were the whole. Give the stream a method shard(num_shards, index) "
+            "and the class attribute stoker_protocol = True instead, and each shard is kept for itself; or let it give "
+            "all its samples, and the loader shares them out."
+        )
+
+
+def shared_source(dataset: Any) -> str | None:
+    """Returns the name of a queue or connection of multiprocessing that a dataset holds; None if it holds none.
+
+    Locks, events and values do not count: workers that share them give the same samples.
+    """
+    there = [(sys.modules.get(module), names) for module, names in _CLASSES.items()]
+    kinds = tuple(getattr(module, name) for module, names in there if module is not None for name in names)
+    for found in find_objects(dataset, kinds, _CLOSED) if kinds else ():
+        name, token = type(found).__name__, getattr(found, "_token", None)
+        if token is None:
+            return f"a {name} of multiprocessing"
+        if getattr(token, "typeid", None) in _PROXIES:
+            return "a manager's queue"
+    return None

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from stoker._core import nominal
 from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS, kind_of
-from stoker._engine.supervision import restarts, stalls
+from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.nesting import batched_by
@@ -79,7 +79,7 @@ class LoaderOptions:
     max_errors: int | None = DEFAULT_MAX_ERRORS
     max_error_rate: float | None = DEFAULT_MAX_ERROR_RATE
     quarantine: str | None = None
-    stall_warning: float | None = stalls.DEFAULT
+    stall_warning: float | None = rules.STALL_WARNING
     stall_action: StallAction = "warn"
     memory_budget: int | None = None
     max_samples_per_worker: int | None = None

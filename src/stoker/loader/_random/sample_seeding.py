@@ -34,7 +34,7 @@ from typing import Any, Literal, TypeVar
 
 from stoker._engine.activity import ACTIVITY, NEW_MARK, PLACE, Activity
 from stoker.errors import SkipSample
-from stoker.loader._random.find_generators import find_generators
+from stoker.loader._random.find_generators import HeldBy, SampleParts, find_generators
 from stoker.loader._random.generators import (
     LegacyState,
     RandomState,
@@ -45,7 +45,6 @@ from stoker.loader._random.generators import (
     stream_of,
     torch_unused,
 )
-from stoker.loader._random.sample_parts import HeldBy, SampleParts
 from stoker.loader._random.sample_rng import SampleRNG
 from stoker.loader._random.thread_generators import Bystanders
 

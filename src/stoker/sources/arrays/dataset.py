@@ -15,17 +15,13 @@ from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.datasets.gather import LARGE_ROW, Array, Indices, inside, row_layout
 from stoker.errors import ArrayFileError, MissingKeyError, SchemaMismatchError
-from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays
-from stoker.sources.arrays.raw_rows import raw_rows
-from stoker.sources.arrays.read_contents import contents_of_all, is_zarr_url
-from stoker.sources.arrays.safetensors_header import check_torch
-from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray
-from stoker.sources.arrays.stored_rows import check_rows_are_together
-from stoker.sources.hub_place import hub_fingerprint
+from stoker.sources.arrays.npy_format import check_torch, raw_rows
+from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays, contents_of_all, is_zarr_url
+from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray, check_rows_are_together
 from stoker.sources.per_process import PerProcess
 from stoker.sources.places import Place, places_of
 from stoker.sources.storage_of import storage_of
-from stoker.sources.urls import shown
+from stoker.sources.urls import hub_fingerprint, shown
 
 
 class ArrayDataset(Dataset[Any]):

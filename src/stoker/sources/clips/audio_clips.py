@@ -12,14 +12,11 @@ import numpy as np
 
 from stoker.errors import ClipLengthError, MediaFileError, MissingExtraError
 from stoker.loader._random.sample_rng import sample_rng
-from stoker.sources.clips.clip_file import ClipFile, OpenClipFile
-from stoker.sources.clips.clips_of_files import ClipsOfFiles
-from stoker.sources.clips.cut import Cut
-from stoker.sources.clips.exact_start import exact_start
-from stoker.sources.clips.mp3_frames import behind_tag, length_without_header
-from stoker.sources.clips.promised_size import check_is_whole
-from stoker.sources.file_object import HELD
+from stoker.sources.clips.clip_file import ClipFile, OpenClipFile, check_is_whole
+from stoker.sources.clips.clips_of_files import ClipsOfFiles, Cut
+from stoker.sources.clips.exact_start import behind_tag, exact_start, length_without_header
 from stoker.sources.places import Place
+from stoker.sources.storage import HELD
 
 _MOST_FRAMES = 8192
 """Frames for each byte of a file above which its header is wrong: silence takes more in each format."""

@@ -16,15 +16,15 @@ from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute, positive
 from stoker.datasets.gather import Indices, inside, row_layout
 from stoker.errors import FileChangedError, HDF5Error, HDF5ValueError, MissingKeyError, StokerError
-from stoker.sources.arrays.mapped_rows import MappedFile
-from stoker.sources.arrays.stored import FileContents
+from stoker.sources.arrays.stored import FileContents, MappedFile
 from stoker.sources.arrays.zarr_rows import ChunkCache
 from stoker.sources.hdf5.open_file import h5py_module, opened
-from stoker.sources.hdf5.place import HDF5Place
 from stoker.sources.hdf5.rows import has_dtype, rows_of
-from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import PerProcess
-from stoker.sources.storage import File, Version
+from stoker.sources.storage import File, LocalFile, Version
+from stoker.sources.storage import opened as opened_file
+from stoker.sources.storage_of import source_files
+from stoker.sources.urls import check_local, hub_fingerprint, is_remote, shown
 
 _CHUNK_CACHE = 64 << 20
 """Chunks that the library keeps for all keys, in bytes: those too large for our own cache. Its default, 1 MiB for each
@@ -310,3 +310,60 @@ def _layout(tables: dict[str, Any]) -> dict[str, Any] | None:
             return None
         leaves[key] = row_layout(np.empty((0, *table.shape[1:]), table.dtype))
     return None if any(leaf is None for leaf in leaves.values()) else leaves
+
+
+# Where an HDF5 file lies.
+
+
+class HDF5Place:
+    """A file of this machine, which the library opens by its path, or a file that is read through a store.
+
+    Picklable, with the options of the store.
+
+    Args:
+        path: of the file, or its URL.
+        storage_options: of the store.
+        cache: a folder that keeps the data that is read; None for none. With it a local file is read through a store.
+        cache_size: bytes that the cache may take.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: as `source_files` says; or a pattern leads to several files.
+
+    Attributes:
+        name: of the file, for messages.
+        is_remote: whether it is read through a store.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None,
+        cache: str | os.PathLike[str] | None,
+        cache_size: int | None,
+    ) -> None:
+        self._place = os.fspath(path)
+        is_url = is_remote(self._place) and not os.path.exists(self._place)
+        self.is_remote = is_url or cache is not None or cache_size is not None
+        if self.is_remote:
+            files = source_files(self._place, storage_options, cache, cache_size)
+            if len(files.places) > 1:
+                raise ValueError(f"{shown(self._place)} leads to {len(files.places)} files: make a dataset of each one")
+            self._place, self._storage = files.places[0], files.storage
+        else:
+            check_local(self._place, "HDF5 files")
+        self.name = shown(self._place)
+
+    def opened(self, version: Version | None) -> tuple[Version, File | None]:
+        """Returns the version of the file, and the file if it is read through a store.
+
+        Args:
+            version: which it had; None if that is not known. A file that has another one now may be found when it is
+                read.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+        if not self.is_remote:
+            return LocalFile(self._place).version, None
+        file = opened_file(self._storage, self._place, version)
+        return file.version, file

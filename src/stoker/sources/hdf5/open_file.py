@@ -6,8 +6,7 @@ import os
 from typing import Any
 
 from stoker.errors import HDF5Error, MissingExtraError, StokerError
-from stoker.sources.file_object import FileObject
-from stoker.sources.storage import File
+from stoker.sources.storage import File, FileObject
 
 
 def opened(path: str, chunk_cache: int, contents: File | None = None) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import operator
-from collections import deque
-from collections.abc import Iterable
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stoker.datasets.stream import State
 from stoker.errors import StateFormatError
-from stoker.sources.kafka.shares import PartitionShare, ReadUpTo
 
 _MOST_RECORDS = 20_000
 _MOST_BYTES = 8 << 20
@@ -147,3 +149,160 @@ class PartitionCursor:
         if is_next:
             entry["next"] = True
         return entry
+
+
+# Shares of partitions by the residue of their offsets, and the part of a partition that has been read. No I/O.
+#
+# A share of a whole partition has the modulus 1. If there are more workers than partitions, a partition is cut: a
+# share then has the offsets of one residue. Positions of shares say together which records of a partition were given,
+# whatever the cut was, so that any other cut continues from them.
+
+
+_NAME = re.compile(r"(?P<topic>[^:%]+):(?P<partition>\d+)(%(?P<modulus>\d+)=(?P<residue>\d+))?")
+_MOST_CLASSES = 1 << 16
+
+
+class PartitionShare(NamedTuple):
+    """The records of a partition whose offsets have one residue.
+
+    Attributes:
+        topic: of the partition.
+        partition: its number.
+        residue: of the offsets.
+        modulus: of the offsets; 1 for all.
+    """
+
+    topic: str
+    partition: int
+    residue: int = 0
+    modulus: int = 1
+
+    @property
+    def place(self) -> str:
+        """The partition, as messages name it."""
+        return f"{self.topic}:{self.partition}"
+
+    @property
+    def name(self) -> str:
+        """The share's name in a state."""
+        return self.place if self.modulus == 1 else f"{self.place}%{self.modulus}={self.residue}"
+
+    @classmethod
+    def named(cls, name: str) -> PartitionShare:
+        """Returns the share of this name.
+
+        Raises:
+            StateFormatError: it is no such name.
+        """
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise StateFormatError(f"a partition was expected in a state, found {name!r}")
+        share = cls(found["topic"], int(found["partition"]))
+        return share if found["modulus"] is None else share._replace(residue=int(found[5]), modulus=int(found[4]))
+
+    def has(self, offset: int) -> bool:
+        """Returns whether the record at `offset` belongs to the share."""
+        return offset % self.modulus == self.residue
+
+
+def cut(shares: Sequence[PartitionShare], num_shards: int, index: int) -> list[PartitionShare]:
+    """Returns part `index` of `num_shards` parts: whole shares, unless there are fewer shares than parts."""
+    if num_shards <= len(shares):
+        return list(shares[index::num_shards])
+    whole, part = shares[index % len(shares)], index // len(shares)
+    parts = len(range(index % len(shares), num_shards, len(shares)))
+    return [whole._replace(residue=whole.residue + whole.modulus * part, modulus=whole.modulus * parts)]
+
+
+class ReadUpTo(NamedTuple):
+    """Of a partition, all records of one residue below an offset were given.
+
+    Attributes:
+        residue: of their offsets.
+        modulus: of their offsets.
+        at: the offset of the next one, or below it.
+    """
+
+    residue: int
+    modulus: int
+    at: int
+
+    def holds(self, offset: int) -> bool:
+        """Returns whether the record at `offset` was given."""
+        return offset < self.at and offset % self.modulus == self.residue
+
+
+def first_unread(share: PartitionShare, start: int, read: Iterable[ReadUpTo]) -> int:
+    """Returns an offset below which all records of the share were given.
+
+    Args:
+        share: the share.
+        start: the offset at which its partition begins.
+        read: the offsets given, by this share and by others.
+    """
+    known = list(read)
+    classes = math.lcm(share.modulus, *(each.modulus for each in known))
+    if classes > _MOST_CLASSES:  # cut into very different parts, again and again: what was given is skipped one by one
+        known = [each for each in known if share.modulus % each.modulus == 0]
+        classes = share.modulus
+    return min(
+        max((each.at for each in known if residue % each.modulus == each.residue), default=start)
+        for residue in range(share.residue, classes, share.modulus)
+    )
+
+
+# The offsets that a state of a loader or stream stands for, and their commit to a consumer group.
+
+
+_ENTRY = {"at", "end", "of"}
+
+Partition = tuple[str, int]
+
+
+def offsets_in(states: Sequence[Any], begins: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Returns the offset of each partition below which all records were given, for the partitions that states name.
+
+    Args:
+        states: of loaders or streams; parts of one stream's together, as those of all ranks.
+        begins: the partitions of the stream, and where each began without a state.
+
+    Raises:
+        StateFormatError: a place of a partition is damaged.
+    """
+    read: dict[Partition, list[ReadUpTo]] = defaultdict(list)
+    for state in states:
+        for name, entry in _entries(state):
+            place = SavedPlace.of(name, entry)
+            partition = (place.share.topic, place.share.partition)
+            if partition in begins:
+                read[partition] += [ReadUpTo(place.share.residue, place.share.modulus, place.at), *place.read]
+    return {where: first_unread(PartitionShare(*where), begins[where], known) for where, known in read.items()}
+
+
+def _entries(state: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the name and the entry of each share of a partition that a state holds, however deep."""
+    if isinstance(state, Mapping):
+        shards = state.get("shards")
+        for name, entry in shards.items() if isinstance(shards, Mapping) else ():
+            if isinstance(entry, Mapping) and entry.keys() >= _ENTRY:
+                yield name, entry
+        for key, value in state.items():
+            yield from _entries(_parsed(value) if _is_one_value(key) else value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _entries(value)
+
+
+def _is_one_value(key: Any) -> bool:
+    """Returns whether a key of a loader's state holds a part of it as one text: of all ranks, or of one."""
+    return key == "below" or (isinstance(key, str) and key.startswith("rank "))
+
+
+def _parsed(below: Any) -> Any:
+    """Returns the value of a part of a loader's state that is one text of JSON."""
+    if not isinstance(below, str):
+        return below
+    try:
+        return json.loads(below)
+    except ValueError as error:
+        raise StateFormatError(f"the state of a loader is damaged: {below[:200]}") from error

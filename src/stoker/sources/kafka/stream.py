@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from stoker._core.exceptions import safe_str
-from stoker.datasets._stream.shards import torchs_part
 from stoker.datasets.map import MapDataset
+from stoker.datasets.shards import torchs_part
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.errors import KafkaError, RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
-from stoker.sources.kafka.client_config import KafkaConfig
-from stoker.sources.kafka.commit import commit_offsets
-from stoker.sources.kafka.cursor import PartitionCursor, SavedPlace
-from stoker.sources.kafka.group_offsets import offsets_in
-from stoker.sources.kafka.listing import PartitionRange, partitions_of
+from stoker.sources.kafka.client_config import KafkaConfig, PartitionRange, commit_offsets, partitions_of
+from stoker.sources.kafka.cursor import (
+    PartitionCursor,
+    PartitionShare,
+    ReadUpTo,
+    SavedPlace,
+    cut,
+    first_unread,
+    offsets_in,
+)
 from stoker.sources.kafka.reader import KafkaRecords, Record
-from stoker.sources.kafka.shares import PartitionShare, ReadUpTo, cut, first_unread
 
 PIECES = 32
 """Parts into which a stream can be shared out at least: if there are fewer partitions, each is cut by its offsets."""

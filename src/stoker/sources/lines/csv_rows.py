@@ -9,14 +9,13 @@ from typing import Any
 
 from stoker.errors import CSVHeaderError, SchemaMismatchError, StokerWarning
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
-from stoker.sources.lines.column_types import Convert, functions_of, missing_column
-from stoker.sources.lines.cutting import Cutting, check_encoding, one_byte
 from stoker.sources.lines.json_lines import checked_columns
-from stoker.sources.lines.parsing import CSVParser, FieldParser
+from stoker.sources.lines.opened_text import Cutting, check_encoding, one_byte
+from stoker.sources.lines.parsing import Convert, CSVParser, FieldParser, functions_of, missing_column
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.lines.text_lines import checked_transform
 from stoker.sources.places import Place
-from stoker.sources.source_files import SourceFiles, source_files
+from stoker.sources.storage_of import SourceFiles, source_files
 
 
 class CSVDataset(RecordDataset):

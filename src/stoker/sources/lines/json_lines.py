@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
-from stoker.sources.lines.cutting import Cutting, check_encoding
+from stoker.sources.lines.opened_text import Cutting, check_encoding
 from stoker.sources.lines.parsing import JSONParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.lines.text_lines import checked_transform
 from stoker.sources.places import Place
-from stoker.sources.source_files import source_files
+from stoker.sources.storage_of import source_files
 
 _CUTTING = Cutting(skips_blank=True, skips_spaces=True)
 

@@ -8,14 +8,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from stoker.datasets._stream.shards import ShardProgress, torchs_part
+from stoker.datasets.shards import ShardProgress, torchs_part
 from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import MissingExtraError, RecordError, StateFormatError
 from stoker.sources.file_stream import FileStream, PartStream
-from stoker.sources.lines.cutting import MOST_RECORD, UTF8_MARK, Cutting, is_utf8
-from stoker.sources.lines.opened_text import check_zstd, text_of, told_again
+from stoker.sources.lines.opened_text import MOST_RECORD, UTF8_MARK, Cutting, check_zstd, is_utf8, text_of, told_again
 from stoker.sources.lines.parsing import BEGIN, TextParser, not_closed
-from stoker.sources.source_files import SourceFiles
+from stoker.sources.storage_of import SourceFiles
 
 
 class RecordStream(FileStream):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
-from stoker.sources.lines.cutting import Cutting, check_encoding
+from stoker.sources.lines.opened_text import Cutting, check_encoding
 from stoker.sources.lines.parsing import TextParser
 from stoker.sources.lines.streaming import RecordStream, UntransformedRecords
 from stoker.sources.places import Place
-from stoker.sources.source_files import source_files
+from stoker.sources.storage_of import source_files
 
 
 class TextLineDataset(RecordDataset):

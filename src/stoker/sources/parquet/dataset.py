@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
-from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.parquet.groups import RowGroups
+from stoker.sources.parquet.values import transformed
 from stoker.sources.places import Place
-from stoker.sources.sample_origin import transformed
+from stoker.sources.urls import hub_fingerprint
 
 
 class ParquetDataset(Dataset[Any]):

@@ -19,12 +19,10 @@ from stoker.errors import (
     SchemaMismatchError,
 )
 from stoker.sources.parquet.decoded_files import DecodedFiles
-from stoker.sources.parquet.partitions import Partitions, check_equal
-from stoker.sources.parquet.values import DecodedGroup
+from stoker.sources.parquet.values import DecodedGroup, Partitions, SampleOrigin, check_equal
 from stoker.sources.per_process import MOST_OPEN, PerProcess
 from stoker.sources.places import Place, places_and_folders
 from stoker.sources.read_ahead import RangedFile, held
-from stoker.sources.sample_origin import SampleOrigin
 from stoker.sources.storage import File, Version, opened_all
 from stoker.sources.storage import opened as opened_file
 from stoker.sources.storage_of import storage_of

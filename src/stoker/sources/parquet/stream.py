@@ -8,14 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from stoker.datasets._stream.shards import ShardProgress, torchs_part
+from stoker.datasets.shards import ShardProgress, torchs_part
 from stoker.datasets.stream import State, StreamIterator, not_the_end
 from stoker.errors import ParquetFileError, SchemaMismatchError, StateFormatError, StateMismatchError
 from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.parquet.groups import RowGroups
-from stoker.sources.parquet.values import DecodedGroup
+from stoker.sources.parquet.values import DecodedGroup, transformed
 from stoker.sources.places import Place
-from stoker.sources.sample_origin import transformed
 
 PIECES = 32
 """Pieces into which a stream can be shared out at least. Fewer row groups than this are cut into equal parts, so that a

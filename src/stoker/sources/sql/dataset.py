@@ -12,9 +12,8 @@ from stoker.datasets.base import Dataset
 from stoker.datasets.column import TextColumn
 from stoker.datasets.combining import absolute
 from stoker.errors import QueryError
-from stoker.sources.sql.databases.find_database import database_of
-from stoker.sources.sql.open_connection import connect
-from stoker.sources.sql.records import row_of
+from stoker.sources.sql.connection import connect, row_of
+from stoker.sources.sql.find_database import database_of
 
 
 class SQLDataset(Dataset[Any]):

@@ -9,16 +9,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.datasets._stream.fingerprint import added
-from stoker.datasets._stream.shards import ShardProgress, share_of, torchs_part
-from stoker.datasets._stream.worker_share import OfWorker
+from stoker.datasets.fingerprint import added
+from stoker.datasets.shards import ShardProgress, share_of, torchs_part
 from stoker.datasets.stream import State, Stream, StreamIterator
+from stoker.datasets.worker_share import OfWorker
 from stoker.errors import QueryError, StateFormatError, StateMismatchError
-from stoker.sources.sql.connection import Connection, Selection
-from stoker.sources.sql.databases.database import Row
-from stoker.sources.sql.key_json import from_json, to_json
-from stoker.sources.sql.open_connection import connect
-from stoker.sources.sql.row_query import RowQuery
+from stoker.sources.sql.connection import Connection, Selection, connect
+from stoker.sources.sql.database import Row
+from stoker.sources.sql.row_query import RowQuery, from_json, to_json
 
 
 class QueryRows(Stream[dict[str, Any]]):

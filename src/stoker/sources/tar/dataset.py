@@ -14,17 +14,15 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import ShardError, ShardIndexError
-from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.places import Place, places_of
 from stoker.sources.storage import Version, opened_all
 from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.decode import Decoder, SampleDecoder
 from stoker.sources.tar.foreign_index import foreign_index, wids_shards
-from stoker.sources.tar.headers import BLOCK
 from stoker.sources.tar.index import Folder, ShardIndex, index_of, local_place
-from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample, warn_of_no_end
-from stoker.sources.urls import is_remote, shown
+from stoker.sources.tar.members import BLOCK, SMALL_WINDOW, MemberReader, read_sample, warn_of_no_end
+from stoker.sources.urls import hub_fingerprint, is_remote, shown
 
 
 class TarDataset(Dataset[Any]):

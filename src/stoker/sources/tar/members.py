@@ -6,11 +6,10 @@ import re
 import warnings
 from collections.abc import Callable
 from typing import Any
+from zlib import adler32
 
 from stoker.errors import DuplicateKeyError, ShardError, StokerWarning
 from stoker.sources.storage import File
-from stoker.sources.tar import headers
-from stoker.sources.tar.headers import BLOCK, ZEROS, HeaderError
 
 WINDOW = 120 << 10
 """Bytes read at once in sequence. The allocator keeps memory of less than 128 kB; more is mapped anew each time."""
@@ -112,10 +111,10 @@ class MemberReader:
             if self._on_header is not None:
                 self._on_header(block)
             try:
-                kind, own_name, own_size = headers.parsed(block)
+                kind, own_name, own_size = parsed(block)
             except HeaderError as error:
                 raise self._damage(str(error)) from None
-            if kind in headers.REGULAR:
+            if kind in REGULAR:
                 self.begin, self.data, self.size = begin, at + BLOCK, own_size if size is None else size
                 self.position = at + BLOCK + (self.size + BLOCK - 1 & -BLOCK)
                 if self._is_sparse or (self._global_name is not None and name is None):
@@ -123,16 +122,16 @@ class MemberReader:
                 elif self._is_of_a_sample(own_name if name is None else name):
                     return True
                 begin, name, size = self.position, None, None
-            elif kind in headers.EXTENSIONS:
+            elif kind in EXTENSIONS:
                 text = self._extension_data(own_size)
-                if kind == headers.LONG_NAME:
+                if kind == LONG_NAME:
                     name = text.partition(b"\0")[0]
-                elif kind != headers.LONG_LINK:
-                    name, size = self._from_pax(text, name, size, kind == headers.PAX_GLOBAL)
-                self.position = at + BLOCK + headers.padded(own_size)
+                elif kind != LONG_LINK:
+                    name, size = self._from_pax(text, name, size, kind == PAX_GLOBAL)
+                self.position = at + BLOCK + padded(own_size)
             else:
-                self.position = at + BLOCK + (0 if kind in headers.LINKS else headers.padded(own_size))
-                if kind == headers.SPARSE:
+                self.position = at + BLOCK + (0 if kind in LINKS else padded(own_size))
+                if kind == SPARSE:
                     self.position += self._map_of_sparse(block, at)
                 self._is_sparse = False
                 self._not_regular(kind, own_name if name is None else name, at)
@@ -195,7 +194,7 @@ class MemberReader:
         self, text: bytes, name: bytes | None, size: int | None, is_global: bool
     ) -> tuple[bytes | None, int | None]:
         try:
-            records = headers.pax_records(text)
+            records = pax_records(text)
             length = records.get(b"size")
             if length is not None and not length.isdigit():
                 raise HeaderError(f"a pax header holds no size: {length!r}")
@@ -219,9 +218,9 @@ class MemberReader:
 
     def _not_regular(self, kind: int, name: bytes, at: int) -> None:
         text = name.decode("utf-8", "surrogateescape")
-        if kind in headers.SKIPPED or not is_of_a_sample(text):
+        if kind in SKIPPED or not is_of_a_sample(text):
             return
-        known = {headers.SPARSE: "a sparse file", **dict.fromkeys(headers.LINKS, "a link, which holds no data")}
+        known = {SPARSE: "a sparse file", **dict.fromkeys(LINKS, "a link, which holds no data")}
         raise ShardError(
             f"{self._path}, byte {at}: the member {text!r} is {known.get(kind, f'of type {chr(kind)!r}')}, and cannot "
             "be read. Pack the files themselves (tar --dereference --hard-dereference, and without --sparse)."
@@ -231,7 +230,7 @@ class MemberReader:
         """Raises an error for a regular member that cannot be read, unless it belongs to no sample."""
         if self._is_sparse:
             self._is_sparse = False
-            self._not_regular(headers.SPARSE, name, at)
+            self._not_regular(SPARSE, name, at)
         elif is_of_a_sample(self._global_name.decode("utf-8", "surrogateescape") if self._global_name else ""):
             raise ShardError(
                 f"{self._path}, byte {at}: the member {name!r} has its path from a global header before other members, "
@@ -294,3 +293,108 @@ def warn_of_no_end(path: str, others: int = 0) -> None:
         StokerWarning,
         stacklevel=2,
     )
+
+
+# Headers of tar files: 512 bytes before each member, in the formats ustar, GNU and pax.
+#
+# Parsing one takes 1 us. Its checksum is compared with Adler-32, whose low half is the sum of the bytes plus one,
+# modulo 65,521: 0.2 us instead of 3 us for a sum in Python.
+
+
+BLOCK = 512
+ZEROS = bytes(BLOCK)
+
+REGULAR = frozenset(b"07\0")
+LINKS = frozenset(b"12")
+LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL, PAX_OF_SOLARIS = b"LKxgX"
+EXTENSIONS = frozenset(b"LKxgX")
+SKIPPED = frozenset(b"3456VD")
+"""Devices, folders and pipes; volume labels, and the lists of folders in incremental dumps."""
+SPARSE = ord("S")
+
+_MODULUS = 65521
+_ENDS = b"\0 "
+"""Bytes that end a number."""
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+
+
+class HeaderError(ValueError):
+    """A block is not a header, or not one of a member that can be read."""
+
+
+def parsed(block: bytes) -> tuple[int, bytes, int]:
+    """Returns the type flag, the name and the size of the data in a header, a block of 512 bytes.
+
+    The name and size of a preceding extension header take precedence over these.
+
+    Raises:
+        HeaderError: it is not a header.
+    """
+    try:
+        checksum = int(block[148:154] if block[154] in _ENDS else block[148:156].rstrip(b" \0"), 8)
+        found = adler32(block[156:], adler32(block[:148])) & 0xFFFF
+        if found != (checksum - 255) % _MODULUS and checksum != _signed_sum(block):
+            raise ValueError
+    except ValueError:
+        raise HeaderError(_no_header(block)) from None
+    try:
+        size = int(block[124:135] if block[135] in _ENDS else b"", 8)  # eleven digits, as nearly all programs write it
+    except ValueError:
+        size = _unusual_size(block)
+    if size < 0:
+        raise HeaderError(f"a header holds a negative size: {block[124:136]!r}")
+    name = block[: block.find(0, 0, 101)] if not block[99] else block[:100]
+    if block[345] and block[257:263] == b"ustar\0":
+        name = block[345:500].partition(b"\0")[0] + b"/" + name
+    return block[156], name, size
+
+
+def _signed_sum(block: bytes) -> int:
+    """Returns the checksum of programs that added the bytes as signed numbers."""
+    counted = block[:148] + b" " * 8 + block[156:]
+    return sum(counted) - 256 * sum(byte > 127 for byte in counted)
+
+
+def _unusual_size(block: bytes) -> int:
+    if block[124] & 0x80:  # base 256, as GNU tar writes sizes from 8 GiB on
+        if block[124] != 0x80:
+            raise HeaderError("a header holds a negative or absurd size")
+        return int.from_bytes(block[125:136], "big")
+    try:
+        return int(block[124:136].rstrip(b" \0") or b"0", 8)
+    except ValueError:
+        raise HeaderError(f"a header holds no size: {block[124:136]!r}") from None
+
+
+def pax_records(data: bytes) -> dict[bytes, bytes]:
+    """Returns the records of a pax header by their keywords.
+
+    Raises:
+        HeaderError: the records are damaged.
+    """
+    records: dict[bytes, bytes] = {}
+    place = 0
+    while place < len(data) and data[place]:
+        space = data.find(b" ", place, place + 20)
+        digits = data[place:space]
+        length = int(digits) if space > 0 and digits.isdigit() else 0
+        keyword, equals, value = data[space + 1 : place + length - 1].partition(b"=")
+        if length <= 0 or place + length > len(data) or data[place + length - 1] != 10 or not equals:
+            raise HeaderError("a pax header is damaged")
+        records[keyword] = value
+        place += length
+    return records
+
+
+def padded(size: int) -> int:
+    """Returns a size rounded up to whole blocks."""
+    return size + BLOCK - 1 & -BLOCK
+
+
+def _no_header(block: bytes) -> str:
+    for magic, name in _COMPRESSED.items():
+        if block.startswith(magic):
+            return (
+                f"the file is compressed ({name}); only uncompressed tar files can be read by position: decompress it"
+            )
+    return "there is no tar header here, or its checksum is wrong"

@@ -12,24 +12,23 @@ from typing import Any
 import numpy as np
 
 from stoker._core.hashing import bits
-from stoker.datasets._stream.shards import ShardProgress, torchs_part
 from stoker.datasets.combining import shard_of
 from stoker.datasets.map import MapDataset
+from stoker.datasets.shards import ShardProgress, torchs_part
 from stoker.datasets.shuffle_buffer import ShuffleDataset
 from stoker.datasets.stream import State, Stream, StreamIterator, count, resume, same_settings
 from stoker.errors import DuplicateKeyError, ShardError, StateFormatError, StateMismatchError
 from stoker.sources.file_stream import PartStream
-from stoker.sources.hub_place import hub_fingerprint
-from stoker.sources.once import Once
+from stoker.sources.per_process import Once
 from stoker.sources.places import Place, places_of
 from stoker.sources.read_ahead import ReadAhead, ahead
 from stoker.sources.storage import File, Storage
 from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.decode import Decoder, SampleDecoder
-from stoker.sources.tar.end_mark import check_no_end
+from stoker.sources.tar.foreign_index import check_no_end
 from stoker.sources.tar.index import Folder, belongs, existing_index
 from stoker.sources.tar.members import SMALL_WINDOW, MemberReader, read_sample, repeated
-from stoker.sources.urls import is_remote, shown
+from stoker.sources.urls import hub_fingerprint, is_remote, shown
 
 PIECES = 256
 """Pieces into which a stream can be shared out at least. Fewer shards than this are cut, each into equal parts."""

@@ -21,9 +21,8 @@ from stoker.datasets.combining import positive
 from stoker.errors import DuplicateKeyError, ShardError
 from stoker.sources.places import Place
 from stoker.sources.storage import Version
-from stoker.sources.tar.headers import BLOCK, padded
 from stoker.sources.tar.index import SUFFIX, ShardIndex, written
-from stoker.sources.tar.members import is_of_a_sample
+from stoker.sources.tar.members import BLOCK, is_of_a_sample, padded
 
 _INTEGERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 _TEXTS = frozenset(("txt", "text", "transcript"))

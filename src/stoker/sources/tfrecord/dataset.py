@@ -12,13 +12,12 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import CompressedFileError, FileChangedError, RecordError
-from stoker.sources.hub_place import hub_fingerprint
 from stoker.sources.lines.opened_text import compression_of
 from stoker.sources.per_process import OpenFiles
 from stoker.sources.places import Place
-from stoker.sources.source_files import source_files
-from stoker.sources.tfrecord.example import ExampleDecoder
-from stoker.sources.tfrecord.framing import HEAD, checksum, data_of, length_of, record_offsets
+from stoker.sources.storage_of import source_files
+from stoker.sources.tfrecord.records import HEAD, ExampleDecoder, checksum, data_of, length_of, record_offsets
+from stoker.sources.urls import hub_fingerprint
 
 
 class TFRecordDataset(Dataset[Any]):

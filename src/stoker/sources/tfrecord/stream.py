@@ -9,16 +9,15 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.datasets._stream.shards import ShardProgress, torchs_part
+from stoker.datasets.shards import ShardProgress, torchs_part
 from stoker.datasets.stream import State, StreamIterator
 from stoker.errors import MissingExtraError, RecordError, ShardError, StateFormatError, StateMismatchError
 from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.lines.opened_text import check_zstd, decompressed, told_again
 from stoker.sources.places import Place
-from stoker.sources.source_files import SourceFiles, source_files
+from stoker.sources.storage_of import SourceFiles, source_files
 from stoker.sources.tfrecord.dataset import decoder_of
-from stoker.sources.tfrecord.example import ExampleDecoder
-from stoker.sources.tfrecord.framing import HEAD, TAIL, checksum, data_of, length_of
+from stoker.sources.tfrecord.records import HEAD, TAIL, ExampleDecoder, checksum, data_of, length_of
 
 _MOST = 1 << 31
 """Bytes of a record, at most: protobuf's own limit. A longer one is a damaged length."""

@@ -16,8 +16,7 @@ pytest.importorskip("rich")
 from stoker.diagnostics.cli import main
 from stoker.diagnostics.cli.commands import compare
 from stoker.diagnostics.cli.output import console_of
-from stoker.diagnostics.engine_comparison import EngineRun, compared
-from stoker.diagnostics.engine_rounds import EngineRounds
+from stoker.diagnostics.settings.engine_comparison import EngineRounds, EngineRun, compared
 from stoker.errors import ProgramFailedError
 
 TRAINS = """

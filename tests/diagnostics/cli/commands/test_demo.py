@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from stoker.diagnostics import demo
 from stoker.diagnostics.cli import main
-from stoker.diagnostics.demo import comparison
-from stoker.diagnostics.demo.programs import PROGRAMS
+from stoker.diagnostics.demo import PROGRAMS
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -49,7 +49,7 @@ def test_table(columns: str, equal: bool, capsys: pytest.CaptureFixture[str], mo
         return {"images_per_second": rate, **FIGURES} | ({"equal_pixels": equal} if program == "stoker" else {})
 
     monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(comparison, "_run", run)
+    monkeypatch.setattr(demo, "_run", run)
     assert main(["demo", "--rounds", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "2.00" in shown and "2.90" in shown and ("THEY DIFFER" in shown) != equal

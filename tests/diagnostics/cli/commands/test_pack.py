@@ -12,8 +12,8 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from stoker.diagnostics.cli import main
-from stoker.diagnostics.cli.command_error import CommandError
 from stoker.diagnostics.cli.commands.pack import bytes_of
+from stoker.diagnostics.cli.output import CommandError
 
 
 @pytest.fixture(autouse=True)

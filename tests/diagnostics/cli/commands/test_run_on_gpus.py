@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from stoker._core.machine import gpu_activity, nvml
+from stoker._core.machine import gpu_activity
 from stoker._core.machine.gpu_activity import CONTEXT
 from stoker.diagnostics.cli import main
 from tests.diagnostics.cli.commands.test_run import TRAINS, script
@@ -42,7 +42,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> GrowingDriver:
     monkeypatch.setattr(gpu_activity, "INTERVAL", 0.01)
     load = ctypes.CDLL
     monkeypatch.setattr(
-        ctypes, "CDLL", lambda name, *rest, **more: found if name == nvml.LIBRARY else load(name, *rest, **more)
+        ctypes, "CDLL", lambda name, *rest, **more: found if name == gpu_activity.LIBRARY else load(name, *rest, **more)
     )
     monkeypatch.setenv("STOKER_TORCH", "0")
     monkeypatch.setenv("COLUMNS", "140")

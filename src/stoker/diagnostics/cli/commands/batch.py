@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stoker.datasets.described import describe
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.output import print_json
+from stoker.datasets.gather import describe
+from stoker.diagnostics.cli.output import CommandError, print_json
 from stoker.diagnostics.target import Target, find
 
 

@@ -9,14 +9,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stoker.diagnostics.cli.command_error import CommandError
 from stoker.diagnostics.cli.commands.run import check_engine, checked_command
 from stoker.diagnostics.cli.compared_reports import are_reports, compare_reports
-from stoker.diagnostics.cli.interruptible import interruptible
-from stoker.diagnostics.cli.output import console_of, print_json, print_table, seconds, size
-from stoker.diagnostics.cli.status_line import StatusLine
-from stoker.diagnostics.engine_comparison import ComparedFigure, Spread, compared, conclusion, figures_as_dict
-from stoker.diagnostics.engine_rounds import EngineRounds
+from stoker.diagnostics.cli.lasting_output import interruptible
+from stoker.diagnostics.cli.output import CommandError, StatusLine, console_of, print_json, print_table, seconds, size
+from stoker.diagnostics.settings.engine_comparison import (
+    ComparedFigure,
+    EngineRounds,
+    Spread,
+    compared,
+    conclusion,
+    figures_as_dict,
+)
 from stoker.errors import ProgramFailedError
 
 WORDS: dict[str, Callable[[float], str]] = {

@@ -13,12 +13,9 @@ import typer
 from rich.console import Console
 
 from stoker._core.machine import cpus
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.interruptible import interruptible
-from stoker.diagnostics.cli.output import console_of, print_json, print_table, seconds, size
-from stoker.diagnostics.cli.status_line import StatusLine
-from stoker.diagnostics.demo.comparison import DemoError, ProgramFigures, compare
-from stoker.diagnostics.demo.pictures import CLASSES, make_pictures
+from stoker.diagnostics.cli.lasting_output import interruptible
+from stoker.diagnostics.cli.output import CommandError, StatusLine, console_of, print_json, print_table, seconds, size
+from stoker.diagnostics.demo import CLASSES, DemoError, ProgramFigures, compare, make_pictures
 
 NAMES = {
     "torch": "torch's DataLoader",

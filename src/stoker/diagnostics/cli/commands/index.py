@@ -10,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.output import print_json
-from stoker.diagnostics.cli.status_line import standard_error
+from stoker.diagnostics.cli.output import CommandError, print_json, standard_error
 from stoker.errors import StokerError
 from stoker.sources.places import places_of
 from stoker.sources.urls import shown

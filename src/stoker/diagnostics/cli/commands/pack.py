@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.output import console_of, print_json, size
+from stoker.diagnostics.cli.output import CommandError, console_of, print_json, size
 from stoker.diagnostics.target import find
 
 if TYPE_CHECKING:

@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.output import check_writable, console_of, print_json, print_table, size
-from stoker.diagnostics.peek.class_balance import ClassBalance
-from stoker.diagnostics.peek.fields import FieldSummary
+from stoker.diagnostics.cli.output import CommandError, check_writable, console_of, print_json, print_table, size
+from stoker.diagnostics.peek.fields import ClassBalance, FieldSummary
 from stoker.diagnostics.peek.open_source import open_source
 from stoker.diagnostics.peek.source_peek import SourcePeek
 from stoker.diagnostics.peek.source_peek import peek as peek_at
@@ -49,7 +47,7 @@ def peek(
         raise CommandError(f"{source} cannot be opened: {error}") from error
     found = peek_at(opened, samples)
     if sheet is not None:
-        from stoker.diagnostics.peek.sheet import write_sheet  # imports torch; other commands do without
+        from stoker.diagnostics.peek.source_peek import write_sheet  # imports torch; other commands do without
 
         write_sheet(opened, sheet, images)
     if as_json:

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from stoker.diagnostics.cli.command_error import CommandError
 from stoker.diagnostics.cli.commands.run import checked_command, is_target
-from stoker.diagnostics.cli.interruptible import interruptible
-from stoker.diagnostics.cli.output import console_of, print_json
-from stoker.diagnostics.cli.output_files import check_output, unwritten, written
-from stoker.diagnostics.cli.profile_output import remarks, show
-from stoker.diagnostics.cli.shown_command import shown_command
-from stoker.diagnostics.cli.status_line import StatusLine
+from stoker.diagnostics.cli.lasting_output import interruptible
+from stoker.diagnostics.cli.output import (
+    CommandError,
+    StatusLine,
+    check_output,
+    console_of,
+    print_json,
+    print_table,
+    seconds,
+    shown_command,
+    unwritten,
+    written,
+)
 from stoker.diagnostics.measurements import Measurements
-from stoker.diagnostics.page.profile_page import write_profile
-from stoker.diagnostics.script_profile.script_profiling import ScriptProfiling
+from stoker.diagnostics.page.html_file import write_profile
+from stoker.diagnostics.profile.script_profiling import ScriptProfiling
 from stoker.diagnostics.target import find
 from stoker.errors import ProgramFailedError
 
 if TYPE_CHECKING:
+    from stoker.diagnostics.profile.loader_profile import LoaderProfile
     from stoker.diagnostics.profile.profiling import Profiling
+    from stoker.diagnostics.profile.script_profiling import ScriptProfile
     from stoker.loader.dataloader import DataLoader
 
 
@@ -170,3 +179,73 @@ def run(profiling: Profiling, step_ms: float | None, tell: Callable[[int], None]
                 time.sleep(1e-3 * step_ms)
     except KeyboardInterrupt:
         sys.stderr.write("stoker: interrupted; this was measured until then.\n")
+
+
+# A profile as text of the command line, with what is to be said of the program that it is of.
+
+
+SHOWN = 4
+"""Other loaders that are named."""
+
+
+def show(console: Console, profile: LoaderProfile, said: Sequence[str] = ()) -> None:
+    """Prints a profile.
+
+    Args:
+        console: for it.
+        profile: of a loader.
+        said: of the program, below the verdict.
+    """
+    from stoker.diagnostics.profile.loader_profile import heading, tables
+
+    console.print(heading(profile))
+    console.print()
+    console.print(str(profile.verdict))
+    for text in said:
+        console.print()
+        console.print(text)
+    for title, rows in tables(profile):
+        console.print()
+        console.print(title)
+        print_table(console, rows)
+
+
+def remarks(found: ScriptProfile, interrupted: bool, failed: bool) -> list[str]:
+    """Returns what is to be said of the program and of the measurement, in sentences.
+
+    Args:
+        found: the profile.
+        interrupted: whether Ctrl-C ended it.
+        failed: whether the program failed.
+    """
+    name = found.site if found.rank is None else f"{found.site} of rank {found.rank}"
+    if found.refused is None:
+        place = "" if found.is_own else ", which was put in the place of torch's"
+        said = [f"The loop at {name}, measured on Stoker's engine{place}."]
+    else:
+        said = [
+            f"The loop at {name}, measured on torch's engine, which tells no stages and samples. Stoker's engine was "
+            f"not used: {found.refused}."
+        ]
+    if interrupted:
+        said.append("Interrupted: this was measured until then.")
+    elif found.ended_by is not None:
+        said.append(
+            f"The program was ended because {found.ended_by} had given {found.wanted} batches. --loader {found.site} "
+            "measures more of this one."
+        )
+    elif not found.is_over and not failed:
+        said.append(
+            f"The program ended before its loader had given {found.wanted} batches: --batches "
+            f"{max(1, found.profile.batches)} is enough for steps on a held batch."
+        )
+    if found.inferred is not None:
+        said.append(f"The gain at most is inferred from the waits, and not measured: {found.inferred}.")
+    if found.others:
+        named = [f"{site} ({seconds(waited)})" for site, waited in found.others[:SHOWN]]
+        more = f", and {len(found.others) - SHOWN} more" if len(found.others) > SHOWN else ""
+        said.append(
+            f"The program waited less for its other loaders up to there: {', '.join(named)}{more}. "
+            f"--loader {found.others[0][0]} profiles another one."
+        )
+    return said

@@ -13,18 +13,24 @@ import typer
 
 from stoker._core.first_use import HOMES
 from stoker._core.machine import cpus
-from stoker.diagnostics.cli.command_error import CommandError
-from stoker.diagnostics.cli.output import console_of, print_json, print_table, seconds, size
-from stoker.diagnostics.cli.output_files import check_output, written
-from stoker.diagnostics.cli.shown_command import shown_command
-from stoker.diagnostics.cli.status_line import StatusLine
-from stoker.diagnostics.findings.run_findings import finding_lines
-from stoker.diagnostics.measurements import LoaderSummary, Measurements
-from stoker.diagnostics.report_page import write_report
+from stoker.diagnostics.cli.output import (
+    CommandError,
+    StatusLine,
+    check_output,
+    console_of,
+    print_json,
+    print_table,
+    seconds,
+    shown_command,
+    size,
+    written,
+)
+from stoker.diagnostics.measurements import LoaderSummary, Measurements, write_trace
+from stoker.diagnostics.page.report_page import write_report
+from stoker.diagnostics.run_findings import finding_lines
 from stoker.diagnostics.run_result import as_dict, gpus_as_dicts
-from stoker.diagnostics.script_run import ScriptRun, command_of
-from stoker.diagnostics.trace import write_trace
 from stoker.diagnostics.verdict import verdict
+from stoker.diagnostics.watched_program import ScriptRun, command_of
 
 LOST = (
     "The records of the measurement were deleted while the program ran, in the folder for temporary files: what came "

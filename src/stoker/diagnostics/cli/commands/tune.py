@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -10,16 +12,39 @@ import typer
 from rich.console import Console
 
 from stoker._core.machine import cpus
-from stoker.diagnostics.cli.command_error import CommandError
 from stoker.diagnostics.cli.commands.run import check_engine, checked_command, is_target
-from stoker.diagnostics.cli.interruptible import interruptible
-from stoker.diagnostics.cli.output import console_of, print_json
-from stoker.diagnostics.cli.setting_table import print_trials, short
-from stoker.diagnostics.cli.status_line import StatusLine
-from stoker.diagnostics.settings.setting_bench import BenchedLoader, ScriptBench, SettingBench, TargetBench
-from stoker.diagnostics.settings.setting_search import SearchSpace, SettingSearch
-from stoker.diagnostics.settings.setting_trial import SettingTrial
-from stoker.diagnostics.settings.tuning import Tuning, conclusion, line_to_paste
+from stoker.diagnostics.cli.lasting_output import interruptible
+from stoker.diagnostics.cli.output import (
+    NARROW,
+    CommandError,
+    StatusLine,
+    check_output,
+    console_of,
+    print_json,
+    print_table,
+    seconds,
+    size,
+)
+from stoker.diagnostics.settings.setting_bench import (
+    PAGES,
+    BenchedLoader,
+    ScriptBench,
+    SettingBench,
+    TargetBench,
+    check_plot,
+    write_plot,
+)
+from stoker.diagnostics.settings.setting_trial import LoaderSetting, SettingTrial
+from stoker.diagnostics.settings.tuning import (
+    SearchSpace,
+    SettingSearch,
+    Tuning,
+    conclusion,
+    grid,
+    in_words,
+    line_to_paste,
+    numbers_of_workers,
+)
 from stoker.diagnostics.watched_program import Engine
 
 EACH = 2.5
@@ -160,3 +185,170 @@ def show(
         console.print("Epochs are short: workers that start anew in each take longer, so they are kept.")
     console.print()
     console.print(line_to_paste(about, best), style="bold", soft_wrap=True)
+
+
+# The trials of settings as a table with bars, or as lines on a narrow terminal.
+
+
+BAR = 20
+"""Characters of the longest bar."""
+
+
+def print_trials(console: Console, trials: Sequence[SettingTrial], chosen: LoaderSetting | None = None) -> None:
+    """Prints a row for each trial. A `*` marks the setting that was chosen; failures are sentences below.
+
+    Columns that are the same in all rows are left out.
+    """
+    sizes = len({trial.setting.batch_size for trial in trials}) > 1
+    good = [trial for trial in trials if trial.failure is None]
+    most = max((trial.rate for trial in good), default=0.0)
+    if console.width < NARROW:
+        width = max(6, console.width - 30)
+        for trial in good:
+            mark = "*" if trial.setting == chosen else " "
+            console.print(
+                f"{mark} {short(trial.setting, sizes):<12}{trial.rate:>9,.0f}/s {bar(trial.rate, most, width)}"
+            )
+    else:
+        print_table(console, [_row(trial, good, most, chosen) for trial in good])
+    for trial in trials:
+        if trial.failure is not None:
+            console.print(textwrap.fill(f"{short(trial.setting, sizes)}: {trial.failure}", console.width))
+
+
+def short(setting: LoaderSetting, batch_size: bool = True) -> str:
+    """Returns a setting in few characters: "4w", "4w p4 k", "2w t8 b64".
+
+    Workers, prefetching (p), whether they are kept (k), threads (t), batch size (b) if it is asked for.
+    """
+    parts = [f"{setting.workers}w"]
+    if setting.workers and setting.prefetch is not None and setting.prefetch != 2:
+        parts.append(f"p{setting.prefetch}")
+    if setting.persistent:
+        parts.append("k")
+    if setting.threads > 1:
+        parts.append(f"t{setting.threads}")
+    return " ".join([*parts, *([] if setting.batch_size is None or not batch_size else [f"b{setting.batch_size}"])])
+
+
+def bar(value: float, most: float, width: int) -> str:
+    """Returns a bar whose length is in proportion to a value."""
+    mark = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
+    return mark * max(1, round(width * value / most)) if most and value else ""
+
+
+def _row(
+    trial: SettingTrial, good: Sequence[SettingTrial], most: float, chosen: LoaderSetting | None
+) -> dict[str, str]:
+    setting = trial.setting
+    row = {"workers": f"{'*' if setting == chosen else ' '} {setting.workers}"}
+    if len({one.setting.prefetch for one in good if one.setting.workers}) > 1:
+        row["prefetch"] = "" if not setting.workers else str(setting.prefetch or "auto")
+    if len({one.setting.persistent for one in good if one.setting.workers}) > 1:
+        row["kept"] = "yes" if setting.persistent else "no"
+    if any(one.setting.threads > 1 for one in good):
+        row["threads"] = str(setting.threads)
+    if len({one.setting.batch_size for one in good}) > 1:
+        row["batch"] = str(setting.batch_size)
+    return row | {
+        "samples/s": f"{trial.rate:,.0f} ±{trial.noise:.0%}",
+        "waited": f"{trial.share:.1%}",
+        "first batch": seconds(trial.first),
+        "CPUs": f"{trial.cpus:.1f}",
+        "memory": size(trial.memory) if trial.memory else "unknown",
+        " ": f"{bar(trial.rate, most, BAR):<{BAR}}",
+    }
+
+
+# `stoker bench`: the whole grid of numbers of workers and batch sizes, with a plot.
+
+
+EVERY = 8
+"""CPUs up to which every number of workers is measured; beyond them, powers of two."""
+
+
+def bench(
+    target: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="A loader, a dataset, or what makes one.")],
+    workers: Annotated[str | None, typer.Option(help="Numbers of workers: 0,1,2,4. Else 0 up to the CPUs.")] = None,
+    batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes: 32,64. Else that of the loader.")] = None,
+    step_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a training step.")] = 0.0,
+    each: Annotated[float, typer.Option("--each", min=0.05, help="Measured seconds of each setting.")] = EACH,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write the curves: .html, .png, .svg or .pdf.")] = (
+        None
+    ),
+    engine: Annotated[
+        Literal["torch", "stoker"], typer.Option(help="Under torch's loaders: torch's engine, or Stoker's.")
+    ] = "torch",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measures a loader with each number of workers and each batch size, and draws the curves."""
+    check_engine(engine)
+    if not is_target(target):
+        raise CommandError(
+            f"{target} names no loader: write module:object. For a script, there is stoker tune {target}"
+        )
+    sizes = numbers(batch_sizes, "--batch-sizes", 1)
+    counts = numbers(workers, "--workers", 0) or usual_workers(cpus.cpus().number)
+    if plot is not None:
+        try:
+            check_plot(plot)
+        except ValueError as error:
+            raise CommandError(f"--plot {error}") from error
+        check_output(plot, "--plot", "HTML" if plot.lower().endswith(PAGES) else None)
+    tuning, about = None, None
+    with (
+        StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line,
+        interruptible() as interrupted,
+        TargetBench(target, engine, step_ms / 1000, sizes[0] if sizes else None) as made,
+    ):
+        line.show("stoker bench: starting")
+        about = made.open()
+        tuning = Tuning(made, about, each)
+        settings = grid(about.present, counts, sizes)
+        tuning.grid(
+            settings,
+            lambda setting, trials: line.show(f"stoker bench: {short(setting)}, {len(trials)} of {len(settings)}"),
+        )
+    trials = [] if tuning is None else tuning.trials
+    best = max(trials, key=lambda trial: trial.rate, default=None)
+    verdict = "No setting gave a batch." if best is None or best.failure is not None else words(best)
+    if as_json:
+        print_json(bench_as_dict(about, trials, best, bool(interrupted)))
+    elif about is not None:
+        console = console_of(sys.stdout)
+        console.print(f"{target} {about.dataset}, on {'Stoker' if about.engine == 'stoker' else 'torch'}'s engine")
+        console.print()
+        print_trials(console, trials, None if best is None else best.setting)
+        console.print()
+        console.print(verdict)
+    if plot is not None and best is not None:
+        try:
+            write_plot(trials, plot, f"stoker bench {target}", verdict)
+        except OSError as error:
+            raise CommandError(f"--plot {plot}: it cannot be written ({error.strerror}): name another file") from error
+    if interrupted:
+        raise typer.Exit(128 + interrupted[0])
+    if trials and all(trial.failure is not None for trial in trials):
+        raise typer.Exit(1)
+
+
+def usual_workers(cpus: int) -> tuple[int, ...]:
+    """Returns the numbers of workers that are measured if none are named."""
+    return tuple(range(cpus + 1)) if cpus <= EVERY else tuple(n for n in numbers_of_workers(cpus, None) if n <= cpus)
+
+
+def words(best: SettingTrial) -> str:
+    """Returns the fastest setting as a sentence."""
+    return f"Fastest: {best.rate:,.0f} samples/s with {in_words(best.setting)}."
+
+
+def bench_as_dict(
+    about: BenchedLoader | None, trials: list[SettingTrial], best: SettingTrial | None, interrupted: bool
+) -> dict[str, Any]:
+    """Returns the grid as plain JSON values."""
+    return {
+        "loader": None if about is None else {"name": about.name, "dataset": about.dataset, "engine": about.engine},
+        "fastest": None if best is None or best.failure is not None else best.as_dict(),
+        "settings": [trial.as_dict() for trial in trials],
+        "interrupted": interrupted,
+    }

@@ -1,1 +1,0 @@
-"""Streams: places, copies and shares of them, for the datasets that are streams."""

@@ -1,0 +1,302 @@
+"""Records by number, in one file that any process may read and write at any time and may be killed while doing so.
+
+**The file.** A head (the end of the used part), a slot of 16 bytes for each number (offset, length, checksum), then the
+records in the order of their writing. A hole reads as zeros, so a new file needs no initialization, and unused parts
+take no memory and no disk.
+
+**Writing.** A writer reserves a range at the end, writes the record, then the slot. A writer that is killed in between
+leaves a range that no slot refers to. A reader trusts a slot only if the checksum of its record agrees, so no flush or
+fence is needed: a record that was half written, written by two processes at once, or lost in a power failure counts as
+missing.
+
+**Reserving a range** is the only step that needs exclusion, for a few microseconds. It uses a lock of the kernel
+(`fcntl`), which ends with its owner. No process waits for it without bound: one that does not get the lock within about
+10 ms, because the owner is stopped or the machine is very busy, does not write the record. Records are never moved or
+removed, so nothing else needs coordination.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import pickle
+import struct
+import sys
+import time
+import weakref
+import zlib
+from collections.abc import Iterator
+from multiprocessing import context, reduction
+from typing import Any
+
+from stoker._core.machine.memory import available
+from stoker._core.machine.reserve import anonymous, kept_free
+from stoker.errors import MemoryLimitError
+
+if sys.platform != "win32":
+    import fcntl
+
+FORMAT_VERSION = 1
+
+_HEAD = struct.Struct("<Q")
+_SLOT = struct.Struct("<QII")
+_SLOTS_AT = 16
+_LARGEST = (1 << 31) - (1 << 12)
+"""Bytes that the system writes in one call, at most."""
+_BEYOND = 1 << 62
+"""Bytes, more than any file has; a larger offset is damage."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+_TRIES, _PAUSE = 100, 1e-4
+_STEP = 1 << 20
+"""Bytes of memory that a process reserves in addition to a record, so that it rarely reads the limits again."""
+
+_alone: dict[tuple[int, ...], object] = {}
+"""The thread that holds the head of each file. The process is part of the key, so that a fork does not inherit it."""
+
+
+class Store:
+    """Records by number. Any thread and process may use it at the same time; forks share it.
+
+    Args:
+        descriptor: a file that is new or holds such a store. It is closed with the store.
+        slots: the number of records, at most.
+        limit: the size of the file in bytes, slots included; None for no limit.
+    """
+
+    def __init__(self, descriptor: int, slots: int, limit: int | None) -> None:
+        if sys.platform == "win32":
+            raise NotImplementedError("samples can be kept only on systems with pread and fcntl: Linux and macOS")
+        self._descriptor = descriptor
+        self._slots = slots
+        self._limit = limit
+        status = os.fstat(descriptor)
+        self._file = status.st_dev, status.st_ino
+        weakref.finalize(self, os.close, descriptor)
+
+    def get(self, number: int) -> bytes | None:
+        """Returns a record, or None if it is missing or incomplete."""
+        offset, length, check = self._slot(number) if number < self._slots else (0, 0, 0)
+        if not offset:
+            return None
+        data: bytes = os.pread(self._descriptor, length, offset)
+        return data if (len(data), _checksum(number, data)) == (length, check) else None
+
+    def put(self, number: int, data: bytes) -> None:
+        """Keeps a record, if it fits and the lock is free within about 10 ms."""
+        length, check = len(data), _checksum(number, data)
+        if length > _LARGEST or number >= self._slots:
+            return
+        if self._slot(number)[1:] == (length, check) and self.get(number) is not None:
+            return  # another process has written it
+        offset = None
+        try:
+            offset = self._take(length)
+            if offset is not None and os.pwrite(self._descriptor, data, offset) == length:
+                os.pwrite(self._descriptor, _SLOT.pack(offset, length, check), _SLOTS_AT + number * _SLOT.size)
+                return
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+        if offset is not None:
+            self._give_back(offset, length)
+
+    def _slot(self, number: int) -> tuple[int, int, int]:
+        slot = os.pread(self._descriptor, _SLOT.size, _SLOTS_AT + number * _SLOT.size)
+        offset, length, check = _SLOT.unpack(slot.ljust(_SLOT.size, b"\0"))
+        return (offset, length, check) if offset < _BEYOND and length <= _LARGEST else (0, 0, 0)
+
+    def _take(self, size: int) -> int | None:
+        """Returns the offset of a range reserved for this caller; None if there is no room or the lock is not free."""
+        for _ in range(_TRIES):
+            with self._turn() as alone:
+                if alone:
+                    return self._advance(size)
+            time.sleep(_PAUSE)
+        return None
+
+    def _advance(self, size: int) -> int | None:
+        end = self._end()
+        if end + size > (self._limit or _BEYOND) or not self._may_take(size):
+            return None
+        os.pwrite(self._descriptor, _HEAD.pack(end + size), 0)
+        return end
+
+    def _give_back(self, offset: int, size: int) -> None:
+        """Releases a range that could not be written, unless another range follows it."""
+        with self._turn() as alone, contextlib.suppress(OSError):
+            if alone and self._end() == offset + size:
+                os.pwrite(self._descriptor, _HEAD.pack(offset), 0)
+
+    def _end(self) -> int:
+        head = os.pread(self._descriptor, _HEAD.size, 0).ljust(_HEAD.size, b"\0")
+        end: int = max(_HEAD.unpack(head)[0], _SLOTS_AT + self._slots * _SLOT.size)
+        return end
+
+    def _may_take(self, size: int) -> bool:
+        """Returns whether the place of the file has room for `size` more bytes."""
+        return True
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """Yields whether this thread of this process holds the head of the file."""
+        me, here = object(), (os.getpid(), *self._file)
+        if _alone.setdefault(here, me) is not me:  # the kernel's lock belongs to the process, not to the store
+            yield False
+            return
+        try:
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _HEAD.size)
+            except (BlockingIOError, PermissionError):
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, _HEAD.size)
+        finally:
+            del _alone[here]
+
+
+class Memory(Store):
+    """A store in anonymous memory, shared by all processes that this process forks or starts.
+
+    Memory is used as records are written, and only while the machine and the container have some to spare.
+
+    Args:
+        slots: the number of records, at most.
+        limit: the size in bytes.
+        descriptor: the store of another process, whose memory this one shares.
+
+    Raises:
+        ValueError: the slots alone take more than `limit`.
+        MemoryLimitError: the machine or the container has less memory available than `limit`.
+    """
+
+    def __init__(self, slots: int, limit: int, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            _check_limit("memory", limit, slots)
+            _check_memory(limit)
+            descriptor = anonymous()
+        super().__init__(descriptor, slots, limit)
+        self._granted = 0  # bytes that were available when this process last asked, less those used since
+
+    def __reduce__(self) -> Any:
+        """Returns a shared store for a process that is being started, and an empty one of the same size for any other
+        copy.
+        """
+        if context.get_spawning_popen() is None:
+            return Memory, (self._slots, self._limit)
+        return _received, (self._slots, self._limit, reduction.DupFd(self._descriptor))
+
+    def _may_take(self, size: int) -> bool:
+        if size > self._granted:
+            if size + _STEP > _spare():
+                return False
+            self._granted = size + _STEP
+        self._granted -= size
+        return True
+
+
+class Folder(Store):
+    """A store in a file that outlives the process and that other jobs on the machine may share.
+
+    Args:
+        folder: created if it does not exist.
+        identity: the value that determines the records; another identity uses another file.
+        slots: the number of records, at most.
+        limit: the size of the file in bytes, or None.
+
+    Raises:
+        ValueError: the slots alone take more than `limit`.
+        OSError: the file cannot be created or written.
+    """
+
+    def __init__(self, folder: str, identity: object, slots: int, limit: int | None) -> None:
+        if limit is not None:
+            _check_limit("disk", limit, slots)
+        folder = os.path.abspath(folder)
+        os.makedirs(folder, exist_ok=True)
+        name = hashlib.sha256(repr((FORMAT_VERSION, identity, slots)).encode()).hexdigest()[:32]
+        path = os.path.join(folder, f"{name}.samples")
+        super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), slots, limit)
+        self._arguments = (folder, identity, slots, limit)
+
+    def __reduce__(self) -> Any:
+        return Folder, self._arguments
+
+
+def _checksum(number: int, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(_SLOT.pack(number, len(data) & 0xFFFFFFFF, 0)))
+
+
+def _received(slots: int, limit: int, descriptor: Any) -> Memory:
+    return Memory(slots, limit, descriptor.detach())
+
+
+def _check_limit(name: str, limit: int, slots: int) -> None:
+    least = _SLOTS_AT + slots * _SLOT.size
+    if limit <= least:
+        raise ValueError(f"{name}={limit} bytes hold no sample: the index alone takes {least} bytes")
+
+
+def _check_memory(limit: int) -> None:
+    memory = available()
+    if limit > _spare():
+        raise MemoryLimitError(
+            f"a cache of {limit} bytes does not fit: {memory.bytes} are available of {memory.limit} (limited by "
+            f"{memory.source}), and {kept_free(memory.limit)} are kept free. Pass memory={_spare()} or less."
+        )
+
+
+def _spare() -> int:
+    memory = available()
+    return max(0, memory.bytes - kept_free(memory.limit))
+
+
+# Pickles of samples for the cache, one for each sample.
+
+
+class _SamplePickler(pickle.Pickler):
+    """Pickles only the values that a tensor shows. Torch would pickle the entire memory of which it is a view."""
+
+    def reducer_override(self, value: Any) -> Any:
+        torch: Any = sys.modules.get("torch")
+        if type(value) is not getattr(torch, "Tensor", None) or value.layout is not torch.strided:
+            return NotImplemented
+        if value.untyped_storage().nbytes() <= value.nbytes:
+            return NotImplemented
+        return value.detach().clone().requires_grad_(value.requires_grad).__reduce_ex__(5)
+
+
+def pickled(sample: Any, number: int) -> bytes:
+    """Returns the pickle of a sample.
+
+    Raises:
+        TypeError: the sample cannot be pickled.
+    """
+    buffer = io.BytesIO()
+    try:
+        _SamplePickler(buffer, protocol=5).dump(sample)
+        return buffer.getvalue()
+    except Exception as error:
+        raise TypeError(
+            f"sample {number} ({type(sample).__name__}) cannot be cached, because it cannot be pickled: {error}. Put "
+            "the cache below the step that makes it unpicklable."
+        ) from error
+
+
+def loaded(data: bytes, number: int | None) -> Any:
+    """Returns the sample, or another cached object, from its pickle.
+
+    Raises:
+        RuntimeError: the data cannot be unpickled.
+    """
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise RuntimeError(
+            f"sample {number} was cached, but cannot be unpickled: {error}. If its class has changed since, change key="
+        ) from error

@@ -1,1 +1,0 @@
-"""`stoker profile SCRIPT`: where the time of a program's loop goes, by stage, sample, transform and worker."""

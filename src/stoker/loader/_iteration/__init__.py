@@ -1,1 +1,0 @@
-"""The steps of an epoch in the trainer, which the iterator joins."""

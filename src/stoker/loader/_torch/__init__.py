@@ -1,1 +1,0 @@
-"""What is torch's: loaders that are taken over, torch.compile and torch.profiler."""

@@ -1,1 +1,0 @@
-"""The databases: how each is opened and asked."""

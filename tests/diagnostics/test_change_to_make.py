@@ -1,0 +1,184 @@
+"""The change follows from what was measured: a table of situations, with what may be said and what may not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stoker.diagnostics.batch_making import BatchMaking
+from stoker.diagnostics.measurements import LoaderSummary
+from stoker.diagnostics.verdict import change_to_make
+
+ABOUT = {"site": "train.py:8", "rank": None, "num_workers": 2, "persistent_workers": False, "prefetch_factor": 2}
+BATCHES, SPENT, CPUS = 100, 10.0, 4
+
+
+def situation(
+    workers: int,
+    waited: float,
+    made: tuple[float, float] | None,
+    busy: float,
+    others: float | None = 0.0,
+    longest: float = 1.2,
+    **about: Any,
+) -> LoaderSummary:
+    """A run of 100 batches in 10 s on 4 CPUs.
+
+    Args:
+        workers: of the loader.
+        waited: share of the time that the loop waited.
+        made: seconds to make a batch, and the share of them on a CPU.
+        busy: share of the CPUs that the program used.
+        others: share that other programs used; None if the system does not tell.
+        longest: the slowest batch by the median.
+    """
+    return LoaderSummary(
+        {**ABOUT, "num_workers": workers, **about}, made=1, epochs=1, batches=BATCHES, samples=3200, spent=SPENT,
+        waited=SPENT * waited, first=0.1, steady=SPENT - 0.1, steady_waited=SPENT * waited - 0.1,
+        cpu=busy * SPENT * CPUS, peak=0,
+        making=None if made is None else BatchMaking(made[0], made[0] * made[1], longest, 0.05),
+        machine=None if others is None else busy + others, others=others or 0.0,
+    )  # fmt: skip
+
+
+COMPUTES, SLEEPS, BETWEEN = 0.97, 0.05, 0.6
+DISK = "a disk, a network or a lock"
+EITHER = "for a CPU or for a disk or a network"
+
+SITUATIONS = {
+    "workers compute, CPUs idle": (
+        situation(2, 0.6, (0.19, COMPUTES), 0.5),
+        ["Pass num_workers=4: 2 of 4 CPUs make batches"],
+        ["disk", "cannot help"],
+    ),
+    "all CPUs compute samples": (
+        situation(4, 0.6, (0.38, COMPUTES), 0.95),
+        ["Make samples cheaper", "95% of the 4 CPUs are in use, so more workers cannot help"],
+        ["disk", "the rest", "num_workers="],
+    ),
+    "more workers than CPUs share them": (
+        situation(16, 0.6, (1.5, 0.23), 0.97),
+        ["Make samples cheaper", "more workers cannot help"],
+        ["disk", "num_workers="],
+    ),
+    "a worker for each CPU, which are nearly in use": (
+        situation(4, 0.6, (0.38, COMPUTES), 0.8),
+        ["Make samples cheaper", "samples compute 97% of their time", "4 workers for 4 CPUs"],
+        ["disk", "num_workers="],
+    ),
+    "all CPUs are for the step, samples compute": (
+        situation(2, 0.3, (0.15, COMPUTES), 0.95),
+        ["add CPUs", "38% of that is for batches, the rest for the loop's own steps"],
+        ["disk"],
+    ),
+    "all CPUs are for the step, samples wait": (
+        situation(2, 0.3, (0.19, SLEEPS), 0.95),
+        ["Try num_workers=3", EITHER, "cannot be told while 95% of the CPUs are in use"],
+        ["cannot help", DISK],
+    ),
+    "samples sleep, CPUs idle": (
+        situation(4, 0.8, (0.39, SLEEPS), 0.06),
+        ["Pass num_workers=8: samples wait 95% of their time", DISK, "6% of the CPUs", "threads_per_worker=8"],
+        ["cheaper"],
+    ),
+    "samples sleep in threads already": (
+        situation(4, 0.8, (2.9, SLEEPS), 0.06, threads_per_worker=8),
+        ["Pass num_workers=8", DISK],
+        ["threads_per_worker"],
+    ),
+    "samples sleep, few workers": (
+        situation(1, 0.5, (0.099, SLEEPS), 0.06),
+        ["Pass num_workers=2", DISK, "in 1 process."],
+        ["processes"],
+    ),
+    "samples wait, CPUs in use by four fifths": (
+        situation(4, 0.8, (0.39, 0.4), 0.81),
+        ["Try num_workers=8", EITHER, "81% of the CPUs"],
+        [DISK, "Pass"],
+    ),
+    "samples wait a part, a worker for each CPU": (
+        situation(4, 0.8, (0.39, BETWEEN), 0.55),
+        ["Try num_workers=8", "samples wait 40% of their time", EITHER],
+        [DISK, "Pass"],
+    ),
+    "other programs have the CPUs": (
+        situation(4, 0.6, (0.38, 0.4), 0.4, others=0.58),
+        ["Measure again while nothing else runs", "98% of the machine's CPUs", "58% by other programs"],
+        ["disk", "num_workers="],
+    ),
+    "other programs have the CPUs, no workers": (
+        situation(0, 0.6, (0.06, 0.5), 0.15, others=0.8),
+        ["Pass num_workers=2", "Other programs use 80% of the CPUs"],
+        ["disk"],
+    ),
+    "one worker, and the loop is as fast": (
+        situation(1, 0.3, (0.095, COMPUTES), 0.4),
+        ["Pass num_workers=2: 1 of 4 CPUs"],
+        ["disk"],
+    ),
+    "workers idle behind one slow batch": (
+        situation(4, 0.4, (0.1, COMPUTES), 0.3, longest=12.0),
+        ["Pass prefetch_factor=4", "25% of their time", "12 times as long"],
+        ["disk", "num_workers"],
+    ),
+    "workers idle, batches are alike": (
+        situation(4, 0.4, (0.1, SLEEPS), 0.1),
+        ["smaller in bytes", "25% of their time", "stoker profile measures"],
+        ["disk", "num_workers"],
+    ),
+    "cheap batches in workers": (
+        situation(2, 0.4, (0.0001, COMPUTES), 0.3),
+        ["larger batches, or pass num_workers=0", "0.1 ms to make"],
+        ["disk"],
+    ),
+    "making is not known, CPUs idle": (
+        situation(4, 0.8, None, 0.1, others=None),
+        ["Pass num_workers=8: 10% of the CPUs", "something else, such as a disk or a network"],
+        ["cheaper"],
+    ),
+    "making is not known, CPUs in use by four fifths": (
+        situation(4, 0.8, None, 0.81, others=None),
+        ["Try num_workers=8: 81%", "may wait for a CPU, or for a disk or a network", "stoker profile"],
+        ["Pass"],
+    ),
+    "no workers, all CPUs in use": (
+        situation(0, 0.6, (0.06, 3.9), 0.97),
+        ["Make samples cheaper", "97% of the 4 CPUs are in use, so workers cannot help much"],
+        ["num_workers="],
+    ),
+    "no workers, a little to gain": (
+        situation(0, 0.15, (0.015, 1.0), 0.25),
+        ["Pass num_workers=1"],
+        ["cheap"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_change_is_of_what_was_measured(name: str) -> None:
+    known, said, unsaid = SITUATIONS[name]
+    change = change_to_make(known, CPUS)
+    assert all(words in change for words in said), change
+    assert not any(words in change for words in unsaid), change
+
+
+def test_one_cpu_suffices_for_samples_that_sleep() -> None:
+    sleeps = situation(0, 0.8, (0.08, SLEEPS), 0.01)
+    assert change_to_make(sleeps, 1).startswith("Pass num_workers=2:")
+    computes = replace(sleeps, making=BatchMaking(0.08, 0.08, 1.0, 0.0))
+    assert change_to_make(computes, 1).startswith("There is one CPU")
+
+
+def test_quota_counts_as_it_is() -> None:
+    """All of a quota of 1.5 CPUs is 75 % of 2."""
+    known = situation(2, 0.6, (0.19, 0.7), 1.47 / CPUS)
+    assert "98% of the 2 CPUs are in use" in change_to_make(known, 2, quota=1.5)
+
+
+def test_first_batches_are_late_by_start_or_own_time() -> None:
+    late = replace(situation(4, 0.4, (0.3, COMPUTES), 0.3), epochs=4, first=1.0, steady_waited=0.3)
+    start = replace(late, making=BatchMaking(0.3, 0.3, 1.2, start=0.9))
+    assert "and 4 workers take 0.9 s of it to start" in change_to_make(start, CPUS)
+    assert "Longer epochs help" in change_to_make(late, CPUS)
