@@ -409,7 +409,7 @@ def test_the_memory_of_a_device_is_refused(torch: Any) -> None:
         device = torch.device("cuda:1")
 
     with pytest.raises(CannotSendError, match="cuda:1"):
-        pickler.tensors._reduce_storage(Storage(), pickler.buffers.MappedFiles(), [])
+        pickler._reduce_storage(Storage(), pickler.MappedFiles(), [])
 
 
 @pytest.mark.leaves_behind("torch keeps what it opened of the GPU")
