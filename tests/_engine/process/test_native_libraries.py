@@ -17,7 +17,7 @@ import json, sys, warnings
 import stoker
 from stoker._engine.fork import native_pools, zygote
 
-fork_deadlock.LOCKED_AFTER = zygote.LOCKED_AFTER = 0.3
+native_pools.LOCKED_AFTER = zygote.LOCKED_AFTER = 0.3
 {source}
 
 class Samples(stoker.Dataset):

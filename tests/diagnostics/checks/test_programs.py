@@ -19,7 +19,7 @@ def test_start_method_says_what_it_means(method: str, level: str) -> None:
 import multiprocessing
 multiprocessing.set_start_method({method!r})
 from stoker.diagnostics.checks import machine
-(found,) = programs.start_method()
+(found,) = machine.start_method()
 assert found.level == {level!r} and found.what.startswith({method!r}), found
 """
     subprocess.run([sys.executable, "-c", program], check=True)
