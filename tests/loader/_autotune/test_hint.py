@@ -71,7 +71,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(10**9))
     clock = types.SimpleNamespace(perf_counter=lambda: float(next(ticks)))
     monkeypatch.setattr("stoker.loader._autotune.hint.time", clock)
-    monkeypatch.setattr(cpus.cpus, "cpus", lambda: Cpus(4, 4.0, "a test"))
+    monkeypatch.setattr(cpus, "cpus", lambda: Cpus(4, 4.0, "a test"))
 
 
 def loader(**settings: Any) -> Any:

@@ -303,7 +303,7 @@ def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_cpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(cpus.cpus, "cpus", lambda: Cpus(number, float(number), "a test"))
+    monkeypatch.setattr(cpus, "cpus", lambda: Cpus(number, float(number), "a test"))
 
 
 @pytest.fixture
@@ -743,7 +743,7 @@ def test_a_minute_a_sample(number: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_half_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpus.cpus, "cpus", lambda: Cpus(1, 0.5, "quota of 0.5 CPUs"))
+    monkeypatch.setattr(cpus, "cpus", lambda: Cpus(1, 0.5, "quota of 0.5 CPUs"))
     loader = stoker.DataLoader(Made(), 2, num_workers="auto", output="numpy")
     assert loader.num_workers == 1
     for _ in range(5):
