@@ -1,4 +1,4 @@
-"""The samples in the batches of a loader, as plain values, for JSON and for the report."""
+"""The samples in the batches of a loader, as plain values: order, classes, lengths and padding."""
 
 from __future__ import annotations
 
@@ -41,9 +41,6 @@ def pictures(loaders: Sequence[Sequence[dict[str, Any]]]) -> list[list[dict[str,
     shown = [[epoch for epoch in noted_epochs(records) if order_of(epoch) is not None] for records in loaders]
     most = min(PICTURE, POINTS // max(1, sum(map(len, shown))))
     return [[points_of(epoch, most) for epoch in epochs] for epochs in shown]
-
-
-# `NotedEpoch`: the notes of one epoch, put together from the records of the training process.
 
 
 Numbers = np.ndarray[Any, Any]
@@ -140,9 +137,6 @@ def _joined(chunks: list[dict[str, Any]], name: str, dtype: type) -> Numbers:
     return np.concatenate([np.frombuffer(base64.b64decode(chunk[name]), dtype) for chunk in chunks])
 
 
-# The classes in the batches, beside those of the dataset.
-
-
 SHOWN = 30
 """Classes of which shares are told; the others are summed up."""
 
@@ -208,9 +202,6 @@ def batch_composition(epochs: Sequence[NotedEpoch], shares: Sequence[float]) -> 
 
 def _name(label: int, names: Sequence[str] | None) -> str:
     return names[label] if names is not None and 0 <= label < len(names) else str(label)
-
-
-# The lengths of samples, and the share of padding in batches as they are and in a random order.
 
 
 BINS = 24

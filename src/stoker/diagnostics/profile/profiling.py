@@ -1,4 +1,4 @@
-"""`Profiling`: an epoch that is measured, and some steps on a held batch behind it."""
+"""`Profiling`: an epoch that is measured, the times of its loop, and some steps on copies of a held batch behind it."""
 
 from __future__ import annotations
 
@@ -193,9 +193,6 @@ class Profiling:
         return self._times.profile(session.sums, session.options.dataset, loader.num_workers)
 
 
-# `LoopTimes`: the times of a training loop that is profiled, and the profile that follows from them.
-
-
 LEAST_HELD, MOST_HELD = 5, 20
 """Steps on the held batch, where a fifth of the batches would be fewer or more."""
 
@@ -328,9 +325,6 @@ def _slow(sample: TimedSample, dataset: Any) -> SlowSample:
             said = describe(dataset, sample.index)
     text = None if said is None else str(said)
     return SlowSample(sample.index, text, sample.seconds, sample.cpu, sample.batch, sample.place, sample.worker)
-
-
-# Copies of a batch, so that a step can be run on the same batch again and again.
 
 
 _CONSTANT = (str, bytes, Number, type(None), np.generic, PurePath, Enum, date, time, timedelta, range, type)

@@ -1,4 +1,4 @@
-"""Benches measure a loader with one setting after the other: that of a script, or one that a function makes."""
+"""Benches measure a loader with one setting after the other; the curves of `stoker bench` show it."""
 
 from __future__ import annotations
 
@@ -276,9 +276,6 @@ def _since(loaders: Sequence[MeasuredLoader], begun: float) -> list[EpochSpans]:
     """Returns the epochs that began after a time, in order."""
     epochs = [epoch for loader in loaders for epoch in loader.epochs if epoch.begun >= begun]
     return sorted(epochs, key=lambda epoch: epoch.begun)
-
-
-# The curves of `stoker bench`, samples/s over workers and over batch sizes, as an HTML file or as an image.
 
 
 IMAGES = (".png", ".svg", ".pdf")

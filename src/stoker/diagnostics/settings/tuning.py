@@ -153,9 +153,6 @@ def conclusion(loader: BenchedLoader, trials: Iterable[SettingTrial], best: Sett
     return f"{best.rate:,.0f} samples/s instead of {before}: {ratio:.2g} times.{text}"
 
 
-# `SettingSearch`: which settings of a loader to try next, and which one to take. Pure: trials in, settings out.
-
-
 TIE = 0.03
 """Relative difference of rates below which two settings are equal; more if the rates are noisier."""
 
@@ -383,9 +380,6 @@ def grid(present: LoaderSetting, workers: Iterable[int], batch_sizes: Sequence[i
         for size in sizes
         for number in workers
     ]
-
-
-# Forecasts the memory of a setting from the trials so far, so that no trial takes more than there is. Pure.
 
 
 def forecast(trials: Sequence[SettingTrial], setting: LoaderSetting) -> int | None:

@@ -1,4 +1,4 @@
-"""Puts the installation into place in this process, and takes it away."""
+"""Puts the installation into place in this process, over versions that it knows, and takes it away."""
 
 from __future__ import annotations
 
@@ -101,9 +101,6 @@ def _take_stateful(subclass: type) -> None:
         behind.stays_torchs("torchdata's StatefulDataLoader", str(error))
         return
     delegation.put_on(subclass, _CHANGES, stateful=True)
-
-
-# The oldest versions of torch and of frameworks that `install()` knows.
 
 
 OLDEST = {"torch": "2.6", "torchdata": "0.10", "fastai": "2.7.13", "accelerate": "1.0", "lightning": "2.4"}

@@ -1,4 +1,4 @@
-"""The loader behind a torch loader: made of its attributes at first use, and anew if one of them is another object."""
+"""The loader behind a torch loader, made of its attributes at first use; and Stoker's JPEG reader behind Pillow."""
 
 from __future__ import annotations
 
@@ -224,9 +224,6 @@ def is_torchs_own(function: Any, module: str) -> bool:
     return code is not None and code.co_filename == getattr(sys.modules[module], "__file__", None)
 
 
-# Registers Stoker's JPEG reader with Pillow in the processes that make samples, as soon as Pillow is there.
-
-
 _PLUGIN = "PIL.JpegImagePlugin"
 """Pillow loads it when it first opens an image."""
 
@@ -280,9 +277,6 @@ class _JpegLoader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._inner.exec_module(module)
         _register()
-
-
-# `HiddenLoader`: the loader behind a loader of torch's, after `stoker.install()`.
 
 
 class HiddenLoader(DataLoader[Any]):
