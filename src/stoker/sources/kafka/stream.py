@@ -201,6 +201,9 @@ class PartitionRecords(Stream[Record]):
         timeout: seconds to wait for brokers.
     """
 
+    former: Sequence[PartitionShare] = ()  # what an earlier version read in this part; empty for `shares`
+    of_rank = False
+
     def __init__(
         self,
         config: KafkaConfig,
@@ -214,8 +217,7 @@ class PartitionRecords(Stream[Record]):
         self.begins = begins
         self.ends = ends
         self.timeout = timeout
-        self.of_rank = False
-        self.shares = self.former = [PartitionShare(each.topic, each.partition) for each in ranges]
+        self.shares = [PartitionShare(each.topic, each.partition) for each in ranges]
 
     @property
     def num_shards(self) -> int:
@@ -238,7 +240,7 @@ class PartitionRecords(Stream[Record]):
             )
         part = copy.copy(self)
         part.shares = self.shares[index::num_shards]
-        part.former = former_shares(self.former, num_shards, index)
+        part.former = former_shares(self.former or self.shares, num_shards, index)
         part.of_rank = self.of_rank or not isinstance(index, OfWorker)
         return part
 
@@ -251,8 +253,9 @@ class PartitionRecords(Stream[Record]):
         shares = self.shares
         places = [place for each in saved.values() for place in each]
         if any(not are_whole([place.share for place in each]) for each in saved.values()):
-            if {place.share for place in places} == set(self.former) and not any(place.is_joined for place in places):
-                shares = self.former  # it goes on with what it read when the state was saved
+            former = self.former or self.shares
+            if {place.share for place in places} == set(former) and not any(place.is_joined for place in places):
+                shares = list(former)  # it goes on with what it read when the state was saved
             elif self.of_rank:
                 raise StateMismatchError(
                     "the state is of an earlier version, in which ranks shared a partition, and lacks the places of "
