@@ -127,13 +127,7 @@ def joined(spans: list[Span], step: int) -> list[Span]:
         return spans
     groups = [spans[first : first + step] for first in range(0, len(spans), step)]
     return [
-        Span(
-            group[0].asked,
-            group[-1].got,
-            sum(span.batches for span in group),
-            sum(span.waited for span in group),
-            sum(span.samples for span in group),
-        )
+        Span(group[0].asked, group[-1].got, *(sum(values) for values in zip(*(one[2:] for one in group), strict=True)))
         for group in groups
     ]
 

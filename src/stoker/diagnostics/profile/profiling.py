@@ -106,7 +106,7 @@ class Profiling:
                 except StopIteration:
                     pass
             self._end_epoch()
-        if self._replays():
+        if self._held is not None and self._times.wants_more(self._replay):
             batch = fresh(self._held)
             self._given = perf_counter()
             return batch
@@ -155,10 +155,6 @@ class Profiling:
                 close()
         finally:
             self._session.end()
-
-    def _replays(self) -> bool:
-        """Returns whether there is one more step on the held batch."""
-        return self._held is not None and self._times.wants_more(self._replay)
 
     def close(self) -> None:
         """Ends the profile now, and its workers. Idempotent."""

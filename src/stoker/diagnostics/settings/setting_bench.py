@@ -257,12 +257,10 @@ class TargetBench(SettingBench):
                 return answer
             late = patience is not None and time.perf_counter() - begun > patience
             if not runs or late:
-                words = TOO_LATE if late else self._why(program)
+                words = TOO_LATE if late else program.shortage
+                words = words or f"its process ended with exit code {program.code}: {program.last_words()}"
                 self.close()
                 return {"failure": words}
-
-    def _why(self, program: WatchedProgram) -> str:
-        return program.shortage or f"its process ended with exit code {program.code}: {program.last_words()}"
 
     def close(self) -> None:
         """Kills the process. Idempotent."""

@@ -246,7 +246,8 @@ class SettingSearch:
         if not good:
             return None
         fastest = max(good, key=lambda trial: trial.rate)
-        equal = [trial for trial in good if trial.rate >= fastest.rate * (1 - _tie(trial, fastest))]
+        ties = [max(TIE, min(NOISIEST, trial.noise + fastest.noise)) for trial in good]
+        equal = [trial for trial, tie in zip(good, ties, strict=True) if trial.rate >= fastest.rate * (1 - tie)]
         return min(equal, key=lambda trial: _cost(trial.setting))
 
     def trials(self) -> list[SettingTrial]:
@@ -361,10 +362,6 @@ def numbers_of_workers(cpus: int, most: int | None) -> list[int]:
     powers = [2**power for power in range(cpus.bit_length()) if 2**power <= cpus]
     found = sorted({0, *powers, cpus, 2 * cpus, BEYOND * cpus})
     return sorted({number for number in found if number <= limit} | ({limit} if limit < cpus else set()))
-
-
-def _tie(one: SettingTrial, other: SettingTrial) -> float:
-    return max(TIE, min(NOISIEST, one.noise + other.noise))
 
 
 def _cost(setting: LoaderSetting) -> tuple[int, int, int, int]:

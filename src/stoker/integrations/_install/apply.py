@@ -114,7 +114,8 @@ def check(*packages: str) -> None:
         FrameworkVersionError: names the first of them.
     """
     for package in packages:
-        if package in sys.modules and (found := _found(package)) is not None and _is_older(found, OLDEST[package]):
+        found = _found(package) if package in sys.modules else None
+        if found is not None and _numbers(found) < _numbers(OLDEST[package]):
             raise errors.FrameworkVersionError(
                 f"{package} {found} is loaded, and stoker.install() needs {package} {OLDEST[package]} or later: its "
                 "loaders are not as install() expects them. Upgrade it, or use stoker.DataLoader in your script."
@@ -130,10 +131,6 @@ def _found(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _is_older(one: str, other: str) -> bool:
-    return _numbers(one) < _numbers(other)
 
 
 def _numbers(version: str) -> list[int]:

@@ -157,7 +157,7 @@ def forget_all() -> None:
 def _made(loader: Any, values: list[Any], before: Behind | None, settings: Settings) -> Behind:
     old = None if before is None else before.loader
     try:
-        hidden = HiddenLoader(_preparation(settings), **_arguments(loader, values, settings))
+        hidden = HiddenLoader(register_jpegs if settings.images else None, **_arguments(loader, values, settings))
         if old is not None and old.has_place:
             hidden.load_state_dict(old.state_dict())
     except Exception as error:  # whatever the cause: the program runs on as it did without us
@@ -197,10 +197,6 @@ def _arguments(loader: Any, values: list[Any], settings: Settings) -> dict[str, 
     return given | (
         {"batch_sampler": sampler} if found["_auto_collation"] else {"sampler": sampler, "batch_size": None}
     )
-
-
-def _preparation(settings: Settings) -> Callable[[], object] | None:
-    return register_jpegs if settings.images else None
 
 
 def _name(loader: Any) -> str:
