@@ -88,6 +88,7 @@ class Reading:
         on_told: called once, when a field that identifies the worker is read.
         on_guess: called when a stream whose input the loader has split asks for its worker, with the stream's name and
             the field or call.
+        on_idle: receives a text for the user, said once, if a stream has no part for this worker.
         on_resumed: called when a stream of the user has loaded its state, which may include that of global generators.
         on_part: set if the loader shards a stream: called for a stream read by another one, with the reader's name and
             whether the stream has asked for its worker.
@@ -107,6 +108,7 @@ class Reading:
     on_told: Callable[[], None] | None = None
     on_resumed: Callable[[], None] | None = None
     on_guess: Callable[[str, str], None] | None = None
+    on_idle: Callable[[str], None] | None = None
     on_part: Callable[[str, bool], None] | None = None
     on_read_again: Callable[[int], None] | None = None
     on_read_from: Callable[[int], None] | None = None

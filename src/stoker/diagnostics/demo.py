@@ -1,4 +1,10 @@
-"""The demo's comparison: its programs by turns, each time in a fresh process."""
+"""The demo's comparison: its pictures, and its programs by turns, each time in a fresh process.
+
+1. `torch`: torch's loader, as tutorials write it: a dataset of class folders, opened by Pillow, with torchvision's
+   transforms where torchvision can be imported, else the same crop by Pillow alone.
+2. `install`: the same, behind `stoker.install()`.
+3. `stoker`: `stoker.ImageFolder`, the transforms of `stoker.images`, `stoker.DataLoader`.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +99,6 @@ def _figures(program: str, runs: list[dict[str, Any]]) -> ProgramFigures:
     return ProgramFigures(program, rate, first, used, runs[0]["crops"], all(equal) if equal else None)
 
 
-# Pictures for the demo: class folders of JPEGs that are as large, and as costly to decode, as photographs.
-
-
 SIZE = 500, 375
 """Width and height, as of most photographs of ImageNet."""
 
@@ -173,14 +176,6 @@ def _picture(texture: Any, name: str, number: int) -> Any:
     }[name]
     pixels = np.where(shape[..., None], 0.5 * pixels + rng.integers(0, 128, 3), pixels)
     return (pixels + rng.normal(0, 3, pixels.shape)).clip(0, 255).astype(np.uint8)
-
-
-# The programs that the demo compares. Each runs in a process of its own: python -m stoker.diagnostics.demo.
-#
-# 1. `torch`: torch's loader, as tutorials write it: a dataset of class folders, opened by Pillow, with torchvision's
-#    transforms where torchvision can be imported, else the same crop by Pillow alone.
-# 2. `install`: the same, behind `stoker.install()`.
-# 3. `stoker`: `stoker.ImageFolder`, the transforms of `stoker.images`, `stoker.DataLoader`.
 
 
 PROGRAMS = "torch", "install", "stoker"

@@ -1,4 +1,4 @@
-"""`Measurements`: what a measured run has recorded, and the summary of each of its loaders."""
+"""`Measurements`: what a run has recorded, the summary of each of its loaders, and the timeline as Chrome's JSON."""
 
 from __future__ import annotations
 
@@ -337,9 +337,6 @@ def _around(samples: Sequence[TreeSample], begin: float, end: float) -> Iterator
     first = max(0, bisect.bisect_left(samples, begin, key=lambda sample: sample.time) - 1)
     last = bisect.bisect_right(samples, end, key=lambda sample: sample.time) + 1
     yield from samples[first:last]
-
-
-# The timeline of a measured run as Chrome's JSON, which ui.perfetto.dev, chrome://tracing and speedscope open.
 
 
 def write_trace(known: Measurements, path: str) -> None:

@@ -109,9 +109,6 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for thread in threads for child in (read(f"/proc/{pid}/task/{thread}/children") or "").split()]
 
 
-# `ProcessMemory`: the memory of each process of a program over time, read by another process.
-
-
 MOST = 400
 """Readings that are kept of a process; of more, every second one is left out."""
 

@@ -67,9 +67,6 @@ def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> lis
     return lines
 
 
-# Growth of the memory of a loader's workers: from the readings of all processes to a sentence.
-
-
 COPIED = 0.5
 """Share of the growth up to which a process has new memory. The rest was there, and shared, and is now its own copy."""
 
@@ -283,9 +280,6 @@ def curve(growth: WorkerGrowth, times: Sequence[float]) -> list[int | None]:
             last = history.readings[max(0, bisect.bisect_right(taken, times[place]) - 1)]
             whole[place] = (whole[place] or 0) + last.own
     return whole
-
-
-# Whether a process's memory grows steadily: numbers over time in, the rate out. Pure.
 
 
 LIFE = 10.0

@@ -1,6 +1,6 @@
 """The verdict about a loader: whether the training loop waits for data, what there is to gain, and the change to make.
 
-Pure: figures in, words out.
+Pure: figures in, words out. A change names a cause only where the figures leave no other; else it names both.
 """
 
 from __future__ import annotations
@@ -84,11 +84,6 @@ def verdict(loader: LoaderSummary, cpus: int, quota: float = math.inf) -> Loader
     text = f"{kind.capitalize()}: the loop waits {share:.0%} of its time for batches{on_gpu}; "
     text += f"without that, {faster} at most."
     return LoaderVerdict(kind, f"{text} {begins}".rstrip(), change_to_make(loader, cpus, quota), gain)
-
-
-# The change that a loop needs which waits for its batches, decided on measurements.
-#
-# Pure: figures in, words out. A sentence names a cause only where the figures leave no other; else it names both.
 
 
 BUSY = 0.85

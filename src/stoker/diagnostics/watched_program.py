@@ -2,6 +2,7 @@
 
 `stoker run` lets a program go on until it ends, on the user's terminal. `stoker compare` and `stoker tune` start
 programs many times, and `stoker profile` ends them early: output goes to a file, and Ctrl-C ends them at once.
+`ScriptRun` measures the loaders and processes of a program that runs so.
 """
 
 from __future__ import annotations
@@ -242,9 +243,6 @@ def run_to_limit(program: WatchedProgram, seconds: float | None = None) -> str |
     if program.measurements.enough is None and program.code:
         return f"it ended with exit code {program.code}: {program.last_words()}"
     return None
-
-
-# `ScriptRun`: runs an unchanged program in a process of its own, and measures its loaders and its processes.
 
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")

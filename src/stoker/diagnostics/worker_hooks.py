@@ -1,7 +1,10 @@
-"""Hooks that measure how long a batch takes to make: in torch's workers, in Stoker's, and in the training process.
+"""Hooks that measure how long a batch takes to make, in workers and in the training process, and that record faults.
 
 A worker finds in its environment which loader it belongs to: the variable is set while `iter(loader)` runs, so that
 processes that are started in it inherit it.
+
+A fault's record is `{"fault": kind, "mark": ..., "at": ..., "count": 1, "text": ...}`, with what is known of worker,
+batch and sample. Of many events of one kind the later ones are only counted, in records without a text.
 """
 
 from __future__ import annotations
@@ -118,12 +121,6 @@ def starting(mark: str) -> Iterator[None]:
             os.environ.pop(STARTED_BY, None)
         else:
             os.environ[STARTED_BY] = before
-
-
-# Hooks in a measured program that record faults: the events of Stoker's loaders, and errors that a loader raises.
-#
-# A record is `{"fault": kind, "mark": ..., "at": ..., "count": 1, "text": ...}`, with what is known of worker, batch
-# and sample. Of many events of one kind the later ones are only counted, in records without a text.
 
 
 NAMED = 20

@@ -305,9 +305,6 @@ class Checkpointed:
         loader.load_state_dict(states[here.process_index if len(states) > 1 else 0])
 
 
-# Accelerate's sharing out of batches among ranks, as a function: batch k of a rank in constant time.
-
-
 def is_known(loader: Any) -> bool:
     """Returns whether batches of a loader are a function of seed and epoch."""
     options = options_of(loader)

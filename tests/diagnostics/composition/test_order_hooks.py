@@ -196,7 +196,7 @@ def test_classes_and_masks_are_noted(measured: Measured) -> None:
     known.read(measured.recorder._folder)
     found = composition_of(known.loaders[0].noted)
     assert found is not None and found["same_order"] is True
-    assert [one["epoch"] for one in found["orders"]] == [0, 1] and found["orders"][0]["kind"] == "sequential"
+    assert [one["epoch"] for one in found["orders"]] == [0, 1] and "Not shuffled" in found["orders"][0]["text"]
     assert [(row["name"], row["batches"]) for row in found["classes"]["shares"]] == [("ham", 0.5), ("spam", 0.5)]
     assert found["padding"]["source"] == "attention_mask" and found["padding"]["padding"] == pytest.approx(0.45)
 

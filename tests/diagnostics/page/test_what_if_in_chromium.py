@@ -16,11 +16,11 @@ from tests.diagnostics.page.test_what_if import loader_of
 pytestmark = CHROMIUM_MARKS
 
 
-def report(folder: Path, *workers: int) -> str:
+def report(folder: Path, *workers: int, computing: float = 0.1) -> str:
     known = Measurements()
     known.begun, known.until = 9.0, 30.0
     for number, count in enumerate(workers):
-        loader = loader_of(count)
+        loader = loader_of(count, computing=computing)
         loader.about |= {"site": f"train.py:{number}", "dataset": "Photos", "pid": 7}
         known._kinds[number,] = loader
     write_report(known, str(folder / "report.html"), "python train.py", "torch")
@@ -74,4 +74,11 @@ def test_report_without_the_figures_has_no_such_section(browser: Any, tmp_path: 
     write_report(measured(), str(tmp_path / "report.html"), "python train.py", "torch")
     page, wrong = opened(browser, f"file://{tmp_path / 'report.html'}")
     assert not page.is_visible("#what-if")
+    assert wrong == []
+
+
+def test_samples_that_compute_have_no_sliders(browser: Any, tmp_path: Path) -> None:
+    page, wrong = opened(browser, report(tmp_path, 2, computing=0.9))
+    assert page.is_visible("#what-if") and not page.is_visible("#what-if-figures")
+    assert "computes for 90 % of its time" in page.inner_text("#what-if-notes")
     assert wrong == []

@@ -93,7 +93,7 @@ def test_a_group_continues_where_a_state_was_committed(shared_broker: Any, topic
 
 
 @pytest.mark.parametrize("later", [2, 1, 0])
-@pytest.mark.parametrize("counts", [[9, 12], [21]])
+@pytest.mark.parametrize("counts", [[9, 12], [6, 0, 8, 7]])
 def test_early_state_holds_workers_that_gave_nothing(
     shared_broker: Any, topic: str, counts: list[int], later: int
 ) -> None:
@@ -132,24 +132,13 @@ def test_early_state_of_the_latest_records(shared_broker: Any, topic: str) -> No
     assert sorted(given) == sorted(set(expected([9, 12])) - set(expected([4, 4])))
 
 
+@pytest.mark.filterwarnings("ignore:the stream of .* partitions for")
 def test_loader_begins_where_its_stream_was_loaded(shared_broker: Any, topic: str) -> None:
     shared_broker.fill(topic, [9])
     again = KafkaStream(topic, servers=shared_broker.address, decode=value)
     again.load_state_dict({"shards": {f"{topic}:0": {"at": 4, "end": 9, "of": 1}}})
     with DataLoader(again, batch_size=2, num_workers=2) as loader:
         assert sorted(text for batch in loader for text in batch) == expected([9])[4:]
-
-
-def test_partitions_that_are_cut_lose_nothing(shared_broker: Any, topic: str) -> None:
-    shared_broker.fill(topic, [30])
-    settings: dict[str, Any] = {"servers": shared_broker.address, "decode": value, "group": topic}
-    stream = KafkaStream(topic, **settings)
-    with DataLoader(stream, batch_size=4, num_workers=2) as loader:
-        batches = iter(loader)
-        given = [text for _ in range(3) for text in next(batches)]
-        (offset,) = stream.commit(loader.state_dict()).values()
-    assert 0 < offset <= len(given)
-    assert set(given) | set(KafkaStream(topic, **settings)) == set(expected([30]))
 
 
 def test_records_in_a_shuffle_buffer_are_not_committed(shared_broker: Any, topic: str) -> None:

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from stoker.errors import StateFormatError
 from stoker.sources.kafka.client_config import PartitionRange
-from stoker.sources.kafka.cursor import PartitionCursor, PartitionShare, ReadUpTo, SavedPlace, cut, first_unread
+from stoker.sources.kafka.cursor import (
+    PartitionCursor,
+    PartitionShare,
+    ReadUpTo,
+    SavedPlace,
+    are_whole,
+    first_unread,
+    former_shares,
+)
 from stoker.sources.kafka.stream import PartitionRecords
 
 END = 40
@@ -40,7 +48,7 @@ def given_by(cursor: PartitionCursor, count: int) -> list[int]:
 
 
 def shared_out(num_shards: int) -> list[PartitionShare]:
-    shares = [cut([PartitionShare("t", 0)], num_shards, index) for index in range(num_shards)]
+    shares = [former_shares([PartitionShare("t", 0)], num_shards, index) for index in range(num_shards)]
     return [share for part in shares for share in part]
 
 
@@ -48,10 +56,10 @@ def shared_out(num_shards: int) -> list[PartitionShare]:
     steps=st.lists(st.tuples(st.integers(1, 7), st.lists(st.integers(0, 20), min_size=7, max_size=7)), max_size=4),
     start=st.integers(0, 5),
 )
-def test_any_cut_after_any_cut_gives_each_record_once(steps: list[tuple[int, list[int]]], start: int) -> None:
+def test_states_of_cut_partitions_give_each_record_once(steps: list[tuple[int, list[int]]], start: int) -> None:
     state: dict[str, Any] = {}
     seen: list[int] = []
-    for num_shards, counts in [*steps, (3, [END] * 7)]:
+    for num_shards, counts in [*steps, (1, [END] * 7)]:
         saved = [SavedPlace.of(name, entry) for name, entry in state.items()]
         read = [ReadUpTo(place.share.residue, place.share.modulus, place.at) for place in saved]
         read += [each for place in saved for each in place.read]
@@ -72,29 +80,11 @@ def test_what_other_shares_had_given_is_not_given_again() -> None:
     assert given == [n for n in range(END) if not (n < 10 and n % 2 == 0) and not (n < 13 and n % 4 == 1)]
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 4])
-def test_cuts_hold_whole_partitions_if_they_can(partitions: int) -> None:
-    shares = [PartitionShare("t", number) for number in range(partitions)]
-    for number in range(1, 12):
-        parts = [cut(shares, number, index) for index in range(number)]
-        if number <= partitions:
-            assert all(share.modulus == 1 for part in parts for share in part)
-        assert all(parts)
-        for place in shares:
-            for offset in range(30):
-                owners = [
-                    share
-                    for part in parts
-                    for share in part
-                    if share.partition == place.partition and share.has(offset)
-                ]
-                assert len(owners) == 1
-
-
-def test_shares_are_cut_again() -> None:
-    halves = [cut([PartitionShare("t", 0)], 2, index) for index in range(2)]
-    parts = [share for half in halves for index in range(3) for share in cut(half, 3, index)]
-    assert all(sum(share.has(offset) for share in parts) == 1 for offset in range(30))
+def test_shares_of_a_partition_are_known_to_be_all() -> None:
+    thirds = shared_out(3)
+    assert are_whole(thirds) and are_whole([PartitionShare("t", 0)])
+    assert not are_whole(thirds[1:])
+    assert are_whole([*thirds[1:], *former_shares(thirds[:1], 2, 0), *former_shares(thirds[:1], 2, 1)])
 
 
 @pytest.mark.parametrize("share", [PartitionShare("a.b-c_d", 12), PartitionShare("t", 0, 5, 7)])

@@ -14,9 +14,8 @@ import stoker
 from stoker.errors import KafkaError, MissingExtraError, RecordDecodeError, StateFormatError, StateMismatchError
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.kafka import cursor as cursor_module
-from stoker.sources.kafka import stream as stream_module
 from stoker.sources.kafka.client_config import KafkaConfig
-from stoker.sources.kafka.stream import KafkaStream
+from stoker.sources.kafka.stream import KafkaStream, PartitionRecords
 from stoker.testing.datasets import DatasetSuite
 from stoker.testing.streams import StreamSuite
 
@@ -24,6 +23,7 @@ pytest.importorskip("confluent_kafka")
 
 SECRET = "correct horse"
 QUICK = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50}
+IDLE_WORKERS = pytest.mark.filterwarnings("ignore:the stream of .* partitions for")
 MANY_WORKERS = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have two CPUs
 
 
@@ -61,17 +61,17 @@ class TestKafkaStream(DatasetSuite):
         return lambda: pickle.loads(pickle.dumps(small))
 
 
-@pytest.fixture(scope="module", params=["records", "decoded", "one cut partition"])
+@pytest.fixture(scope="module", params=["records", "decoded"])
 def varied(request: pytest.FixtureRequest, shared_broker: Any) -> KafkaStream:
     topic = f"varied-{request.param.replace(' ', '-')}"
-    shared_broker.fill(topic, [7] if request.param == "one cut partition" else [3, 0, 4])
+    shared_broker.fill(topic, [3, 0, 4])
     return KafkaStream(topic, servers=shared_broker.address, decode=value if request.param == "decoded" else None)
 
 
 class TestResumedKafkaStream(StreamSuite):
     @pytest.fixture
     def make(self, varied: KafkaStream, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.setattr(stream_module, "PIECES", 3)
+        monkeypatch.setattr(PartitionRecords, "num_shards", 3)
         return lambda: pickle.loads(pickle.dumps(varied))
 
 
@@ -155,15 +155,9 @@ def test_it_starts_at_given_offsets(shared_broker: Any, topic: str) -> None:
         KafkaStream(topic, servers=shared_broker.address, start={(topic, 2): 0})
 
 
-@pytest.mark.parametrize(
-    ("counts", "birth"),
-    [
-        ([30, 20, 25], "fork"),
-        ([50], "fork"),
-        pytest.param([50], "spawn", marks=pytest.mark.long),
-    ],
-)
-def test_workers_give_each_record_once(shared_broker: Any, topic: str, counts: list[int], birth: str) -> None:
+@pytest.mark.parametrize("birth", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_workers_give_each_record_once(shared_broker: Any, topic: str, birth: str) -> None:
+    counts = [30, 20, 25]
     shared_broker.fill(topic, counts)
     stream = KafkaStream(topic, servers=shared_broker.address, decode=value)
     with DataLoader(stream, batch_size=4, num_workers=2, multiprocessing_context=birth) as loader:
@@ -172,6 +166,37 @@ def test_workers_give_each_record_once(shared_broker: Any, topic: str, counts: l
 
 
 @MANY_WORKERS
+@pytest.mark.parametrize("until", ["end", None])
+def test_workers_beyond_the_partitions_are_idle(shared_broker: Any, topic: str, until: Any) -> None:
+    shared_broker.fill(topic, [10])
+    stream = KafkaStream(topic, servers=shared_broker.address, decode=value, until=until)
+    with DataLoader(stream, batch_size=2, num_workers=3) as loader:
+        with pytest.warns(stoker.StokerWarning, match=f"{topic} has 1 partitions for 3 .* the last 2 read") as told:
+            batches = iter(loader)
+            given = [text for _ in range(3) for text in next(batches)]
+        assert given == expected([6])
+        state = loader.state_dict()
+        del batches
+        loader.load_state_dict(state)
+        batches = iter(loader)
+        assert [text for _ in range(2) for text in next(batches)] == expected([10])[6:]
+        del batches
+    assert len([warning for warning in told if "read nothing" in str(warning.message)]) == 1
+
+
+def test_ranks_beyond_the_partitions_are_warned(shared_broker: Any, topic: str) -> None:
+    shared_broker.fill(topic, [3])
+    stream = KafkaStream(topic, servers=shared_broker.address)
+    assert len(list(stream.shard(num_shards=2, index=0))) == 3
+    with pytest.warns(stoker.StokerWarning, match=f"{topic} has 1 partitions for 2 workers or ranks"):
+        idle = stream.shard(num_shards=2, index=1)
+    assert list(idle) == []
+    with pytest.raises(ValueError, match="there is no share 2 of 2"):
+        stream.shard(num_shards=2, index=2)
+
+
+@MANY_WORKERS
+@IDLE_WORKERS
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_another_number_of_workers_continues(shared_broker: Any, topic: str, workers: int) -> None:
     counts = [40, 30]
@@ -190,6 +215,7 @@ def test_another_number_of_workers_continues(shared_broker: Any, topic: str, wor
 
 
 @MANY_WORKERS
+@IDLE_WORKERS
 def test_ranks_and_workers_share_partitions_out(shared_broker: Any, topic: str) -> None:
     counts = [9, 12, 7, 8]
     shared_broker.fill(topic, counts)
@@ -303,7 +329,7 @@ def test_records_removed_by_retention_are_an_error_once(shared_broker: Any, topi
 
 
 def test_trainers_make_no_client(shared_broker: Any, topic: str) -> None:
-    shared_broker.fill(topic, [8])
+    shared_broker.fill(topic, [4, 4])
 
     def native() -> bool:
         return any(path.read_text().startswith("rdk") for path in Path("/proc/self/task").glob("*/comm"))

@@ -1,4 +1,4 @@
-"""Checks of the machine or container: CPUs, memory, `/dev/shm`, file descriptors."""
+"""Checks of the machine or container, of its GPUs (by NVML), and of what is installed and how it is set."""
 
 from __future__ import annotations
 
@@ -127,9 +127,6 @@ def descriptors() -> Iterator[Finding]:
     )
 
 
-# Checks of GPUs by NVML, NVIDIA's library for it, if its driver is there.
-
-
 def utilisation() -> Iterator[Finding]:
     """Yields each GPU's utilisation and memory at this moment; nothing where there is no driver."""
     nvml = Nvml.opened()
@@ -158,9 +155,6 @@ def _described(gpu: GpuReading) -> str:
     if gpu.free is not None and gpu.total is not None:
         parts.append(f"{gpu.free / 2**30:.1f} GiB free of {gpu.total / 2**30:.1f} GiB")
     return ", ".join(parts)
-
-
-# Checks of what is installed and how it is set: start method, packages, CUDA, threads, seeds.
 
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

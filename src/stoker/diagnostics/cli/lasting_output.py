@@ -1,4 +1,4 @@
-"""Output to a terminal that is closed while a command runs: later output is lost, and the command goes on."""
+"""Commands outlive the terminal that they print to; Ctrl-C, SIGTERM and SIGHUP end them with their measurements."""
 
 from __future__ import annotations
 
@@ -53,9 +53,6 @@ def _closable(stream: Any) -> io.TextIOWrapper:
     stream.flush()
     raw = io.BufferedWriter(ClosableTerminal(stream.fileno(), "w", closefd=False))
     return io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
-
-
-# Ends a command at Ctrl-C, SIGTERM or SIGHUP, with its measurements so far.
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What commands print: JSON, and tables that become lists on a narrow terminal."""
+"""What commands print and write: JSON, tables that become lists on a narrow terminal, a status line, and files."""
 
 from __future__ import annotations
 
@@ -88,14 +88,8 @@ def check_writable(path: str, option: str) -> None:
         raise CommandError(f"{option} {path}: it cannot be written: name another file")
 
 
-# `CommandError`: a command cannot do what was asked of it.
-
-
 class CommandError(Exception):
     """One sentence: what is wrong, and the way out. The command line shows it without a traceback."""
-
-
-# The files that options such as `--report` name: refused before a long run, and written after all else is shown.
 
 
 BEGINNINGS = {"HTML": (b"<!doctype html", b"<html"), "JSON": (b"{", b"[")}
@@ -156,18 +150,15 @@ def unwritten(option: str, path: Path | None, error: OSError) -> str:
     return f"{option} {path}: it cannot be written ({error.strerror or error}): name another file"
 
 
-# `StatusLine`: a line at the bottom of the terminal, below a program that prints as it likes.
-#
-# The rows above it are made the scrolling region of the terminal (DECSTBM), so the program's own lines, progress bars
-# included, never touch it. On anything but a terminal nothing is written.
-
-
 INTERVAL = 0.5
 """Seconds between two versions of the line."""
 
 
 class StatusLine:
     """Shows a line while a program runs, as a context manager; the end of the block removes it.
+
+    The rows above it are made the scrolling region of the terminal (DECSTBM), so the program's own lines, progress bars
+    included, never touch it. On anything but a terminal nothing is written.
 
     Args:
         stream: of the terminal.
@@ -216,9 +207,6 @@ class StatusLine:
 def standard_error(program_prints_to: IO[str] = sys.stdout) -> StatusLine:
     """Returns a line on standard error, below a program that prints to this process's standard streams."""
     return StatusLine(sys.stderr, (program_prints_to,))
-
-
-# A command line as reports show it, without passwords, tokens and the like.
 
 
 MASK = "***"

@@ -1,8 +1,9 @@
-"""`EpochNotes`: which samples the batches of an epoch hold, noted in the training process.
+"""`EpochNotes`: the samples in the batches of an epoch, their labels and lengths, noted in the training process.
 
-Only the standard library is imported, as by the recorder. Indices are those that the sampler gave, copied at once:
-nothing is drawn, asked for again, or changed. Of long epochs every second batch is noted, then every fourth, and so on,
-so that the notes cover all of the epoch. A line holds batches:
+Only the standard library is imported, as by the recorder. No code of the user's runs: what is read are attributes of
+objects and their classes, and properties of classes of torch's, torchvision's and Stoker's. Indices are those that the
+sampler gave, copied at once: nothing is drawn, asked for again, or changed. Of long epochs every second batch is noted,
+then every fourth, and so on, so that the notes cover all of the epoch. A line holds batches:
 `{"noted": epoch, "loader": 0, "every": 2, "numbers": [...], "starts": [...], "sizes": [...], "indices": ...}`, where
 the starts are positions in the epoch, and `indices` (of all these batches), `labels` and `lengths` are base 64 of
 machine numbers.
@@ -19,12 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stoker._core.protocol import is_ours
-
-# `SampleColumn`: the label, or the length, of each sample, where a loader's dataset or sampler holds them.
-#
-# Only the standard library is imported. Read are attributes of the objects and their classes, which runs no code of
-# the user's, and properties of classes of torch's, torchvision's and Stoker's.
-
 
 LABELS = ("targets", "labels")
 """Attributes of datasets that hold a label for each sample, by torchvision's convention."""
@@ -359,11 +354,6 @@ def _whole_numbers(indices: Any) -> Sequence[int]:
     if indices and not _is_plain(indices[0]):
         raise TypeError
     return array("q", list(indices))
-
-
-# The lengths of the samples in a batch that is padded, by its mask or its field of lengths.
-#
-# Only the standard library is imported. Classes of the user's are not asked: their attributes may do anything.
 
 
 LENGTHS = ("lengths", "length", "input_lengths", "seq_lens", "src_lengths")

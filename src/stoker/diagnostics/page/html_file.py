@@ -1,4 +1,4 @@
-"""Writes a page of measurements: one HTML file that needs no network.
+"""Writes and reads the pages of measurements, each one HTML file that needs no network; and the page of a profile.
 
 `base.html`, `page.css` and `base.js` are shared by all pages, with uPlot 1.6.32 (MIT), which draws the curves. A page
 adds its own body and script. A content security policy forbids it to load anything.
@@ -75,9 +75,6 @@ def _read(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-# Reads the measurements back that a report carries.
-
-
 Report = dict[str, Any]
 
 VERSION = 2
@@ -114,9 +111,6 @@ def read_report(path: str) -> Report:
             "make one by stoker run --report FILE.html train.py"
         )
     return {**data, "file": os.path.basename(path)}
-
-
-# The report of `stoker profile`: one HTML file that needs no network, with the verdict first.
 
 
 MOST_TEXT = 500_000

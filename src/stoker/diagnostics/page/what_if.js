@@ -18,8 +18,12 @@ class WhatIf {
     if (this.chart) this.chart.remove();
     this.chart = null;
     this.known = known;
-    this.fit = fitted(known);
-    this.before = simulate(known, asMeasured(known), this.fit);
+    element("what-if-figures").hidden = known.computing !== undefined;
+    if (known.computing !== undefined) {
+      this.say([`No simulation for this loader: making a batch computes for ${percent(known.computing)} of its time, and the program had ${known.in_use.toFixed(1)} of ${known.cpus} CPUs in use. For samples that compute, the simulated rate of other settings was wrong by 13 % to 62 %. Measure them: stoker tune runs the loader with several settings.`]);
+      return;
+    }
+    this.before = simulate(known, asMeasured(known));
     this.setting = asMeasured(known);
     this.sliders = {};
     element("sliders").textContent = "";
@@ -78,7 +82,7 @@ class WhatIf {
 
   show() {
     const { known, before, setting } = this, was = known.measured;
-    const now = simulate(known, setting, this.fit);
+    const now = simulate(known, setting);
     this.now = now;
     const table = element("what-if-table");
     table.textContent = "";
@@ -99,7 +103,7 @@ class WhatIf {
   curve() {
     const { known, setting } = this, most = Math.max(8, 2 * known.workers, 2 * known.cpus), step = Math.ceil(most / 16);
     const workers = Array.from({ length: most + 1 }, (_, place) => place).filter((one) => one % step === 0 || one === known.workers);
-    const rates = (of) => workers.map((one) => simulate(known, { ...of, workers: one }, this.fit).rate);
+    const rates = (of) => workers.map((one) => simulate(known, { ...of, workers: one }).rate);
     if (this.chart) { this.chart.update([rates(setting), ...this.fixed]); return; }
     this.fixed = [rates(asMeasured(known)), workers.map((one) => (one === known.workers ? known.measured.rate : null))];
     const x = { label: "workers", values: workers, words: (one) => one.toLocaleString(), steps: [1, 2, 4, 8, 16, 32, 64, 128] };
@@ -118,7 +122,10 @@ class WhatIf {
     ];
     if (!known.workers && setting.workers) said.push("The run had no workers, so their start and the hand-over of batches were not measured, and count as nothing: the rates are upper bounds, far above the truth for short epochs.");
     if (known.parts > 1) said.push("Workers made each batch together in the run. Here each makes whole batches and none waits for another: the first batch comes later than it would, and the rates err more than others do, to either side.");
-    if (this.fit.wait < 1 || this.fit.step < 1) said.push("In the run more was asked of the CPUs than there are; the part of the times that was waiting for a CPU is estimated.");
+    this.say(said);
+  }
+
+  say(said) {
     element("what-if-notes").replaceChildren(...said.map((text) => Object.assign(document.createElement("p"), { textContent: text })));
   }
 }

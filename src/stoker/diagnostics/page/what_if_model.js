@@ -1,4 +1,4 @@
-/* A simulation of one epoch of a loader, from the figures of `what_if.py`. No page is needed: tests run it in node too.
+/* A simulation of one epoch of a loader, from the figures of `report_page.py`. No page is needed: tests run it in node too.
 
    Workers make batches, in turn (torch) or whoever is idle (Stoker). At most workers x prefetch batches are ahead of the
    loop, which takes them in order. What runs at once shares the CPUs: a task that computes for a part of its time is slowed
@@ -22,7 +22,6 @@ function crowding(tasks, cpus) {
 
 /* Returns the time of a batch: those that were measured are replayed in their order, again from the first one on. */
 const replayed = (values, number) => values[number % values.length];
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 
 /* The setting under which the figures were measured. */
 const asMeasured = (known) => ({
@@ -30,20 +29,18 @@ const asMeasured = (known) => ({
 });
 
 /* Simulates an epoch. `setting`: {workers, prefetch, batch_size, work, step}, the last two as factors of the times of a
-   sample and of a training step; `fit` is that of `fitted`. */
-function simulate(known, setting, fit = { wait: 1, step: 1 }) {
+   sample and of a training step. */
+function simulate(known, setting) {
   const { workers } = setting, scale = setting.batch_size / known.batch_size;
   const whole = Math.max(1, known.batches / scale), count = Math.min(Math.ceil(whole), BATCHES);
-  const share = known.work_cpu, wall = share + (1 - share) * fit.wait;
-  const workUse = wall > 0 ? share / wall : 0, stepUse = Math.min(known.cpus, known.step_cpu / fit.step);
+  const stepUse = Math.min(known.cpus, known.step_cpu);
   let tasks = [], now = 0, used = 0, waited = 0, asked = 0, next = 0, sent = 0, isWaiting = false, ended = 0;
-  const arrived = new Set(), gots = [], works = [], steps = [], waits = [];
+  const arrived = new Set(), gots = [], waits = [];
   const queues = Array.from({ length: known.in_turn ? workers : 1 }, () => []);
   const idle = new Set();
-  const run = (seconds, use, then) => tasks.push({ left: Math.max(0, seconds), use, begun: now, then });
+  const run = (seconds, use, then) => tasks.push({ left: Math.max(0, seconds), use, then });
   const work = (number, then) => {
-    const seconds = replayed(known.work, number) * wall * setting.work * scale;
-    run(seconds, workUse, (task) => { works.push(now - task.begun); then(); });
+    run(replayed(known.work, number) * setting.work * scale, known.work_cpu, then);
   };
   const begin = (worker) => {
     const queue = queues[known.in_turn ? worker : 0];
@@ -71,9 +68,7 @@ function simulate(known, setting, fit = { wait: 1, step: 1 }) {
     gots.push(now);
     waits.push(waited);
     if (workers) send();
-    const seconds = replayed(known.step, next) * fit.step * setting.step * scale;
-    run(seconds, stepUse, (task) => {
-      steps.push(now - task.begun);
+    run(replayed(known.step, next) * setting.step * scale, stepUse, () => {
       next += 1;
       if (next < count) ask(); else ended = now;
     });
@@ -114,7 +109,7 @@ function simulate(known, setting, fit = { wait: 1, step: 1 }) {
       if (task.left <= 1e-12) due.push(task);
     }
     tasks = tasks.filter((task) => task.left > 1e-12);
-    due.forEach((task) => task.then(task));
+    due.forEach((task) => task.then());
   }
   let seconds = ended;
   if (whole > count) {  // the rest of the epoch, at the pace of the second half
@@ -129,24 +124,7 @@ function simulate(known, setting, fit = { wait: 1, step: 1 }) {
   return {
     rate: (batches * setting.batch_size) / (seconds + end), share: (waited + end) / (seconds + end), first: gots[0],
     cpus: used / (seconds + end), slots, memory: known.batch_bytes === null ? null : slots * known.batch_bytes * scale,
-    work: mean(works), step: mean(steps),
   };
 }
 
-const BUSY = 0.85;  // share of the CPUs from which on they count as all in use, as in the verdict
-
-/* Returns the factors with which the simulation of the measured setting has the measured times. Where the CPUs were all
-   in use, the times include waiting for a CPU: as much of the workers' waiting counts as that, as explains the times. */
-function fitted(known) {
-  if (known.measured.cpus < BUSY * known.cpus) return { wait: 1, step: 1 };
-  const fit = { wait: 0, step: 1 }, setting = asMeasured(known);
-  const work = mean(known.work), waits = work * (1 - known.work_cpu), step = mean(known.step);
-  for (let turn = 0; turn < 12; turn += 1) {
-    const found = simulate(known, setting, fit);
-    if (waits > 0) fit.wait = Math.max(0, Math.min(1, fit.wait - (0.7 * (found.work - work)) / waits));
-    if (step > 0 && found.step > 0) fit.step = Math.max(0.05, Math.min(1, fit.step * (step / found.step) ** 0.7));
-  }
-  return fit;
-}
-
-if (typeof module !== "undefined") module.exports = { asMeasured, crowding, fitted, simulate };
+if (typeof module !== "undefined") module.exports = { asMeasured, simulate };

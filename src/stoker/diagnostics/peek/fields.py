@@ -1,4 +1,4 @@
-"""The fields of samples: their types, shapes, ranges and sizes, seen over all samples that are looked at."""
+"""The fields of samples (types, shapes, ranges, sizes) and the samples of each class, of those that are looked at."""
 
 from __future__ import annotations
 
@@ -175,9 +175,6 @@ def _count(counts: dict[Any, int], key: Any) -> None:
 
 def _finite(value: float | None) -> float | None:
     return value if value is None or np.isfinite(value) else None
-
-
-# The samples of each class: of all samples where the dataset knows its labels, else of those that are looked at.
 
 
 NAMES = ("label", "labels", "target", "targets", "class", "cls", "category", "y")

@@ -23,9 +23,6 @@ from stoker.diagnostics.target import find
 from stoker.errors import TargetError
 from stoker.sources.places import places_of
 
-# `OpenedSource`: a source that is open, whatever it is, and the samples of it that are looked at.
-
-
 Looked = tuple[Any, Any]
 """The index of a sample, or its number in a stream, and the sample; an exception that it raised in its place."""
 

@@ -1,4 +1,4 @@
-"""`SourcePeek`: the contents of a source, from some of its samples."""
+"""`SourcePeek`: the contents of a source, from some of its samples, and its contact sheet of images."""
 
 from __future__ import annotations
 
@@ -127,9 +127,6 @@ def _is_image(one: FieldSummary) -> bool:
     if {"JPEG", "PNG", "GIF"} & set(one.dtypes) or "Image" in " ".join(one.types):
         return True
     return any(len(shape) == 3 and (shape[0] in (1, 3, 4) or shape[2] in (1, 3, 4)) for shape in one.shapes)
-
-
-# The contact sheet of a source: images at equal distances, drawn by `loader.preview()`.
 
 
 def write_sheet(source: OpenedSource, path: str, images: int) -> None:

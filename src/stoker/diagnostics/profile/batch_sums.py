@@ -195,9 +195,6 @@ def _numbered(name: str) -> list[tuple[bool, int, str]]:
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.partition(" ")[0].split(".")]
 
 
-# `StageTimes`: the durations of one stage, as sum, median and tails.
-
-
 KEPT = 1_000_000
 """Durations of a stage that are kept for median and tails, 8 bytes each; the sum and the longest count all."""
 

@@ -1,4 +1,4 @@
-"""`LoaderProfile`: where the time of an epoch went, and the change to make."""
+"""`LoaderProfile`: where the time of an epoch went, and the change to make; also as tables of text."""
 
 from __future__ import annotations
 
@@ -67,9 +67,6 @@ class LoaderProfile(ProfileFigures):
 
     def __str__(self) -> str:
         return as_text(self, str(self.verdict))
-
-
-# A profile as tables of text, for `print` and for the command line.
 
 
 Row = Mapping[str, str]

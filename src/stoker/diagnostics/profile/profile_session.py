@@ -1,4 +1,4 @@
-"""`ProfileSession`: takes the times of a loader's batches, and leaves the loader as it was."""
+"""`ProfileSession`: takes the times of a loader's batches, and leaves the loader as it was; and their timeline."""
 
 from __future__ import annotations
 
@@ -100,9 +100,6 @@ class ProfileSession:
         while isinstance(session := getattr(sink, "__self__", None), ProfileSession) and not session._is_on:
             sink = session._outer
         return sink
-
-
-# The timeline of a profile as Chrome's JSON: the training loop, its workers, and each batch between them.
 
 
 MOST_SPANS = 300_000

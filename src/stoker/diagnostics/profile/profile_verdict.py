@@ -1,4 +1,4 @@
-"""The verdict of a profile: the bound of the loop, the stage that makes batches slow, and the change to make.
+"""The figures of a profile, and the verdict on them: the bound of the loop, its slow stage, and the change to make.
 
 Pure: figures in, words out.
 """
@@ -11,25 +11,17 @@ from typing import Any
 
 from stoker._engine.timings import StackCount, StepSums
 from stoker.diagnostics.profile.batch_sums import StageTimes, WorkerUse
+from stoker.diagnostics.verdict import ENOUGH, OFF_CPU, ON_CPU, UNEVEN
 from stoker.loader._autotune.hint import NEGLIGIBLE, WAITS, workers_for
-
-ENOUGH = 5, 0.2
-"""Batches, and seconds, from which on there is a verdict."""
 
 NO_STEP = 50e-6
 """Seconds of a step below which the loop does nothing with its batches, if it waits almost all of its time."""
-
-ON_CPU, OFF_CPU = 0.7, 0.5
-"""Share of the fetching time on a CPU from which on, and up to which, fetching is bound by the CPU, or by waiting."""
 
 IDLE = 0.4
 """Share of its time from which on a worker counts as idle while the loop waits."""
 
 CROWDED = 1.5
 """Threads that want a CPU, for each CPU, from which on times of waiting say little about storage."""
-
-UNEVEN = 3.0
-"""How many times the median the slowest batches take, so that they hold up those behind them."""
 
 _START = "Pass persistent_workers=True if there are several epochs; else see what the dataset opens."
 _EPOCHS = "Pass persistent_workers=True, and make epochs longer if they stay slow to begin."
@@ -219,9 +211,6 @@ def _held_up(profile: ProfileFigures) -> str | None:
 
 def _ms(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
-
-
-# `ProfileFigures`: the measurements of an epoch.
 
 
 @dataclass(frozen=True)

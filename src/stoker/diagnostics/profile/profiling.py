@@ -1,4 +1,4 @@
-"""`Profiling`: an epoch that is measured, and some steps on a held batch behind it."""
+"""`Profiling`: an epoch that is measured, the times of its loop, and some steps on copies of a held batch behind it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Profiling:
                 except StopIteration:
                     pass
             self._end_epoch()
-        if self._replays():
+        if self._held is not None and self._times.wants_more(self._replay):
             batch = fresh(self._held)
             self._given = perf_counter()
             return batch
@@ -156,10 +156,6 @@ class Profiling:
         finally:
             self._session.end()
 
-    def _replays(self) -> bool:
-        """Returns whether there is one more step on the held batch."""
-        return self._held is not None and self._times.wants_more(self._replay)
-
     def close(self) -> None:
         """Ends the profile now, and its workers. Idempotent."""
         if self._phase == "epoch":
@@ -191,9 +187,6 @@ class Profiling:
     def _summed(self) -> LoaderProfile:
         loader, session = self._loader, self._session  # num_workers="auto" may have found a number meanwhile
         return self._times.profile(session.sums, session.options.dataset, loader.num_workers)
-
-
-# `LoopTimes`: the times of a training loop that is profiled, and the profile that follows from them.
 
 
 LEAST_HELD, MOST_HELD = 5, 20
@@ -328,9 +321,6 @@ def _slow(sample: TimedSample, dataset: Any) -> SlowSample:
             said = describe(dataset, sample.index)
     text = None if said is None else str(said)
     return SlowSample(sample.index, text, sample.seconds, sample.cpu, sample.batch, sample.place, sample.worker)
-
-
-# Copies of a batch, so that a step can be run on the same batch again and again.
 
 
 _CONSTANT = (str, bytes, Number, type(None), np.generic, PurePath, Enum, date, time, timedelta, range, type)

@@ -1,4 +1,4 @@
-"""`ProfilingRecorder` profiles the loaders of a program from inside, and ends it once there is enough.
+"""`ProfilingRecorder` profiles loops of a program from inside, and ends it once there is enough.
 
 The hooks that call it are in the process before the user's script: what imports torch, or needs it, is imported as the
 first loader is iterated over.
@@ -245,9 +245,6 @@ def _end_workers(iterator: Any) -> None:
     end = getattr(iterator, "close", None) or getattr(iterator, "_shutdown_workers", None)
     if end is not None:
         end()
-
-
-# `ProfiledLoop`: a program's loop over one of its loaders, as its process sums it up.
 
 
 class ProfiledLoop:

@@ -1,4 +1,4 @@
-"""Compares a loader's figures under torch's engine with those under Stoker's. Pure: runs in, figures out."""
+"""Runs a program under torch's engine and under Stoker's by turns, and compares a loader's figures."""
 
 from __future__ import annotations
 
@@ -174,9 +174,6 @@ def figures_as_dict(figures: Sequence[ComparedFigure]) -> dict[str, Any]:
     return {
         one.name: {"torch": plain(one.torch), "stoker": plain(one.stoker), "ratio": plain(one.ratio)} for one in figures
     }
-
-
-# `EngineRounds`: runs a program under torch's engine and under Stoker's by turns, as far as is needed to compare.
 
 
 STAYS = "stays on torch's engine"

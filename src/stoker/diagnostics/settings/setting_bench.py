@@ -1,4 +1,4 @@
-"""Benches measure a loader with one setting after the other: that of a script, or one that a function makes."""
+"""Benches measure a loader with one setting after the other; the curves of `stoker bench` show it."""
 
 from __future__ import annotations
 
@@ -257,12 +257,10 @@ class TargetBench(SettingBench):
                 return answer
             late = patience is not None and time.perf_counter() - begun > patience
             if not runs or late:
-                words = TOO_LATE if late else self._why(program)
+                words = TOO_LATE if late else program.shortage
+                words = words or f"its process ended with exit code {program.code}: {program.last_words()}"
                 self.close()
                 return {"failure": words}
-
-    def _why(self, program: WatchedProgram) -> str:
-        return program.shortage or f"its process ended with exit code {program.code}: {program.last_words()}"
 
     def close(self) -> None:
         """Kills the process. Idempotent."""
@@ -276,9 +274,6 @@ def _since(loaders: Sequence[MeasuredLoader], begun: float) -> list[EpochSpans]:
     """Returns the epochs that began after a time, in order."""
     epochs = [epoch for loader in loaders for epoch in loader.epochs if epoch.begun >= begun]
     return sorted(epochs, key=lambda epoch: epoch.begun)
-
-
-# The curves of `stoker bench`, samples/s over workers and over batch sizes, as an HTML file or as an image.
 
 
 IMAGES = (".png", ".svg", ".pdf")

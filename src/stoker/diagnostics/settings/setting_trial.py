@@ -1,4 +1,4 @@
-"""`SettingTrial`: the figures of a loader with one setting, computed from the records of a run. Pure."""
+"""`LoaderSetting`: arguments that `stoker tune` tries. `SettingTrial`: the figures of a loader with them. Pure."""
 
 from __future__ import annotations
 
@@ -213,9 +213,6 @@ def together(trials: Sequence[SettingTrial]) -> SettingTrial:
         epoch=next((trial.epoch for trial in good if trial.epoch is not None), None),
         same=next((trial.same for trial in good if trial.same is not None), None),
     )
-
-
-# `LoaderSetting`: the arguments of a loader that `stoker tune` tries, and how they are put into an existing loader.
 
 
 PREFETCH = 2

@@ -153,9 +153,6 @@ def conclusion(loader: BenchedLoader, trials: Iterable[SettingTrial], best: Sett
     return f"{best.rate:,.0f} samples/s instead of {before}: {ratio:.2g} times.{text}"
 
 
-# `SettingSearch`: which settings of a loader to try next, and which one to take. Pure: trials in, settings out.
-
-
 TIE = 0.03
 """Relative difference of rates below which two settings are equal; more if the rates are noisier."""
 
@@ -249,7 +246,8 @@ class SettingSearch:
         if not good:
             return None
         fastest = max(good, key=lambda trial: trial.rate)
-        equal = [trial for trial in good if trial.rate >= fastest.rate * (1 - _tie(trial, fastest))]
+        ties = [max(TIE, min(NOISIEST, trial.noise + fastest.noise)) for trial in good]
+        equal = [trial for trial, tie in zip(good, ties, strict=True) if trial.rate >= fastest.rate * (1 - tie)]
         return min(equal, key=lambda trial: _cost(trial.setting))
 
     def trials(self) -> list[SettingTrial]:
@@ -366,10 +364,6 @@ def numbers_of_workers(cpus: int, most: int | None) -> list[int]:
     return sorted({number for number in found if number <= limit} | ({limit} if limit < cpus else set()))
 
 
-def _tie(one: SettingTrial, other: SettingTrial) -> float:
-    return max(TIE, min(NOISIEST, one.noise + other.noise))
-
-
 def _cost(setting: LoaderSetting) -> tuple[int, int, int, int]:
     return setting.workers, setting.threads, setting.prefetch or 0, setting.batch_size or 0
 
@@ -383,9 +377,6 @@ def grid(present: LoaderSetting, workers: Iterable[int], batch_sizes: Sequence[i
         for size in sizes
         for number in workers
     ]
-
-
-# Forecasts the memory of a setting from the trials so far, so that no trial takes more than there is. Pure.
 
 
 def forecast(trials: Sequence[SettingTrial], setting: LoaderSetting) -> int | None:

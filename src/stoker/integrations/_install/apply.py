@@ -1,4 +1,4 @@
-"""Puts the installation into place in this process, and takes it away."""
+"""Puts the installation into place in this process, over versions that it knows, and takes it away."""
 
 from __future__ import annotations
 
@@ -103,9 +103,6 @@ def _take_stateful(subclass: type) -> None:
     delegation.put_on(subclass, _CHANGES, stateful=True)
 
 
-# The oldest versions of torch and of frameworks that `install()` knows.
-
-
 OLDEST = {"torch": "2.6", "torchdata": "0.10", "fastai": "2.7.13", "accelerate": "1.0", "lightning": "2.4"}
 """By package. Others ran in all versions that were tried."""
 
@@ -117,7 +114,8 @@ def check(*packages: str) -> None:
         FrameworkVersionError: names the first of them.
     """
     for package in packages:
-        if package in sys.modules and (found := _found(package)) is not None and _is_older(found, OLDEST[package]):
+        found = _found(package) if package in sys.modules else None
+        if found is not None and _numbers(found) < _numbers(OLDEST[package]):
             raise errors.FrameworkVersionError(
                 f"{package} {found} is loaded, and stoker.install() needs {package} {OLDEST[package]} or later: its "
                 "loaders are not as install() expects them. Upgrade it, or use stoker.DataLoader in your script."
@@ -133,10 +131,6 @@ def _found(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _is_older(one: str, other: str) -> bool:
-    return _numbers(one) < _numbers(other)
 
 
 def _numbers(version: str) -> list[int]:

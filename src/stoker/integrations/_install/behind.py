@@ -1,4 +1,4 @@
-"""The loader behind a torch loader: made of its attributes at first use, and anew if one of them is another object."""
+"""The loader behind a torch loader, made of its attributes at first use; and Stoker's JPEG reader behind Pillow."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def forget_all() -> None:
 def _made(loader: Any, values: list[Any], before: Behind | None, settings: Settings) -> Behind:
     old = None if before is None else before.loader
     try:
-        hidden = HiddenLoader(_preparation(settings), **_arguments(loader, values, settings))
+        hidden = HiddenLoader(register_jpegs if settings.images else None, **_arguments(loader, values, settings))
         if old is not None and old.has_place:
             hidden.load_state_dict(old.state_dict())
     except Exception as error:  # whatever the cause: the program runs on as it did without us
@@ -199,10 +199,6 @@ def _arguments(loader: Any, values: list[Any], settings: Settings) -> dict[str, 
     )
 
 
-def _preparation(settings: Settings) -> Callable[[], object] | None:
-    return register_jpegs if settings.images else None
-
-
 def _name(loader: Any) -> str:
     kind = type(loader)
     dataset = type(getattr(loader, "dataset", None)).__name__
@@ -222,9 +218,6 @@ def is_torchs_own(function: Any, module: str) -> bool:
     """Returns whether a function is the one that its class was defined with, and no script's."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename == getattr(sys.modules[module], "__file__", None)
-
-
-# Registers Stoker's JPEG reader with Pillow in the processes that make samples, as soon as Pillow is there.
 
 
 _PLUGIN = "PIL.JpegImagePlugin"
@@ -280,9 +273,6 @@ class _JpegLoader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._inner.exec_module(module)
         _register()
-
-
-# `HiddenLoader`: the loader behind a loader of torch's, after `stoker.install()`.
 
 
 class HiddenLoader(DataLoader[Any]):

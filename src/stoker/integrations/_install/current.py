@@ -46,9 +46,6 @@ class _InForce:
 CURRENT = _InForce()
 
 
-# `Changes`: attributes of classes that were set, and their restoration.
-
-
 _MISSING = object()
 
 ORIGINAL = "_stoker_original"

@@ -1,4 +1,4 @@
-"""Installs at the first loader of a process that found our `sitecustomize`.
+"""Installs at the first loader of a process, also of clean interpreters, which find our `sitecustomize`.
 
 Not right after torch's import: `import stoker` itself imports torch, and would meet itself half loaded.
 """
@@ -72,9 +72,6 @@ def at_first_loader(torchs: Any, action: Callable[[], None]) -> None:
     changes.put(loaders, "__init__", __init__)
     changes.put(loaders, "__init_subclass__", classmethod(__init_subclass__))
     changes.put(iterators, "__new__", __new__)
-
-
-# Reaches clean interpreters that this process starts: by their environment, and a `sitecustomize` that they find.
 
 
 VARIABLE = "STOKER_INSTALL"

@@ -201,6 +201,7 @@ def shared_out(
     if _is_cut(dataset, workers):
         current.reading.on_part = in_a_shard if workers > 1 else None
         current.reading.on_guess = (lambda *asked: tell(_cut_and_asked(*asked))) if workers > 1 else None
+        current.reading.on_idle = tell
         return Numbered(shard_of(dataset, workers, OfWorker(worker)), state), False
     if workers > 1 and said is None and (source := shared_source(dataset)) is not None:
         guess(undeclared(dataset) or type(dataset).__name__, f"it holds {source}")

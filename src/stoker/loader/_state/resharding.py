@@ -6,6 +6,7 @@ import io
 import itertools
 import math
 import pickle
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     begun = _begun(states)
     if not begun:
         return [None] * workers
+    if len(states) == workers and _share_a_partition(states):
+        return [_joined(begun)] * workers
     if len(states) == workers:
         return states if _know_draws(begun) else [_as_begun(begun[0]) if state is None else state for state in states]
     _check_exact(begun, f"this loader has {workers} workers: use num_workers={len(states)}")
@@ -51,6 +54,28 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
         f"itself out can be resumed only with as many workers as saved it. Use num_workers={len(states)}, or let its "
         "state name its shards (see the guide on resuming)."
     )
+
+
+def _share_a_partition(states: list[Any]) -> bool:
+    """Returns whether workers of an earlier version shared a Kafka partition, and one of them had given nothing."""
+    is_early = any(state is None or state.get("merged") for state in states)
+    return is_early and re.search(r":\d+%\d+=\d+'", str(states)) is not None
+
+
+def _joined(begun: list[State]) -> State:
+    """Returns one state, for every worker, of those who shared a partition, which one worker reads now.
+
+    Raises:
+        StateMismatchError: they are below a combinator's.
+    """
+    merged = _merged(begun)
+    if merged is None:
+        raise StateMismatchError(
+            "the state is of an earlier version, in which workers shared a Kafka partition, and was saved before each "
+            "of them had given a batch. Load a later state, or begin the epoch anew."
+        )
+    shards = {name: {**place, "joined": True} for name, place in merged["stream"]["shards"].items()}
+    return {**merged, "stream": {"shards": shards}}
 
 
 def names_shards(state: State) -> bool:

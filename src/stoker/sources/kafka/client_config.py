@@ -1,4 +1,8 @@
-"""The settings of a Kafka client: checked, pickled with a stream, and never shown."""
+"""The settings of a Kafka client, never shown; and what a client is asked: partitions, and commits of offsets.
+
+It is asked in a clean interpreter, which imports this file and little else and ends at once: a client runs native
+threads, which do not survive a fork, so the trainer, whose workers may be forked from it, makes none.
+"""
 
 from __future__ import annotations
 
@@ -102,12 +106,6 @@ def _both(hears: Callable[[Any], object], theirs: Callable[[Any], object], error
     theirs(error)
 
 
-# Runs a function with a Kafka client in a clean interpreter of its own, which ends at once.
-#
-# A Kafka client runs native threads, which do not survive a fork: the trainer, whose workers may be forked from it,
-# makes none.
-
-
 _PROGRAM = (
     "import pickle, sys\n"
     "sys.path[:], request = pickle.load(sys.stdin.buffer)\n"
@@ -188,9 +186,6 @@ def _unanswered(config: KafkaConfig, timeout: float, said: str) -> str:
     )
 
 
-# The partitions of topics, and where a group stands in them, listed in a clean interpreter.
-
-
 class PartitionRange(NamedTuple):
     """The offsets of a partition when it was listed.
 
@@ -250,9 +245,6 @@ def _listed(
             low, high = consumer.get_watermark_offsets(place, timeout=timeout, cached=False)
             found.append(PartitionRange(topic, place.partition, low, high, stands[place.partition]))
     return found
-
-
-# The commit of offsets to a consumer group, in a clean interpreter, which imports this file and little else.
 
 
 def commit_offsets(config: KafkaConfig, offsets: Mapping[tuple[str, int], int], timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""The place in a share of a partition: which records have arrived, and which were given. No I/O."""
+"""The place in a partition: which records have arrived, which were given, and how a state says so. No I/O."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class SavedPlace(NamedTuple):
         read: records at or behind `at` that other shares of the partition had given when this one began.
         is_next: whether it was this share's turn.
         partitions: the number of all partitions of the stream.
+        is_joined: whether the state is of all workers that shared partitions, in an earlier version.
     """
 
     share: PartitionShare
@@ -35,6 +36,7 @@ class SavedPlace(NamedTuple):
     read: list[ReadUpTo]
     is_next: bool
     partitions: int
+    is_joined: bool = False
 
     @classmethod
     def of(cls, name: str, entry: Any) -> SavedPlace:
@@ -48,7 +50,8 @@ class SavedPlace(NamedTuple):
             at, end = operator.index(entry["at"]), entry["end"]
             read = [ReadUpTo(*map(operator.index, each)) for each in entry.get("read", [])]
             end = None if end is None else operator.index(end)
-            return cls(share, at, end, read, bool(entry.get("next")), operator.index(entry["of"]))
+            is_next, is_joined = bool(entry.get("next")), bool(entry.get("joined"))
+            return cls(share, at, end, read, is_next, operator.index(entry["of"]), is_joined)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateFormatError(f"the place in {name} was expected in a state, found {str(entry)[:200]}") from error
 
@@ -151,19 +154,15 @@ class PartitionCursor:
         return entry
 
 
-# Shares of partitions by the residue of their offsets, and the part of a partition that has been read. No I/O.
-#
-# A share of a whole partition has the modulus 1. If there are more workers than partitions, a partition is cut: a
-# share then has the offsets of one residue. Positions of shares say together which records of a partition were given,
-# whatever the cut was, so that any other cut continues from them.
-
-
 _NAME = re.compile(r"(?P<topic>[^:%]+):(?P<partition>\d+)(%(?P<modulus>\d+)=(?P<residue>\d+))?")
 _MOST_CLASSES = 1 << 16
 
 
 class PartitionShare(NamedTuple):
-    """The records of a partition whose offsets have one residue.
+    """The records of a partition, or those whose offsets have one residue, as the state of an earlier version has them.
+
+    That version cut a partition among workers if there were more of them. Places of shares say together which records
+    of a partition were given, whatever the cut was, so that one reader of the partition continues from them.
 
     Attributes:
         topic: of the partition.
@@ -205,13 +204,19 @@ class PartitionShare(NamedTuple):
         return offset % self.modulus == self.residue
 
 
-def cut(shares: Sequence[PartitionShare], num_shards: int, index: int) -> list[PartitionShare]:
-    """Returns part `index` of `num_shards` parts: whole shares, unless there are fewer shares than parts."""
+def former_shares(shares: Sequence[PartitionShare], num_shards: int, index: int) -> list[PartitionShare]:
+    """Returns what an earlier version read in part `index` of `num_shards`: a cut partition if there were too few."""
     if num_shards <= len(shares):
         return list(shares[index::num_shards])
     whole, part = shares[index % len(shares)], index // len(shares)
     parts = len(range(index % len(shares), num_shards, len(shares)))
     return [whole._replace(residue=whole.residue + whole.modulus * part, modulus=whole.modulus * parts)]
+
+
+def are_whole(shares: Sequence[PartitionShare]) -> bool:
+    """Returns whether shares of one partition hold all its records."""
+    classes = min(_MOST_CLASSES, math.lcm(*(share.modulus for share in shares)))
+    return all(any(share.has(residue) for share in shares) for residue in range(classes))
 
 
 class ReadUpTo(NamedTuple):
@@ -249,9 +254,6 @@ def first_unread(share: PartitionShare, start: int, read: Iterable[ReadUpTo]) ->
         max((each.at for each in known if residue % each.modulus == each.residue), default=start)
         for residue in range(share.residue, classes, share.modulus)
     )
-
-
-# The offsets that a state of a loader or stream stands for, and their commit to a consumer group.
 
 
 _ENTRY = {"at", "end", "of"}

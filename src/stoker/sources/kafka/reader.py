@@ -1,4 +1,4 @@
-"""Reads shares of partitions through one consumer, in turn."""
+"""Reads partitions through one consumer, in turn."""
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ class KafkaRecords(StreamIterator[Record]):
         while True:
             if self._errors:
                 raise self._errors.popleft()
+            if not self._cursors:
+                raise StopIteration
             number = self._turn if self._cursors[self._turn].has_arrived else self._ready()
             if number is not None:
                 return self._given(number)

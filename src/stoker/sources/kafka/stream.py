@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import copy
+import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from stoker._core.exceptions import safe_str
+from stoker._core.worker_info import current
 from stoker.datasets.map import MapDataset
 from stoker.datasets.shards import torchs_part
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
-from stoker.errors import KafkaError, RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
+from stoker.datasets.worker_share import OfWorker
+from stoker.errors import (
+    KafkaError,
+    RecordDecodeError,
+    SkipSample,
+    StateFormatError,
+    StateMismatchError,
+    StokerWarning,
+)
 from stoker.sources.kafka.client_config import KafkaConfig, PartitionRange, commit_offsets, partitions_of
 from stoker.sources.kafka.cursor import (
     PartitionCursor,
     PartitionShare,
     ReadUpTo,
     SavedPlace,
-    cut,
+    are_whole,
     first_unread,
+    former_shares,
     offsets_in,
 )
 from stoker.sources.kafka.reader import KafkaRecords, Record
-
-PIECES = 32
-"""Parts into which a stream can be shared out at least: if there are fewer partitions, each is cut by its offsets."""
 
 Start = Literal["earliest", "latest"] | Mapping[tuple[str, int], int]
 
@@ -42,9 +51,9 @@ class KafkaStream(Stream[Any]):
     `until=None` it never ends: each worker gives records as they arrive, in their order in each partition. A loader
     takes batches from its workers in turn, so a silent partition holds it up; with `in_order=False` it does not.
 
-    Workers and ranks read partitions of their own: every n-th. If there are fewer partitions than workers, those of one
-    partition share its offsets out, and each of them fetches all of it. Pass each rank its part:
-    `stream.shard(num_shards=ranks, index=rank)`. Under torch's loader, workers share the partitions out too.
+    Workers and ranks read partitions of their own: every n-th. Workers beyond the number of partitions read nothing,
+    and a warning says so. Pass each rank its part: `stream.shard(num_shards=ranks, index=rank)`. Under torch's loader,
+    workers share the partitions out too.
 
     The state holds the offset of the next record of each partition. It can be loaded with any number of workers or
     ranks: no record is given twice, and none is left out.
@@ -123,9 +132,8 @@ class KafkaStream(Stream[Any]):
     def commit(self, *states: Mapping[str, Any]) -> dict[tuple[str, int], int]:
         """Makes the place of a state the offsets of the group; returns them by (topic, partition).
 
-        Of each partition, it is the offset below which all records were given. Where workers share a partition out,
-        some above it may have been given too: who begins at the group's offsets gets those twice, and misses none.
-        Partitions that the states do not name keep their offsets. An older state sets the group back.
+        Of each partition, it is the offset below which all records were given. Partitions that the states do not name
+        keep their offsets. An older state sets the group back.
 
         A loader's state holds the places of all workers from its first batch on, if the stream is the loader's dataset.
         Within a combinator (`ShuffleDataset(stream)`), it lacks those of workers that have given no batch yet: loaded
@@ -156,7 +164,7 @@ class KafkaStream(Stream[Any]):
 
     @property
     def num_shards(self) -> int:
-        """The number of parts into which the stream can be cut."""
+        """The number of parts into which the stream can be cut: any. Parts beyond its partitions are empty."""
         return self._records.num_shards
 
     @property
@@ -168,10 +176,10 @@ class KafkaStream(Stream[Any]):
         return None if self._loaded is not None else self._records.start_state
 
     def shard(self, num_shards: int, index: int) -> KafkaStream:
-        """Returns every `num_shards`-th partition from number `index` on, or a part of one if there are fewer.
+        """Returns every `num_shards`-th partition from number `index` on: none, with a warning, if there are fewer.
 
         Raises:
-            ValueError: `num_shards` is larger than that of the stream, or `index` is not a shard.
+            ValueError: `index` is not a shard.
         """
         part = copy.copy(self)
         part._records = self._records.shard(num_shards, index)
@@ -193,6 +201,9 @@ class PartitionRecords(Stream[Record]):
         timeout: seconds to wait for brokers.
     """
 
+    former: Sequence[PartitionShare] = ()  # what an earlier version read in this part; empty for `shares`
+    of_rank = False
+
     def __init__(
         self,
         config: KafkaConfig,
@@ -210,7 +221,7 @@ class PartitionRecords(Stream[Record]):
 
     @property
     def num_shards(self) -> int:
-        return max(PIECES, len(self.shares))
+        return sys.maxsize
 
     @property
     def start_state(self) -> State:
@@ -219,21 +230,42 @@ class PartitionRecords(Stream[Record]):
         return {"shards": {cursor.share.name: cursor.state(False, len(self.ranges)) for cursor in cursors}}
 
     def shard(self, num_shards: int, index: int) -> PartitionRecords:
-        if not 0 <= index < num_shards <= self.num_shards:
-            raise ValueError(f"there is no share {index} of {num_shards} shares of {self.num_shards}")
+        if not 0 <= index < num_shards:
+            raise ValueError(f"there is no share {index} of {num_shards} shares")
+        if self.shares and index >= len(self.shares):
+            topics, count = ", ".join(dict.fromkeys(share.topic for share in self.shares)), len(self.shares)
+            _tell(
+                f"the stream of {topics} has {count} partitions for {num_shards} workers or ranks, and each belongs to "
+                f"one of them: the last {num_shards - count} read nothing. Use at most {count}, or add partitions."
+            )
         part = copy.copy(self)
-        part.shares = cut(self.shares, num_shards, index)
+        part.shares = self.shares[index::num_shards]
+        part.former = former_shares(self.former or self.shares, num_shards, index)
+        part.of_rank = self.of_rank or not isinstance(index, OfWorker)
         return part
 
     def _begin(self, state: State | None) -> StreamIterator[Record]:
-        saved = self._saved(state)
         theirs = torchs_part(range(1 << 30))
-        shares = self.shares if theirs.step == 1 else cut(self.shares, theirs.step, theirs.start)
+        return (self if theirs.step == 1 else self.shard(theirs.step, theirs.start))._begin_here(state)
+
+    def _begin_here(self, state: State | None) -> StreamIterator[Record]:
+        saved = self._saved(state)
+        shares = self.shares
+        places = [place for each in saved.values() for place in each]
+        if any(not are_whole([place.share for place in each]) for each in saved.values()):
+            former = self.former or self.shares
+            if {place.share for place in places} == set(former) and not any(place.is_joined for place in places):
+                shares = list(former)  # it goes on with what it read when the state was saved
+            elif self.of_rank:
+                raise StateMismatchError(
+                    "the state is of an earlier version, in which ranks shared a partition, and lacks the places of "
+                    "others. Load it with as many workers as saved it, or load the states of all ranks."
+                )
         cursors = [self._cursor(share, saved.get((share.topic, share.partition), [])) for share in shares]
         turns = [
             number
             for number, share in enumerate(shares)
-            if any(place.is_next and place.share == share for place in saved.get((share.topic, share.partition), []))
+            if any(place.is_next and place.share == share for place in places)
         ]
         return KafkaRecords(self.config, cursors, turns[0] if turns else 0, len(self.ranges), self.timeout)
 
@@ -243,7 +275,7 @@ class PartitionRecords(Stream[Record]):
         if state is None:
             return by_partition
         entries = state.get("shards")
-        if not isinstance(entries, dict) or not entries:
+        if not isinstance(entries, dict) or (self.shares and not entries):
             raise StateFormatError(f"a state of partitions was expected, found {str(state)[:200]}")
         for place in (SavedPlace.of(name, entry) for name, entry in entries.items()):
             known = self.ranges.get((place.share.topic, place.share.partition))
@@ -295,6 +327,11 @@ class RecordDecoder:
                 f"the record at offset {record['offset']} of {record['topic']}:{record['partition']} cannot be "
                 f"decoded: {type(error).__name__}: {safe_str(error)}. on_error='skip' leaves such records out."
             ) from error
+
+
+def _tell(text: str) -> None:
+    tell = current.reading.on_idle
+    tell(text) if tell is not None else warnings.warn(text, StokerWarning, stacklevel=2)
 
 
 def _wanted(topics: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, list[int] | None]:

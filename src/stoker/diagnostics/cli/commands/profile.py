@@ -181,9 +181,6 @@ def run(profiling: Profiling, step_ms: float | None, tell: Callable[[int], None]
         sys.stderr.write("stoker: interrupted; this was measured until then.\n")
 
 
-# A profile as text of the command line, with what is to be said of the program that it is of.
-
-
 SHOWN = 4
 """Other loaders that are named."""
 

@@ -1,4 +1,4 @@
-"""`stoker tune`: searches the arguments with which a loader is fastest, and prints the line to paste."""
+"""`stoker tune` and `stoker bench`: search, or measure in a grid, the arguments with which a loader is fastest."""
 
 from __future__ import annotations
 
@@ -187,9 +187,6 @@ def show(
     console.print(line_to_paste(about, best), style="bold", soft_wrap=True)
 
 
-# The trials of settings as a table with bars, or as lines on a narrow terminal.
-
-
 BAR = 20
 """Characters of the longest bar."""
 
@@ -258,9 +255,6 @@ def _row(
         "memory": size(trial.memory) if trial.memory else "unknown",
         " ": f"{bar(trial.rate, most, BAR):<{BAR}}",
     }
-
-
-# `stoker bench`: the whole grid of numbers of workers and batch sizes, with a plot.
 
 
 EVERY = 8
