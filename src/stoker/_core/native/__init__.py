@@ -1,7 +1,6 @@
 """The compiled part: `native.c` beside this file, built when Stoker is installed if there is a C compiler.
 
-NumPy or torch can replace each function; each caller has both ways and asks this module for the library.
-`STOKER_NATIVE=0` in the environment disables the library. Calls release the GIL and are thread safe.
+Each caller has a second way, by NumPy or torch. `STOKER_NATIVE=0` disables it. Calls release the GIL, thread safe.
 """
 
 from __future__ import annotations
