@@ -22,8 +22,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 PLOT = PAGE.with_suffix(".svg")
 README = ROOT / "README.md"
-GUIDE = ROOT / "docs" / "guides" / "frameworks.md"
-"""It shows the results of trainers.py."""
 ORDER = (
     *(
         "transport",
@@ -217,7 +215,6 @@ FRONT: list[tuple[Chosen, str]] = [
 """What the README says: a figure, and the sentence that it stands in."""
 
 BLOCK = re.compile(r"(?<=<!-- measured figures: begin -->\n).*?(?=<!-- measured figures: end -->)", re.DOTALL)
-EPOCHS = re.compile(r"(?<=<!-- measured epochs: begin -->\n).*?(?=<!-- measured epochs: end -->)", re.DOTALL)
 INTRODUCTION = """# Performance
 
 The scripts in `benchmarks/` measured every figure on this page, each beside its rivals and limits in the same run. This
@@ -244,7 +241,6 @@ def main() -> None:
     results = read()
     wanted = {RESULTS / f"{result['name']}.md": tables(result) for result in results}
     wanted |= {PAGE: page(results), README: BLOCK.sub(lambda _: readme(results), README.read_text())}
-    wanted[GUIDE] = EPOCHS.sub(lambda _: epochs(results), GUIDE.read_text())
     if sys.argv[1:] == ["--check"]:
         stale = [path.name for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
         if not PLOT.is_file() or plot.shows(results) not in PLOT.read_text():
@@ -320,20 +316,6 @@ def _filled(text: str, case: dict[str, Any], goal: dict[str, Any]) -> str:
     medians = {"ours": by_rival[first], "theirs": by_rival.get(other), "ratio": ratios.get(other)}
     filled = text.format(**{name: spread["median"] for name, spread in medians.items() if spread is not None})
     return textwrap.fill(filled, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
-def epochs(results: list[dict[str, Any]]) -> str:
-    """What trainers.py has measured: a row for each case, with both engines beside each other."""
-    result = next((result for result in results if result["name"] == "trainers"), None)
-    if result is None:
-        return "`python benchmarks/trainers.py` measures this on your machine.\n"
-    engines = ("torch", "install()")
-    figures = list(result["cases"][0]["figures"])
-    rows = [["", *(f"{figure}: {engine}" for figure in figures for engine in engines)]]
-    for case in result["cases"]:
-        cells = [table.spread(case["figures"][figure][engine]) for figure in figures for engine in engines]
-        rows.append([_sentence(case["name"]), *cells])
-    return f"{table.markdown(rows)}\n\n{_circumstances(result)}"
 
 
 def summary(results: list[dict[str, Any]]) -> str:
