@@ -70,8 +70,8 @@ MEANING: dict[str, list[tuple[Chosen, str]]] = {
     "Where Stoker is ahead": [
         (
             ("transport", "batches of 38 MB, read", "batches/s", "torch"),
-            "**Batches from workers.** Two workers deliver batches of 38 MB {ratio:.1f} times as fast as torch's, "
-            "because they write a batch once, into memory that the trainer reads.",
+            "**Batches from workers.** Two workers on two cores deliver batches of 38 MB, from tensors in memory, "
+            "{ratio:.1f} times as fast as torch's, because they write a batch once, where the trainer reads it.",
         ),
         (
             ("transport", "batches of 128 kB, read", "batches/s", "torch"),
@@ -166,7 +166,7 @@ MEANING: dict[str, list[tuple[Chosen, str]]] = {
         (
             ("images", "photographs, no step", "images/s", "nodes, threads"),
             "**Photographs beside threads.** With Pillow and two workers, {ratio:.2f} of the rate of torchdata's nodes "
-            "with threads.",
+            "with threads, within the spread of the rounds.",
         ),
         (
             ("dicts", "dicts, 2 workers", "batches/s", "torch"),
