@@ -338,7 +338,8 @@ def summary(results: list[dict[str, Any]]) -> str:
     )
     return (
         f"Measured on {', '.join(computers)}. {met} of {len(goals)} goals are met, {level} of the {len(goals)} within "
-        "the spread of the rounds; [by how much the others are missed, and why](design/12-missed-goals.md).\n\n"
+        f"the spread of the rounds; the others are missed [by this much]({TABLES.format('12-missed-goals')}), "
+        "[for these reasons](design/12-missed-goals.md).\n\n"
         f"{table.markdown(rows)}\n"
     )
 

@@ -16,7 +16,7 @@ LARGE = 2 << 20
 LARGE_HERE = 16 << 20
 """Bytes from which a non-temporal copy is faster, for another process and for this one. An ordinary copy reads each
 target line first and evicts cached data. The reader finds the copy in memory, but that much data would seldom still be
-cached. Measured in `docs/design/14-native.md`."""
+cached. Measured in `benchmarks/results/14-native.md`."""
 
 LIBRARY = Path(__file__).with_name("native.bin")  # named `.so`, it would look like a Python extension module
 
