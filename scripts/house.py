@@ -3,6 +3,7 @@
     python scripts/house.py           a row for each house, and the reads and cycles by name
     python scripts/house.py --folders     a row for each folder
     python scripts/house.py --walk    the files that run for an epoch of two batches, by two forked workers
+    python scripts/house.py --map     writes the map of the houses into `CONTRIBUTING.md`: a line for each folder
     python scripts/house.py --record  writes the figures into `tests/api/house.json`, above which a test fails
 
 Every import counts, within functions and under `TYPE_CHECKING` too. A private read is `x._y` where `_y` belongs to
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src" / "stoker"
 BUDGET = Path(__file__).parents[1] / "tests" / "api" / "house.json"
+GUIDE = Path(__file__).parents[1] / "CONTRIBUTING.md"
+MAP = re.compile(r"(?<=<!-- map of the houses: begin -->\n).*?(?=<!-- map of the houses: end -->)", re.DOTALL)
+"""Where `CONTRIBUTING.md` has the map."""
 SMALL = 120
 """Lines of the largest file that counts as one with a single importer."""
 SHOWN = 12
@@ -53,6 +58,7 @@ class Module:
     Attributes:
         name: with dots, below the package; empty for the package itself.
         nodes: of the syntax tree.
+        summary: the first sentence of its docstring.
         code: lines that are neither blank, nor comments, nor docstrings.
         defined: private names that the file defines: of modules, classes and instances.
     """
@@ -66,6 +72,7 @@ class Module:
         text = path.read_text()
         self.lines = len(text.splitlines())
         self.nodes = list(ast.walk(ast.parse(text)))
+        self.summary = (ast.get_docstring(self.nodes[0]) or "").partition("\n\n")[0].partition(". ")[0].rstrip(".")
         self.code = code_lines(text, self.nodes)
         self.defined = set(_defined(self.nodes))
 
@@ -258,6 +265,16 @@ def public_names() -> list[str]:
     ]
 
 
+def house_map(house: House) -> str:
+    """Returns a row for each folder of the package, by house: the first sentence of its docstring."""
+    rows = ["| house | folder | holds |", "|---|---|---|"]
+    for name in ("core", *HOUSES):
+        for module in house.modules.values():
+            if module.is_package and module.name and house_of(module.name) == name:
+                rows.append(f"| {name} | `src/{module.folder}` | {module.summary} |")
+    return "\n".join(rows) + "\n"
+
+
 WALK = """
 import os, sys, torch
 from stoker import DataLoader
@@ -325,6 +342,9 @@ def main() -> None:
             _print_houses(House())
         case ["--folders"]:
             _print_folders(House())
+        case ["--map"]:
+            rows = house_map(House())
+            GUIDE.write_text(MAP.sub(lambda _: rows, GUIDE.read_text()))
         case ["--record"]:
             BUDGET.write_text(json.dumps(House().figures(), indent=4) + "\n")
         case ["--walk"]:

@@ -5,8 +5,8 @@
 
 REPOSITORIES holds checkouts: `pytorch-lightning/` and `accelerate/`; a file `REVISION` in one, or its git, says which.
 Their packages are imported from there; what they need lies in an environment in WORK, which is made on top of this
-interpreter's, or in that of `--python`. The page is `docs/others-tests.md`. A test that fails only with `install()`
-and has no reason in `REASONS` ends this with an error.
+interpreter's, or in that of `--python`. The page is `benchmarks/results/others-tests.md`. A test that fails only with
+`install()` and has no reason in `REASONS` ends this with an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from frameworks_matrix import Framework, environment
 from published_scripts import revision_of
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "others-tests.md"
+PAGE = ROOT / "benchmarks" / "results" / "others-tests.md"
 PLUGIN = "others_tests_plugin"
 LONGEST = 3600  # seconds, for a suite
 PACKAGES = ("torch", "torchdata", "datasets", "pytest", "numpy", "torchmetrics", "lightning-utilities")

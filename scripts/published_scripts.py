@@ -8,7 +8,7 @@ REPOSITORIES holds checkouts, as pytorch/examples in `examples/`; a file `REVISI
 interpreter is that of an environment in WORK, which is made on top of this one, or `--python`. Each script runs twice,
 in copies of its folder: `stoker run SCRIPT` and `stoker run --engine stoker SCRIPT`; with `--together` at once, so that
 other work on the machine slows both alike. `--plain` adds `python SCRIPT`, without Stoker. The page is
-`docs/published-scripts.md`.
+`benchmarks/results/published-scripts.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from published_list import SCRIPTS, Script
 from published_page import page
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "published-scripts.md"
+PAGE = ROOT / "benchmarks" / "results" / "published-scripts.md"
 ENGINES = ("torch", "stoker")
 PACKAGES = ["torch", "torchvision", "pillow", "timm", "transformers", "accelerate", "lightning", "datasets"]
 PACKAGES += ["torchdata", "fastai", "torch-geometric"]

@@ -38,6 +38,13 @@ def test_no_house_is_above_its_budget(house: ModuleType) -> None:
     )
 
 
+def test_map_of_the_houses_is_up_to_date(house: ModuleType) -> None:
+    source = house.House()
+    (shown,) = house.MAP.findall(house.GUIDE.read_text())
+    assert shown == house.house_map(source), "run: python scripts/house.py --map"
+    assert [one.folder for one in source.modules.values() if one.is_package and not one.summary] == []
+
+
 def test_figures_of_a_small_package(house: ModuleType, tmp_path: Path) -> None:
     root = tmp_path / "small"
     (root / "loader").mkdir(parents=True)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 markdown_it = pytest.importorskip("markdown_it")
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+TABLES = ROOT / "benchmarks" / "results"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *TABLES.glob("*.md")])
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>.+?) -->")
 
 

@@ -1,7 +1,4 @@
-"""Collation: the default collation and conversion, padding, and the memory that they write into.
-
-Classes that most loaders do not need are imported on first use.
-"""
+"""Collation: the default collation and conversion, padding, and the memory that they write into."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Datasets by index, streams, and classes that join, split and cache them.
 
-Each is loaded on first use: most are nominal subclasses of torch's classes, and a program needs few of them. The names
-are those of `stoker/__init__.pyi`.
+Each is loaded on first use: most are nominal subclasses of torch's. The names are those of `stoker/__init__.pyi`.
 """
 
 from typing import Any

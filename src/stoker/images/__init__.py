@@ -1,8 +1,7 @@
 """Images: decoding of the part that is needed, and Pillow images that decode when their pixels are read.
 
 Pixels are those of Pillow, value for value. Where the compiled part can use Pillow's own libjpeg (`backend()` says
-whether), JPEGs are decoded only as far as a crop needs them. Needs the extra `images` (Pillow), and no loader. Each
-name is loaded on first use.
+whether), JPEGs are decoded only as far as a crop needs them. Needs the extra `images` (Pillow). Loaded on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,0 +1,1 @@
+"""`DataLoader` and its iterator: where the data side and the engine meet."""

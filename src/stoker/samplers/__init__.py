@@ -1,7 +1,6 @@
 """Samplers: the order of the samples of an epoch.
 
-The classes are nominal subclasses of torch's, so they are imported on first use; `permutation` needs no torch. The
-names are those of `stoker/__init__.pyi`.
+Nominal subclasses of torch's, loaded on first use, but for `permutation`. The names are those of `stoker/__init__.pyi`.
 """
 
 from typing import Any

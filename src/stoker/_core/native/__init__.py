@@ -1,7 +1,6 @@
 """The compiled part: `native.c` beside this file, built when Stoker is installed if there is a C compiler.
 
-NumPy or torch can replace each function; each caller has both ways and asks this module for the library.
-`STOKER_NATIVE=0` in the environment disables the library. Calls release the GIL and are thread safe.
+Each caller has a second way, by NumPy or torch. `STOKER_NATIVE=0` disables it. Calls release the GIL, thread safe.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LARGE = 2 << 20
 LARGE_HERE = 16 << 20
 """Bytes from which a non-temporal copy is faster, for another process and for this one. An ordinary copy reads each
 target line first and evicts cached data. The reader finds the copy in memory, but that much data would seldom still be
-cached. Measured in `docs/design/14-native.md`."""
+cached. Measured in `benchmarks/results/14-native.md`."""
 
 LIBRARY = Path(__file__).with_name("native.bin")  # named `.so`, it would look like a Python extension module
 

@@ -1,0 +1,1 @@
+"""Batches between processes: the arena, its slots, and leases of delivered batches."""

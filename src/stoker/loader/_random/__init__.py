@@ -1,1 +1,1 @@
-"""Random generators: found, seeded for each sample, and read back."""
+"""Random generators: their discovery, a seed for each sample, and their states."""

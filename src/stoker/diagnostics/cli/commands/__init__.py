@@ -1,1 +1,1 @@
-"""The commands, a module each."""
+"""The commands of `stoker`, a module for each."""
