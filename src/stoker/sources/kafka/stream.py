@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from stoker._core.exceptions import safe_str
 from stoker.datasets.map import MapDataset
-from stoker.datasets.shards import torchs_part
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import Stream, StreamIterator
 from stoker.errors import KafkaError, RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
+from stoker.extend import State, resume, torchs_part
 from stoker.sources.kafka.client_config import KafkaConfig, PartitionRange, commit_offsets, partitions_of
 from stoker.sources.kafka.cursor import (
     PartitionCursor,
