@@ -5,11 +5,11 @@
     python scripts/house.py --walk    the files that run for an epoch of two batches, by two forked workers
     python scripts/house.py --record  writes the figures into `tests/api/house.json`, above which a test fails
 
-Every import counts: within functions, under `TYPE_CHECKING`, by `import_module`, and those of a stub beside a file. A private read is `x._y` where `_y` belongs to
-another module of the package: `x` is such a module, or the name is defined in another one and not in this. A file with
-a single importer has at most 120 lines, and only one other file imports it. An import goes through a wall if it goes
-from one house into a private module of another. All may import the core, and the door of the loader, `stoker.extend`,
-whose names its stub lists.
+Every import counts: within functions, under `TYPE_CHECKING`, by `import_module`, and those of a stub beside a file. A
+private read is `x._y` where `_y` belongs to another module of the package: `x` is such a module, or the name is defined
+in another one and not in this. A file with a single importer has at most 120 lines, and only one other file imports it.
+An import goes through a wall if it goes from one house into a private module of another. All may import the core, and
+the door of the loader, `stoker.extend`, whose names its stub lists.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_reference_shows_the_names_of_the_door() -> None:
 
 
 def test_unknown_name_of_the_door_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'stoker.extend' has no attribute 'Observed'"):
+    with pytest.raises(AttributeError, match=r"module 'stoker\.extend' has no attribute 'Observed'"):
         _ = extend.Observed
 
 

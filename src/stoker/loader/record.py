@@ -119,12 +119,13 @@ class LoaderRecord:
     def follow_torch(self, prepare: Callable[[], object] | None) -> None:
         """Makes the loader do what torch's does and no more: no `set_epoch` is called, nothing is suggested.
 
+        Samples that this process makes draw from its generators, because torch's order may follow from them.
+
         Args:
             prepare: called before samples are made in a process.
         """
         options = dataclasses.replace(self._made_with, shard="torch", prepare=prepare)
         if not options.capabilities.own_process:
-            # the samples' draws are this process's, and torch's order may follow from them
             options = dataclasses.replace(options, seeding="worker")
         self._made_with = options
         self.epochs, self.hint = SilentEpochs(), None

@@ -18,11 +18,11 @@ from stoker.loader._state.schema import (
     START,
     VERSION,
     Place,
-    states_by_rank,
     check_fits,
-    state_for_all_ranks,
     join_states,
     packed,
+    state_for_all_ranks,
+    states_by_rank,
     unpacked,
 )
 from stoker.samplers import RandomSampler
