@@ -6,10 +6,11 @@
     python scripts/house.py --map     writes the map of the houses into `CONTRIBUTING.md`: a line for each folder
     python scripts/house.py --record  writes the figures into `tests/api/house.json`, above which a test fails
 
-Every import counts, within functions and under `TYPE_CHECKING` too. A private read is `x._y` where `_y` belongs to
-another module of the package: `x` is such a module, or the name is defined in another one and not in this. A file with
-a single importer has at most 120 lines, and only one other file imports it. An import passes a door if it goes from one
-house into a private module of another; all may import the core.
+Every import counts: within functions, under `TYPE_CHECKING`, by `import_module`, and those of a stub beside a file. A
+private read is `x._y` where `_y` belongs to another module of the package: `x` is such a module, or the name is defined
+in another one and not in this. A file with a single importer has at most 120 lines, and only one other file imports it.
+An import goes through a wall if it goes from one house into a private module of another. All may import the core, and
+the door of the loader, `stoker.extend`, whose names its stub lists.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ SHOWN = 12
 """Files of a cycle, and files with private reads, that are printed at most."""
 
 HOUSES = {
-    "loader": {"_engine", "datasets", "samplers", "collate", "loader", "device"},
+    "loader": {"_engine", "datasets", "samplers", "collate", "loader", "device", "extend"},
     "readers": {"sources", "images", "packing"},
     "diagnosis": {"diagnostics", "__main__"},
     "integrations": {"integrations"},
     "testing": {"testing"},
 }
 """The houses, by the first part of a module's name. All else is the core."""
+
+CIRCLE = ("datasets.base", "datasets.chain")
+"""The one import that may close a circle: a dataset gives a chain or a concatenation by `+`, as torch's does."""
 
 NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 """Names with an underscore that are public."""
@@ -71,8 +75,11 @@ class Module:
         self.name = ".".join(parts[:-1] if self.is_package else parts)
         text = path.read_text()
         self.lines = len(text.splitlines())
-        self.nodes = list(ast.walk(ast.parse(text)))
-        self.summary = (ast.get_docstring(self.nodes[0]) or "").partition("\n\n")[0].partition(". ")[0].rstrip(".")
+        tree = ast.parse(text)
+        self.summary = (ast.get_docstring(tree) or "").partition("\n\n")[0].partition(". ")[0].rstrip(".")
+        stub = path.with_suffix(".pyi")  # names that are imported on first use; of the package itself, all public names
+        lazy = ast.walk(ast.parse(stub.read_text())) if self.name and stub.exists() else ()
+        self.nodes = [*ast.walk(tree), *lazy]
         self.code = code_lines(text, self.nodes)
         self.defined = set(_defined(self.nodes))
 
@@ -126,6 +133,11 @@ def imports(module: Module, modules: dict[str, Module], package: str) -> Iterato
                         yield full, alias.asname or alias.name
                     elif home in modules:
                         yield home, None
+            case ast.Call(
+                func=ast.Name("__import__" | "import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(str(name)), *_],
+            ) if name.startswith(f"{package}."):
+                yield name.partition(".")[2], None
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -213,7 +225,7 @@ class House:
     Attributes:
         modules: by name.
         importers: of each module, the files that import it.
-        cycles: groups of modules that import each other, the largest first.
+        cycles: groups of modules that import each other, the largest first, without the import of `CIRCLE`.
         reads: private reads across modules, as line and text, by module.
         walls: private modules of other houses that a module imports, by module.
     """
@@ -227,7 +239,8 @@ class House:
             for name, module in known.items()
             if name
         }
-        self.cycles = cycles(graph)
+        low, high = CIRCLE
+        self.cycles = cycles({name: others - {high} if name == low else others for name, others in graph.items()})
         self.importers = {name: {one for one, others in graph.items() if name in others} for name in known}
         defined = {name for module in known.values() for name in module.defined}
         self.reads = {name: list(private_reads(module, known, package, defined)) for name, module in known.items()}

@@ -34,8 +34,8 @@ for _module in MODULES:
 def names_in(module: str) -> dict[str, ast.AST | None]:
     """The names that a module binds, and what binds each: a definition, an import, or None for a value."""
     names = dict(_bound(ast.parse(MODULES[module].read_text()).body))
-    if module == "stoker":
-        names |= dict(_bound(ast.parse((PACKAGE / "__init__.pyi").read_text()).body))
+    if (stub := MODULES[module].with_suffix(".pyi")).exists():  # names that are imported on first use
+        names |= dict(_bound(ast.parse(stub.read_text()).body))
     for name, home in first_use.HOMES.items():  # packages that offer what their modules have
         if home.startswith(f"{module}.") and "first_use.homes_in" in MODULES[module].read_text():
             names[name] = ast.ImportFrom(home, [ast.alias(name)], 0)

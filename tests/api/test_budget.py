@@ -45,6 +45,52 @@ def test_map_of_the_houses_is_up_to_date(house: ModuleType) -> None:
     assert [one.folder for one in source.modules.values() if one.is_package and not one.summary] == []
 
 
+def test_no_import_goes_through_a_wall(house: ModuleType) -> None:
+    through = {name: others for name, others in house.House().walls.items() if others}
+    assert not through, (
+        f"{through}: private modules of another house. Use a public module or a name of `stoker.extend`, or move the "
+        "file into the house that uses it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "through"),
+    [
+        ("from small.loader._inner import thing", True),
+        ("from small.loader import _inner", True),
+        ("import small.loader._inner", True),
+        ("from ..loader._inner import thing", True),
+        ("if TYPE_CHECKING:\n    from small.loader._inner import thing", True),
+        ("def late():\n    from small.loader._inner import thing", True),
+        ("import importlib\nimportlib.import_module('small.loader._inner')", True),
+        ("from small.extend import thing", False),
+        ("from small.loader import outer", False),
+        ("from small._core import shared", False),
+        ("from small.sources._own import thing", False),
+        ("from elsewhere.loader._inner import thing", False),
+    ],
+)
+def test_walls_let_only_the_door_through(house: ModuleType, tmp_path: Path, line: str, through: bool) -> None:
+    root = tmp_path / "small"
+    for name in ("loader._inner", "loader.outer", "_core.shared", "sources._own", "extend"):
+        file = root.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (root / "extend.pyi").write_text("from small.loader._inner import thing as thing\n")
+    (root / "sources" / "one.py").write_text(line + "\n")
+    walls = {name: others for name, others in house.House(root).walls.items() if others}
+    assert walls == ({"sources.one": ["loader._inner"]} if through else {})
+
+
+def test_stub_of_the_door_can_close_a_circle(house: ModuleType, tmp_path: Path) -> None:
+    root = tmp_path / "small"
+    (root / "loader").mkdir(parents=True)
+    (root / "loader" / "outer.py").write_text("from small.extend import thing\n")
+    (root / "extend.py").touch()
+    (root / "extend.pyi").write_text("from small.loader.outer import thing as thing\n")
+    assert house.House(root).cycles == [["extend", "loader.outer"]]
+
+
 def test_figures_of_a_small_package(house: ModuleType, tmp_path: Path) -> None:
     root = tmp_path / "small"
     (root / "loader").mkdir(parents=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from stoker.diagnostics import loader_hooks, watched_program
-from stoker.integrations._install import first_loader
+from stoker.integrations import first_loader
 from stoker.loader._job import timed_steps
 from tests.api import our_names
 

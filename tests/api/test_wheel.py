@@ -29,7 +29,7 @@ def test_wheel_holds_package_type_marker_and_licence(tmp_path: Path) -> None:
     assert built(tmp_path, STOKER_NATIVE="0").returncode == 0
     (wheel,) = tmp_path.glob("stoker-*-py3-none-any.whl")
     names = names_in(wheel)
-    assert {"stoker/py.typed", "stoker/__init__.pyi"} <= names
+    assert {"stoker/py.typed", "stoker/__init__.pyi", "stoker/extend.pyi"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     sources = {f"stoker/{path.relative_to(ROOT / 'src/stoker')}" for path in (ROOT / "src/stoker").rglob("*.py")}
     assert sources <= names

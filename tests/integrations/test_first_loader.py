@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.integrations._install.first_loader import at_first_loader
+from stoker.integrations.first_loader import at_first_loader
 
 
 def classes() -> Any:

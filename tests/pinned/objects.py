@@ -19,6 +19,8 @@ LABELS = [0, 1, 2] * 4
 VALUE = operator.itemgetter("value")
 NONE_KEPT = {
     "stoker.Profiling": "a measurement under way, with a finalizer; its result is a LoaderProfile",
+    "stoker.extend.Observer": "a base of a tool's observer, which belongs to its process",
+    "stoker.extend.ShardProgress": "part of an iterator, which belongs to its process; its state is kept",
     "stoker.integrations.transformers.StokerTrainerMixin": "a base of the user's Trainer, which is not pickled",
     "stoker.integrations.titan.TitanDataLoader": "needs torchtitan, which is installed nowhere that tests run",
     "stoker.integrations.trackers.mlflow.MLflowMetrics": "holds the module mlflow",

@@ -1,7 +1,11 @@
-"""Texts and tracebacks of users' exceptions. No function here raises, even if methods of the exception's class do."""
+"""Texts and tracebacks of users' exceptions, and the user's line for a warning.
+
+No function here raises, even if methods of the exception's class do.
+"""
 
 from __future__ import annotations
 
+import sys
 import traceback
 
 LONGEST = 1 << 16
@@ -45,3 +49,11 @@ def shortened(text: str) -> str:
         return text
     half = LONGEST // 2
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters are left out …\n{text[-half:]}"
+
+
+def users_level() -> int:
+    """Returns the stack level of the nearest code outside Stoker, for the caller's `warnings.warn`."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "stoker":
+        level, frame = level + 1, frame.f_back
+    return level

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def _read() -> dict[str, str]:
+def homes_of(stub: str) -> dict[str, str]:
+    """Returns the names that a stub beside `stoker/__init__.py` lists, with the module that defines each."""
     loader: Any = sys.modules["stoker"].__spec__.loader  # type: ignore[union-attr]  # works in zip archives too
-    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "__init__.pyi")
+    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), stub)
     lines = (line.split() for line in loader.get_data(path).decode().splitlines())
     return {words[3]: words[1] for words in lines if words[:1] == ["from"]}  # from HOME import NAME as NAME
 
 
-HOMES = _read()
+HOMES = homes_of("__init__.pyi")
 """From each public name to the module that defines it; "stoker" for a module."""
 
 

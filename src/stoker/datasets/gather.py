@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import itertools
 import operator
 import sys
@@ -29,6 +28,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stoker._core import first_use
 from stoker._core.native import for_large
 from stoker._core.protocol import definer, is_ours, offered, offers
 from stoker.datasets.nesting import held_by
@@ -45,7 +45,7 @@ _METHODS = ("gather", "__getitem__", "__getitems__")
 UNKNOWN: Any = object()
 """The layout of a user's dataset before a worker has requested it."""
 
-_TORCHS = {"TensorDataset": "tensor", "Subset": "subset", "ConcatDataset": "concat", "StackDataset": "stack"}
+_TORCHS = {"TensorDataset", "Subset", "ConcatDataset", "StackDataset"}
 
 
 class Gathers(Protocol):
@@ -107,10 +107,10 @@ def _offers(dataset: Any) -> bool:
 
 def standing_in_for(kind: type) -> Any:
     """Returns Stoker's class with the name and attributes of `kind`, if `kind` is torch's own class; else None."""
-    torchs, home = sys.modules.get("torch.utils.data"), _TORCHS.get(kind.__name__)
-    if home is None or torchs is None or getattr(torchs, kind.__name__, None) is not kind:
+    torchs, name = sys.modules.get("torch.utils.data"), kind.__name__
+    if name not in _TORCHS or torchs is None or getattr(torchs, name, None) is not kind:
         return None
-    return getattr(importlib.import_module(f"stoker.datasets.{home}"), kind.__name__)
+    return first_use.loaded("stoker", name, first_use.HOMES)
 
 
 class _Borrowed:

@@ -128,7 +128,7 @@ def _measure_workers(hooks: WorkerHooks, name: str, module: ModuleType) -> None:
 
 def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:
     """Makes torch's module install Stoker's engine when the first loader is made: torch is complete by then."""
-    from stoker.integrations._install.first_loader import at_first_loader
+    from stoker.integrations.first_loader import at_first_loader
 
     def install() -> None:
         sys.modules["stoker"].install()

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from stoker._core.protocol import is_ours
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
 from stoker.diagnostics.worker_hooks import FaultHooks, WorkerHooks, starting
-from stoker.loader._accounting import observer
-from stoker.loader._accounting.observer import Observer, observe
+from stoker.extend import Observer, observe
 
 if TYPE_CHECKING:
     from stoker.diagnostics.composition.order_hooks import OrderHooks
@@ -92,8 +91,9 @@ class LoaderHooks(Observer):
 
     def undo(self) -> None:
         """Puts the classes' own methods back, unless another has replaced them since. Idempotent."""
-        if observer.current is self:
-            observe(None)
+        latest = observe(None)
+        if latest is not self:
+            observe(latest)
         for kind, name, original in reversed(self._replaced):
             if getattr(vars(kind).get(name), "__wrapped__", None) is original:
                 setattr(kind, name, original)

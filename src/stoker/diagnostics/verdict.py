@@ -11,7 +11,7 @@ from typing import Literal
 
 from stoker.diagnostics.batch_making import BatchMaking
 from stoker.diagnostics.measurements import LoaderSummary, are_single
-from stoker.loader._autotune.hint import HAND_OVER, NEGLIGIBLE, WAITS, workers_for
+from stoker.extend import HAND_OVER_SECONDS, NEGLIGIBLE_SHARE, WAITING_SHARE, workers_for
 
 Kind = Literal["data-bound", "balanced", "compute-bound", "too short"]
 
@@ -70,7 +70,7 @@ def verdict(loader: LoaderSummary, cpus: int, quota: float = math.inf) -> Loader
         gain = min(gain, 1 / max(gpu, 1e-9))
     faster = f"{gain:.2g} times as fast" if gain < 100 else "over 100 times as fast"
     begins = "An epoch begins for each batch, as with next(iter(loader)). " if loader.restarts else ""
-    if share <= NEGLIGIBLE:
+    if share <= NEGLIGIBLE_SHARE:
         text = f"Compute-bound: the loop waits {share:.1%} of its time for batches, so a faster loader gains no more."
         return LoaderVerdict("compute-bound", f"{text} {begins}".rstrip(), None, gain)
     if gpu is not None and gpu >= FULL:
@@ -80,7 +80,7 @@ def verdict(loader: LoaderSummary, cpus: int, quota: float = math.inf) -> Loader
         )
         return LoaderVerdict("compute-bound", f"{text} {begins}".rstrip(), None, gain)
     on_gpu = "" if gpu is None else f", and the GPU is busy for {gpu:.0%} of it"
-    kind: Kind = "data-bound" if share >= WAITS else "balanced"
+    kind: Kind = "data-bound" if share >= WAITING_SHARE else "balanced"
     text = f"{kind.capitalize()}: the loop waits {share:.0%} of its time for batches{on_gpu}; "
     text += f"without that, {faster} at most."
     return LoaderVerdict(kind, f"{text} {begins}".rstrip(), change_to_make(loader, cpus, quota), gain)
@@ -121,7 +121,7 @@ def change_to_make(loader: LoaderSummary, cpus: int, quota: float = math.inf) ->
     if are_single(loader.batches, loader.epochs) and (not workers or loader.about.get("persistent_workers")):
         return "Each epoch is one batch, so none can be made ahead: pass a smaller batch_size, or a longer sampler."
     firsts = loader.waited - loader.steady_waited
-    if firsts > 0.5 * loader.waited and loader.steady_share < WAITS:
+    if firsts > 0.5 * loader.waited and loader.steady_share < WAITING_SHARE:
         return _late_first_batch(loader, workers)
     busy = loader.cpu / loader.spent / min(cpus, quota)
     if busy >= BUSY and workers and _wait_beside_steps(loader):
@@ -210,7 +210,7 @@ def _of_use(loader: LoaderSummary, workers: int, cpus: int, used: float) -> str:
 
 def _idle_workers(loader: LoaderSummary, making: BatchMaking, workers: int, share: float) -> str:
     said = f"workers make batches {share:.0%} of their time"
-    if making.seconds < HAND_OVER:
+    if making.seconds < HAND_OVER_SECONDS:
         return (
             f"Make larger batches, or pass num_workers=0: a batch takes {1e3 * making.seconds:.2g} ms to make, less "
             "than handing it over from a worker usually does."
@@ -232,7 +232,7 @@ def _first_workers(loader: LoaderSummary, cpus: int) -> str:
     own, cost = (loader.spent - loader.waited) / count, loader.waited / count
     making = loader.making
     number = workers_for(own, cost, cpus)
-    if not number and cost > 4 * HAND_OVER and (cpus > 1 or (making is not None and making.on_cpu <= OFF_CPU)):
+    if not number and cost > 4 * HAND_OVER_SECONDS and (cpus > 1 or (making is not None and making.on_cpu <= OFF_CPU)):
         number = min(math.ceil(cost / max(own, 1e-9)), 2 * cpus)
     if number:
         return f"Pass num_workers={number}: batches are made in the training loop now, because of num_workers=0."

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from stoker.images.transforms import Resize as Resize
 
 _HOMES = {
-    "ImageInfo": "header",
+    "ImageInfo": "decoding",
     "Registration": "plugin",
     "backend": "kernel",
     "decode": "decoding",
-    "info": "header",
+    "info": "decoding",
     "open": "plugin",
     "register": "plugin",
     "CenterCrop": "transforms",

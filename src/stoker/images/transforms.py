@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import ImageArgumentError
+from stoker.extend import sample_rng
 from stoker.images.kernel import FILTERS
 from stoker.images.scaling import Normalize, PendingImage, ToTensor, pixels_of, scaled
-from stoker.loader._random.sample_rng import sample_rng
 
 TRIES = 10
 """Boxes that `RandomResizedCrop` draws before it takes the largest one in the middle, as in torchvision."""

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from stoker import errors
-from stoker.loader._epoch import epoch
-from stoker.loader._epoch.ranks import Mode
-from stoker.loader._state import schema
+from stoker.extend import state_for_all_ranks
 from stoker.loader.dataloader import DataLoader
+from stoker.loader.loader_kind import has_known_order, state_after
 from stoker.loader.record import options_of, record_of
 from stoker.samplers.batch import BatchSampler
 from stoker.samplers.order import BatchOrder, Order
@@ -122,7 +121,7 @@ def _prepared_by_accelerate(
 ) -> tuple[Any, bool]:
     """Returns Accelerate's loader around torch's, and whether its samplers give the order, and not those of Stoker."""
     sampler = getattr(loader.batch_sampler, "sampler", None)
-    is_walked = options_of(loader).seed is None or not is_known(loader)
+    is_walked = options_of(loader).seed is None or not has_known_order(options_of(loader))
     theirs = accelerator.prepare_data_loader(loader, device_placement, slice_fn)
     if is_walked:
         return theirs, True
@@ -211,7 +210,7 @@ class _Prepared:
         base = self.base_dataloader
         if record_of(base).resumed is not None and self.dl_state_dict["batches"] == count * self._batches_a_step():
             return True
-        if options_of(base).seed is None or not is_known(base):
+        if options_of(base).seed is None or not has_known_order(options_of(base)):
             return False
         self._skip = count
         return True
@@ -282,7 +281,7 @@ class Checkpointed:
             return {"ranks": []}
         state = loader.state_dict()
         has_parts = isinstance(loader, PreparedShard) and options_of(loader.base_dataloader).is_stream
-        return {"ranks": gather_object([state]) if has_parts else [schema.for_all_ranks(state)]}
+        return {"ranks": gather_object([state]) if has_parts else [state_for_all_ranks(state)]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Loads this rank's state.
@@ -303,25 +302,6 @@ class Checkpointed:
                 "does not depend on their number."
             )
         loader.load_state_dict(states[here.process_index if len(states) > 1 else 0])
-
-
-def is_known(loader: Any) -> bool:
-    """Returns whether batches of a loader are a function of seed and epoch."""
-    options = options_of(loader)
-    return options.auto_collation and epoch.is_computed(options)
-
-
-def state_after(loader: Any, number: int, batches: int) -> dict[str, Any]:
-    """Returns the state of a loader with a known order after `batches` of this rank in epoch `number`.
-
-    Constant time: the state that follows from the numbers alone.
-    """
-    options = options_of(loader)
-    by_number = epoch.has_function(options.batch_sampler, "batches")
-    size = 1 if by_number else options.batch_sampler.batch_size
-    position = min(batches * size * epoch.world_of(options).size, len(epoch.knower(options)))
-    _, place, kind = schema.unpacked(loader.state_dict())
-    return schema.packed(number, place._replace(seed=None, batches=batches, position=position), kind)
 
 
 class SharedBatches(BatchSampler):
@@ -361,7 +341,7 @@ class SharedBatches(BatchSampler):
             )
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> Literal["pad", "drop", "exact"]:
         """Returns the treatment of a last round that does not divide evenly, as in `distributed=`."""
         return "drop" if self.drop_last else "pad" if self.even_batches else "exact"
 

@@ -9,7 +9,7 @@ from stoker._core.worker_info import get_worker_info
 from stoker.integrations._install.apply import apply, unapply
 from stoker.integrations._install.behind import behind
 from stoker.integrations._install.current import CURRENT, LOCK, Order, Settings
-from stoker.integrations._install.first_loader import ChildEnvironment
+from stoker.integrations.first_loader import ChildEnvironment
 from stoker.loader.dataloader import DataLoader
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker import errors
+from stoker.extend import join_states, states_by_rank
 from stoker.integrations.install import loader_of
-from stoker.loader._options import argument_checks
-from stoker.loader._state.schema import by_rank, gathered
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.record import record_of
 
@@ -57,7 +56,8 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
     """
 
     def __init__(self, report: Literal["epoch", "fit"] | None = "fit") -> None:
-        argument_checks.check_choice("report", report, ("epoch", "fit", None))
+        if report not in ("epoch", "fit", None):
+            raise ValueError(f"report should be one of 'epoch', 'fit', None, but got report={report!r}")
         self.report = report
         self._states: dict[int, Any] = {}
         self._has_failed = False
@@ -110,12 +110,12 @@ class StokerCallback(Callback):  # type: ignore[misc]  # Lightning is not instal
         if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:  # else nothing is left to be ahead of
             for place, state in self._states.items():
                 held[_stateful(trainer).index(place)] = state
-        of_ranks = [place for place, state in enumerate(held) if by_rank(state)]  # on all ranks alike
+        of_ranks = [place for place, state in enumerate(held) if states_by_rank(state)]  # on all ranks alike
         if of_ranks and not self._has_failed:
             everyone: list[Any] = [None] * trainer.world_size
             torch.distributed.all_gather_object(everyone, [held[place] for place in of_ranks])
             for place, states in zip(of_ranks, zip(*everyone, strict=True), strict=True):
-                held[place] = gathered(states)
+                held[place] = join_states(states)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Keeps a checkpoint that is written because of an exception from waiting for the other ranks, which may not

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker import errors
-from stoker.loader._state import schema
-from stoker.loader._state.merging import merge_states
+from stoker.extend import merge_states, state_for_all_ranks
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.record import options_of
 
@@ -104,7 +103,7 @@ class TitanDataLoader(BaseDataLoader):  # type: ignore[misc]  # torchtitan is no
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the states of all data-parallel ranks, as one value; the same on every process."""
-        state, (size, rank) = schema.for_all_ranks(self.loader.state_dict()), self._ranks
+        state, (size, rank) = state_for_all_ranks(self.loader.state_dict()), self._ranks
         states = {rank: state}
         if options_of(self.loader).is_stream and size > 1:
             everyone: list[Any] = [None] * torch.distributed.get_world_size()

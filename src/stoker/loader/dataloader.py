@@ -23,6 +23,7 @@ from stoker._core import nominal
 from stoker._core.machine import cpus
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
+from stoker.datasets.base import is_stream
 from stoker.events import Listener
 from stoker.loader import loader_kind
 from stoker.loader import torch_support as taken_over
@@ -34,7 +35,7 @@ from stoker.loader._epoch.sampler_epochs import check_samplers, lend_to_samplers
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
-from stoker.loader._options.loader_options import TORCHS, LoaderOptions, checked, is_iterable
+from stoker.loader._options.loader_options import TORCHS, LoaderOptions, checked
 from stoker.loader._state import merging, schema
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import NAME, LoaderRecord, options_of, record_of
@@ -304,7 +305,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         names = _ARGUMENTS if ours else _ARGUMENTS[: _ARGUMENTS.index("in_order") + 1]
         taken_over.check_class(loader, cls)
         record = record_of(loader) if ours else None
-        found = taken_over.settings(loader, record, names, is_iterable(loader.dataset))
+        found = taken_over.settings(loader, record, names, is_stream(loader.dataset))
         return cls(**taken_over.changed(found, changes))
 
     def __setattr__(self, name: str, value: Any) -> None:

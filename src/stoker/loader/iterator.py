@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoker import errors
 from stoker._core import nominal
+from stoker._core.exceptions import users_level
 from stoker._core.worker_info import current
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
 from stoker._engine.process_guard import leave_if_left_behind, tears
@@ -29,12 +30,12 @@ from stoker.device import pinning
 from stoker.loader import torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.accounting import Accounting
-from stoker.loader._accounting.ledger import EventDispatcher, users_level
+from stoker.loader._accounting.ledger import EventDispatcher
 from stoker.loader._epoch import epoch
 from stoker.loader._epoch.plan import Step
 from stoker.loader.backends import new_backend
 from stoker.loader.epoch_start import EpochStart
-from stoker.loader.record import LoaderRecord, record_of
+from stoker.loader.record import IteratedLoader, LoaderRecord, record_of
 from stoker.loader.unit_queue import Prefetch, ShortPath, UnitQueue, short_path
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from stoker.loader._options.loader_options import LoaderOptions
-    from stoker.loader.dataloader import DataLoader
 
 
 _ENDINGS = (
@@ -72,7 +72,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         workers: the loader's number of workers when the iterator was made; a change of it needs another iterator.
     """
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: IteratedLoader) -> None:
         self._owner = os.getpid()
         self._outside = current.rng  # another loader's, if this loader is part of its dataset
         self.workers = loader.num_workers
@@ -109,7 +109,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             self._open_backend().discard(answer)
         self._accounted = None
 
-    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+    def _reset(self, loader: IteratedLoader, first_iter: bool = False) -> None:
         """Starts a new epoch on the same workers; units under way for the last epoch are dropped.
 
         Args:
@@ -128,13 +128,13 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._start.draw_ahead()
         record.resumed = None
 
-    def _follow(self, loader: DataLoader[Any], record: LoaderRecord, first: bool) -> None:
+    def _follow(self, loader: IteratedLoader, record: LoaderRecord, first: bool) -> None:
         """Reads the loader's current options and the place at which the epoch begins."""
         self._record, self._options = record, record.options(loader)
         self._start = EpochStart(self._options, record, first)
         self._progress = self._start.progress
 
-    def _new_backend(self, loader: DataLoader[Any], options: LoaderOptions, record: LoaderRecord) -> Backend:
+    def _new_backend(self, loader: IteratedLoader, options: LoaderOptions, record: LoaderRecord) -> Backend:
         auto = record.auto
         if auto is None:
             return new_backend(options, record, self._witness, options.num_workers)

@@ -17,6 +17,8 @@ from stoker._core.protocol import asked, offered
 from stoker._core.worker_info import current
 from stoker.datasets.declared import rank_share
 from stoker.loader._epoch import epoch, ranks
+from stoker.loader._state import schema
+from stoker.loader.record import options_of
 from stoker.samplers.permutation import FORMAT_VERSION as ORDER_VERSION
 
 if TYPE_CHECKING:
@@ -189,3 +191,23 @@ def _named(sampler: Any) -> str:
 
 def _plain(value: Any) -> int | None:
     return value if isinstance(value, bool) else operator.index(value) if isinstance(value, (int, np.integer)) else None
+
+
+# Loaders whose order is a function of seed and epoch: a state of any place follows from its number.
+
+
+def has_known_order(options: LoaderOptions) -> bool:
+    """Returns whether the batches of a loader are a function of seed and epoch."""
+    return options.auto_collation and epoch.is_computed(options)
+
+
+def state_after(loader: Any, number: int, batches: int) -> dict[str, Any]:
+    """Returns the state of a loader with a known order after `batches` of this rank in epoch `number`.
+
+    Constant time: the state follows from the numbers alone.
+    """
+    options = options_of(loader)
+    size = 1 if epoch.has_function(options.batch_sampler, "batches") else options.batch_sampler.batch_size
+    position = min(batches * size * epoch.world_of(options).size, len(epoch.knower(options)))
+    _, place, kind = schema.unpacked(loader.state_dict())
+    return schema.packed(number, place._replace(seed=None, batches=batches, position=position), kind)

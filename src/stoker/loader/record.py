@@ -11,11 +11,12 @@ import dataclasses
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from stoker import errors
+from stoker._core.exceptions import users_level
 from stoker._engine.timings import TimingSink
-from stoker.loader._accounting.ledger import Ledger, users_level
+from stoker.loader._accounting.ledger import Ledger
 from stoker.loader._autotune.hint import Hint
 from stoker.loader._epoch.epoch_counter import EpochCounter, SilentEpochs
 from stoker.loader._epoch.progress import Progress
@@ -118,10 +119,15 @@ class LoaderRecord:
     def follow_torch(self, prepare: Callable[[], object] | None) -> None:
         """Makes the loader do what torch's does and no more: no `set_epoch` is called, nothing is suggested.
 
+        Samples that this process makes draw from its generators, because torch's order may follow from them.
+
         Args:
             prepare: called before samples are made in a process.
         """
-        self._made_with = dataclasses.replace(self._made_with, shard="torch", prepare=prepare)
+        options = dataclasses.replace(self._made_with, shard="torch", prepare=prepare)
+        if not options.capabilities.own_process:
+            options = dataclasses.replace(options, seeding="worker")
+        self._made_with = options
         self.epochs, self.hint = SilentEpochs(), None
 
     def try_with(self, threads: int) -> None:
@@ -179,6 +185,12 @@ class LoaderRecord:
         return other
 
 
+class IteratedLoader(Protocol):
+    """What an iterator reads of its loader; all else is in the loader's record."""
+
+    num_workers: int
+
+
 def record_of(loader: Any) -> LoaderRecord:
     """Returns the record of a loader."""
     record: LoaderRecord = vars(loader)[NAME]
@@ -188,3 +200,19 @@ def record_of(loader: Any) -> LoaderRecord:
 def options_of(loader: Any) -> LoaderOptions:
     """Returns the options of a loader as they are now."""
     return record_of(loader).options(loader)
+
+
+def time_batches(loader: Any, sink: TimingSink | None, stacks: bool = False) -> TimingSink | None:
+    """Takes the times of each batch of a loader from its next `iter()` on; returns the sink before.
+
+    Workers that are there already, persistent ones, measure nothing: call `loader.close()` before.
+
+    Args:
+        loader: a loader of Stoker's.
+        sink: called in the trainer with the times of each batch, before the training loop has the batch; None ends the
+            measurement.
+        stacks: whether the stacks of workers are sampled as well.
+    """
+    record = record_of(loader)
+    before, record.timing_sink, record.sampled = record.timing_sink, sink, stacks
+    return before

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from stoker.datasets.base import Dataset
-from stoker.datasets.gather import describe
 from stoker.errors import PackError
+from stoker.extend import describe
 
 Row = dict[str, Any]
 """Fields of a sample: bytes, `str`, numbers, None, arrays, `EncodedFile`, or what JSON can hold."""

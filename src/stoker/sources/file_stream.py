@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from stoker.datasets.map import MapDataset
-from stoker.datasets.shards import share_of
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import Stream, StreamIterator
+from stoker.extend import State, resume, share_of
 from stoker.sources.urls import hub_fingerprint
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ import numpy as np
 from stoker._core.worker_info import get_worker_info
 from stoker.datasets.base import Dataset, IterableDataset
 from stoker.errors import SkipSample, StokerWarning
-from stoker.loader._random.sample_rng import sample_rng
+from stoker.extend import sample_rng
 
 SAMPLES = 23
 """Samples of the suite's datasets: not a multiple of a batch size or of a number of workers."""

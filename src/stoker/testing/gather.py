@@ -22,7 +22,8 @@ import numpy as np
 
 from stoker import collate
 from stoker.collate.tensors import is_tensor
-from stoker.datasets.gather import Gathers, gatherer, leaves_of, mapped
+from stoker.datasets.gather import gatherer, leaves_of, mapped
+from stoker.extend import Gathers
 
 
 class GatherSuite:

@@ -28,8 +28,9 @@ from stoker._core.protocol import offered, offers
 from stoker.collate.tensors import is_tensor
 from stoker.datasets.base import IterableDataset
 from stoker.datasets.chain import ChainDataset
-from stoker.datasets.stream import State, Stream, StreamIterator
+from stoker.datasets.stream import Stream, StreamIterator
 from stoker.errors import StateError, StateFormatError
+from stoker.extend import State
 from stoker.testing.gather import copied
 
 Make = Callable[[], Any]

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker._engine.process.linux import Timer
+from stoker._core.machine.timer import Timer
 
 
 @pytest.fixture(params=["of the kernel's", "without"])
 def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timer]:
     if request.param == "without":
-        monkeypatch.setattr("stoker._engine.process.linux._kernel", lambda: None)
+        monkeypatch.setattr("stoker._core.machine.timer._kernel", lambda: None)
     elif sys.platform != "linux":
         pytest.skip("only Linux has such timers")
     alarm = Timer()

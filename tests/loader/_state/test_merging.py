@@ -237,7 +237,7 @@ def test_ranks_that_read_one_part_merge(monkeypatch: pytest.MonkeyPatch) -> None
         seen += read(loader, 3) if world[0] % 2 else read(loader, 3)[:0]
         states.append(loader.state_dict())
     assert "rank 3 of 4" in states[3]
-    everyone = schema.gathered(states)
+    everyone = schema.join_states(states)
     for some in (states, states[::2], states[1:3], [everyone]):
         merged, rest = stoker.merge_states(some), []
         for loader in loaders(interleaved, 3, batch_size=2):

@@ -18,11 +18,11 @@ from stoker.loader._state.schema import (
     START,
     VERSION,
     Place,
-    by_rank,
     check_fits,
-    for_all_ranks,
-    gathered,
+    join_states,
     packed,
+    state_for_all_ranks,
+    states_by_rank,
     unpacked,
 )
 from stoker.samplers import RandomSampler
@@ -96,13 +96,13 @@ def test_state_of_earlier_versions_is_read() -> None:
 def test_state_of_one_rank_names_it() -> None:
     parts = [packed(2, Place(seed=rank), {"samples": 30}, (rank, 2)) for rank in range(2)]
     assert [list(part)[-1] for part in parts] == ["rank 0 of 2", "rank 1 of 2"]
-    assert [unpacked(for_all_ranks(part))[1].seed for part in parts] == [0, 1]
-    both = gathered(parts)
-    assert {rank: unpacked(part)[1].seed for rank, part in by_rank(json.loads(json.dumps(both))).items()} == {
+    assert [unpacked(state_for_all_ranks(part))[1].seed for part in parts] == [0, 1]
+    both = join_states(parts)
+    assert {rank: unpacked(part)[1].seed for rank, part in states_by_rank(json.loads(json.dumps(both))).items()} == {
         (0, 2): 0,
         (1, 2): 1,
     }
-    assert by_rank(written()) == by_rank(None) == {}
+    assert states_by_rank(written()) == states_by_rank(None) == {}
 
 
 @pytest.mark.parametrize(

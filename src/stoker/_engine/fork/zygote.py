@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn, cast
 
 from stoker._core.machine import memory
 from stoker._core.machine.reserve import DENIED
+from stoker._core.machine.timer import Timer
 from stoker._engine.activity import WorkerActivity
 from stoker._engine.backend import Failure, JobSource
 from stoker._engine.commands import (
@@ -59,7 +60,6 @@ from stoker._engine.messages import (
 from stoker._engine.process import linux, process_setup, worker
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
-from stoker._engine.process.linux import Timer
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervisor import Supervisor, dumps
 from stoker._engine.transport import board

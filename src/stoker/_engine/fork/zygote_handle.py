@@ -9,6 +9,7 @@ import threading
 import time
 
 from stoker._core.machine import reserve
+from stoker._core.machine.timer import Timer
 from stoker._engine.backends import Assemble, Parts, StartMethod
 from stoker._engine.fork import start_zygote
 from stoker._engine.fork.zygote import Ends
@@ -16,7 +17,6 @@ from stoker._engine.messages import AskStacks, AskWorkers, Flushing, ReportAnswe
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import CLOSE, FLUSH, GONE, REAP
-from stoker._engine.process.linux import Timer
 from stoker._engine.process.worker_events import MINDER, starting
 from stoker._engine.process_guard import allow, time_left
 from stoker._engine.supervision.rules import Rules, held_bytes

@@ -8,12 +8,13 @@ once, and those that the walk has passed, are skipped from then on.
 from __future__ import annotations
 
 import functools
+import io
 import reprlib
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from stoker._engine.serialize import causes
+from stoker._engine.serialize import causes, pickler
 from stoker._engine.serialize.pickler import Pickler
 from stoker.errors import CannotSendError
 
@@ -67,6 +68,21 @@ def named(parts: Mapping[str, Any], importable: frozenset[str] | None, error: Ex
             break
         place, value, error = deeper
     return CannotSendError(f"{place}: {causes.explained(value, error)}")
+
+
+def pickled_size(parts: Mapping[str, Any]) -> int:
+    """Returns the bytes that a clean worker would be sent of objects, by name, memory that is shared left out.
+
+    Raises:
+        CannotSendError: one of them cannot be pickled; the message names it by its path.
+    """
+    file = io.BytesIO()
+    with pickler.spawning():
+        try:
+            large = pickler.write(parts, None, file).large
+        except Exception as error:
+            raise named(parts, None, error) from error
+    return file.tell() + sum(view.nbytes for view in large)
 
 
 class _Walk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import pickle
@@ -12,11 +11,10 @@ from typing import Any
 
 from stoker._core.machine import cpus
 from stoker._core.machine.cgroups import read
-from stoker._engine.serialize import pickler, unpicklable
 from stoker.diagnostics.checks.finding import Finding
 from stoker.diagnostics.target import Target
+from stoker.extend import find_generators, pickled_size
 from stoker.loader import heap
-from stoker.loader._random.find_generators import find_generators
 
 SAMPLES = 8
 """Samples that are fetched."""
@@ -100,14 +98,8 @@ def _handed_over(some: list[Any], each: float) -> Iterator[Finding]:
 def sending(target: Target) -> Iterator[Finding]:
     """Yields whether the dataset can be sent to a clean worker, and names what cannot by its path."""
     try:
-        file = io.BytesIO()
         begun = time.perf_counter()
-        try:
-            with pickler.spawning():
-                large = pickler.write({"dataset": target.dataset}, None, file).large
-        except Exception as error:
-            with pickler.spawning():
-                raise unpicklable.named({"dataset": target.dataset}, None, error) from error
+        size = pickled_size({"dataset": target.dataset})
     except TypeError as error:  # CannotSendError
         yield Finding(
             "dataset sent",
@@ -117,7 +109,6 @@ def sending(target: Target) -> Iterator[Finding]:
             "Leave it out in __getstate__, and make it in __setstate__; or multiprocessing_context='fork'",
         )
         return
-    size = file.tell() + sum(view.nbytes for view in large)
     took = time.perf_counter() - begun
     yield Finding("dataset sent", "fine", f"can be sent to workers: {size / 2**20:,.1f} MiB in {took:.2g} s")
 

@@ -12,10 +12,9 @@ import sys
 from collections.abc import Iterator
 
 from stoker._core import native
-from stoker._core.machine import cpus, reserve
+from stoker._core.machine import cpus, reserve, timer
 from stoker._core.machine import memory as machine_memory
 from stoker._core.machine.gpu_activity import GpuReading, Nvml
-from stoker._engine.process import linux
 from stoker.diagnostics.checks.finding import Finding
 
 SMALL_SHM = 1 << 30
@@ -82,7 +81,7 @@ def shared_memory() -> Iterator[Finding]:
 
 def system_calls() -> Iterator[Finding]:
     """Yields the system calls that Stoker replaces, because a filter (seccomp) denies them."""
-    calls = {"timerfd_create": linux.works(), "epoll_create1": _has_epoll()}
+    calls = {"timerfd_create": timer.works(), "epoll_create1": _has_epoll()}
     denied = [name for name, works in calls.items() if not works]
     file = reserve.replaced_by()
     if file is None and not denied:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoker._engine.timings import StackCount
     from stoker.diagnostics.profile.loader_profile import LoaderProfile
+    from stoker.extend import StackCount
 
 
 FOLDER = Path(__file__).parent

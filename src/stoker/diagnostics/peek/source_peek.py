@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from stoker._core.exceptions import safe_str
-from stoker.datasets.gather import describe
 from stoker.diagnostics.peek.fields import ClassBalance, FieldSummary, class_balance, fields_of, leaves
 from stoker.diagnostics.peek.open_source import OpenedSource, spread
-from stoker.loader._display.preview import pillow
+from stoker.extend import describe
 from stoker.loader.dataloader import DataLoader
 
 SHOWN = 5
@@ -167,9 +166,10 @@ def columns(samples: list[Any]) -> Any:
 
 def _opened(value: bytes) -> Any:
     """Returns the image that bytes encode, or 0."""
-    pil = pillow()
+    from PIL import Image  # there: `loader.preview` has drawn with it already
+
     try:
-        image = pil.Image.open(io.BytesIO(value))
+        image = Image.open(io.BytesIO(value))
         image.load()
     except Exception:  # no image, or a damaged one
         return 0

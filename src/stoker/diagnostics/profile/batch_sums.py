@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker._engine.timings import BatchTimings, StackCount, StepSums, UnitTimings
+from stoker.extend import BatchTimings, StackCount, StepSums, UnitTimings
 
 SLOWEST = 10
 """Samples that are named."""

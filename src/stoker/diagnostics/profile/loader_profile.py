@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from stoker._engine.timings import StackCount, StepSums
 from stoker.diagnostics.profile.batch_sums import StageTimes, WorkerUse
 from stoker.diagnostics.profile.profile_verdict import ProfileFigures, ProfileVerdict, SlowSample
+from stoker.extend import StackCount, StepSums
 
 
 @dataclass(frozen=True)

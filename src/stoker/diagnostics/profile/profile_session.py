@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stoker._engine.timings import BatchTimings, TimingSink, UnitTimings
 from stoker.diagnostics.profile.batch_sums import BatchSums
-from stoker.loader._job.timed_steps import StepTimes
+from stoker.extend import BatchTimings, StepTimes, TimingSink, UnitTimings
 from stoker.loader.record import record_of
 
 

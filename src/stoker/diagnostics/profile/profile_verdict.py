@@ -9,10 +9,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from stoker._engine.timings import StackCount, StepSums
 from stoker.diagnostics.profile.batch_sums import StageTimes, WorkerUse
 from stoker.diagnostics.verdict import ENOUGH, OFF_CPU, ON_CPU, UNEVEN
-from stoker.loader._autotune.hint import NEGLIGIBLE, WAITS, workers_for
+from stoker.extend import NEGLIGIBLE_SHARE, WAITING_SHARE, StackCount, StepSums, workers_for
 
 NO_STEP = 50e-6
 """Seconds of a step below which the loop does nothing with its batches, if it waits almost all of its time."""
@@ -73,7 +72,7 @@ def verdict(profile: ProfileFigures, cpus: int, crowded: float = 0.0) -> Profile
         text = f"Too short to judge: {profile.batches} batches in {profile.seconds:.2g} s."
         return ProfileVerdict("too short", stage, text, "Profile some more batches.")
     waits = profile.share
-    if waits <= NEGLIGIBLE:
+    if waits <= NEGLIGIBLE_SHARE:
         text = f"Compute-bound: the loop waits {waits:.1%} of its time for batches, so a faster loader gains no more."
         if stage == "start":
             return ProfileVerdict("compute-bound", stage, f"{text} {_slow(profile, stage, share)}", _START)
@@ -82,7 +81,7 @@ def verdict(profile: ProfileFigures, cpus: int, crowded: float = 0.0) -> Profile
         kind = "loader alone"
         text = f"The loader alone makes {profile.rate:,.0f} samples/s: the loop does nothing with its batches."
     else:
-        kind = "data-bound" if waits >= WAITS else "balanced"
+        kind = "data-bound" if waits >= WAITING_SHARE else "balanced"
         text = f"{kind.capitalize()}: the loop waits {waits:.0%} of its time for batches; {_gain(profile)}."
     if stage is not None:
         text += f" {_slow(profile, stage, share)}"
@@ -100,9 +99,9 @@ def slow_stage(profile: ProfileFigures) -> tuple[str | None, float]:
     if whole <= 0:
         return None, 0.0
     steady = profile.wait.seconds
-    if profile.starts > 0.5 * steady and profile.share > NEGLIGIBLE:
+    if profile.starts > 0.5 * steady and profile.share > NEGLIGIBLE_SHARE:
         return "start", (profile.first + profile.starts) / (profile.first + steady)
-    if profile.share < WAITS and profile.first > max(steady, 0.5 * profile.seconds):
+    if profile.share < WAITING_SHARE and profile.first > max(steady, 0.5 * profile.seconds):
         return "start", profile.first / (profile.first + steady)
     if profile.num_workers and seconds["transport"] > 0.5 * (steady + profile.first):
         return "transport", seconds["transport"] / (steady + profile.first)

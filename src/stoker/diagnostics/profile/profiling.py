@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoker._core.machine import cpus
-from stoker.datasets.gather import describe
 from stoker.diagnostics.profile import profile_verdict
 from stoker.diagnostics.profile.batch_sums import BatchSums, Durations, TimedSample
 from stoker.diagnostics.profile.loader_profile import LoaderProfile
 from stoker.diagnostics.profile.profile_session import ProfileSession, ProfileTrace
 from stoker.diagnostics.profile.profile_verdict import ProfileFigures, SlowSample
+from stoker.extend import describe
 
 if TYPE_CHECKING:
     from types import TracebackType

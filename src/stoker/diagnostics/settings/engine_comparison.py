@@ -13,7 +13,7 @@ from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.settings.batch_limit import BatchLimit
 from stoker.diagnostics.watched_program import Engine, WatchedProgram, run_to_limit
 from stoker.errors import ProgramFailedError
-from stoker.loader._autotune.hint import NEGLIGIBLE
+from stoker.extend import NEGLIGIBLE_SHARE
 
 ENGINES = ("torch", "stoker")
 
@@ -158,7 +158,7 @@ def conclusion(figures: Sequence[ComparedFigure], rounds: int) -> str:
         )
     if ratio.least <= 1 <= ratio.most or abs(ratio.median - 1) <= NO_DIFFERENCE:
         text = f"No difference in samples/s: the ratio is {ratio.median:.2f} ({spread})."
-        if waited.torch.median <= NEGLIGIBLE:
+        if waited.torch.median <= NEGLIGIBLE_SHARE:
             text += f" The loop waits {waited.torch.median:.1%} of its time for batches: no loader makes it faster."
         return text
     speed = "more" if ratio.median > 1 else "fewer"

@@ -13,11 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from stoker import errors
+from stoker._core.exceptions import users_level
+from stoker.datasets.base import is_stream
 from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
 from stoker.loader import loader_kind, torch_support
-from stoker.loader._accounting.ledger import users_level
-from stoker.loader._options import argument_checks
-from stoker.loader._options.loader_options import is_iterable
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import options_of, record_of
@@ -180,13 +179,11 @@ def _arguments(loader: Any, values: list[Any], settings: Settings) -> dict[str, 
     given = {name: found[name] for name in _PASSED}
     if not given["num_workers"]:
         given = {name: value for name, value in given.items() if name not in _OF_WORKERS}
-    if not given["num_workers"] or argument_checks.asks_for_threads(found["multiprocessing_context"]):
-        given["seeding"] = "worker"  # the samples' draws are this process's, and torch's order may follow from them
-    is_stream = bool(found["_dataset_kind"])
-    if is_stream != is_iterable(found["dataset"]):
+    is_of_stream = bool(found["_dataset_kind"])
+    if is_of_stream != is_stream(found["dataset"]):
         raise TypeError(f"_dataset_kind={found['_dataset_kind']} does not fit a {type(found['dataset']).__name__}")
     given |= {"output": "torch", "shard": "none"}
-    if is_stream:
+    if is_of_stream:
         batched = found["_auto_collation"]
         return given | {"batch_size": found["batch_size"] if batched else None, "drop_last": found["drop_last"]}
     sampler = found["_index_sampler"]

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import re
-import sys
 import warnings
 import weakref
 from collections import deque
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stoker import errors
+from stoker._core.exceptions import users_level
 from stoker._engine.activity import Activity, Position
 from stoker._engine.backend import Where
 from stoker._engine.process.worker_events import DOING
@@ -378,11 +378,3 @@ class EventDispatcher:
         if not isinstance(indices, list):
             return f"sample {indices!r}"
         return f"sample {indices[place]!r}" if place < len(indices) else "a sample"
-
-
-def users_level() -> int:
-    """Returns the stack level of the nearest code outside Stoker, for the caller's `warnings.warn`."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "stoker":
-        level, frame = level + 1, frame.f_back
-    return level

@@ -20,7 +20,7 @@ from stoker.datasets.base import Dataset
 from stoker.events import WorkersChosen
 from stoker.loader._accounting.ledger import EventDispatcher
 from stoker.loader._autotune.backend import AutotuneBackend
-from stoker.loader._autotune.hint import WAITS
+from stoker.loader._autotune.hint import WAITING_SHARE
 from stoker.loader._autotune.policy import Choice, Trial
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class AutotuneController:
     def fits(self, loader: Any, ledger: Ledger) -> bool:
         """An epoch begins: whether workers that were kept since the last one are as many as are wanted now."""
         choice, epoch = self.choice, ledger.epoch
-        limit = math.inf if choice is None or self._again == AGAIN else max(WAITS, 2 * choice.waiting)
+        limit = math.inf if choice is None or self._again == AGAIN else max(WAITING_SHARE, 2 * choice.waiting)
         if epoch.spent >= LONG and epoch.waited / epoch.spent > limit:
             self._again += 1
             self.choice = self._trial = None

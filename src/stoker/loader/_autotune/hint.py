@@ -17,7 +17,7 @@ from stoker.loader._accounting.ledger import EventDispatcher
 BATCHES, SECONDS = 20, 2.0
 """Batches and seconds that are measured. The first batch, which opens files, does not count."""
 
-HAND_OVER = 0.001
+HAND_OVER_SECONDS = 0.001
 """Seconds that a worker's batch costs the worker, and the trainer, beside its making: more than it mostly does."""
 
 GAIN = 0.8
@@ -56,7 +56,7 @@ class Hint:
         own, cost = self._own / self._count, self._waited / self._count
         self._count, self._own, self._waited = 0, 0.0, 0.0  # it may be different later
         number = workers_for(own, cost, cpus())
-        if cost <= WAITS * (own + cost) or number == 0:
+        if cost <= WAITING_SHARE * (own + cost) or number == 0:
             return None
         self.is_given = True
         return (
@@ -67,7 +67,7 @@ class Hint:
 
 
 def workers_for(own: float, cost: float, cpus: int) -> int:
-    """Returns the number of workers to use; 0 if they would not help.
+    """Returns the number of workers with which a training loop waits least; 0 if they would not help.
 
     Args:
         own: seconds of the training loop's own for a batch.
@@ -76,8 +76,8 @@ def workers_for(own: float, cost: float, cpus: int) -> int:
     """
 
     def seconds(workers: int) -> float:
-        whole = own + cost + 2 * HAND_OVER
-        return max(own + HAND_OVER, (cost + HAND_OVER) / workers, whole / cpus)
+        whole = own + cost + 2 * HAND_OVER_SECONDS
+        return max(own + HAND_OVER_SECONDS, (cost + HAND_OVER_SECONDS) / workers, whole / cpus)
 
     best = min(map(seconds, range(1, cpus + 1)))
     if best > GAIN * (own + cost):
@@ -156,8 +156,8 @@ class HintBackend(SerialBackend):
 # Shares of the training loop's time that it may wait for batches: the limits of every verdict.
 
 
-WAITS = 0.2
+WAITING_SHARE = 0.2
 """Share of its time from which on a training loop counts as waiting for data."""
 
-NEGLIGIBLE = 0.05
+NEGLIGIBLE_SHARE = 0.05
 """Share of its time up to which a training loop is bound by its own work."""

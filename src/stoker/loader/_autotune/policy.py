@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stoker.loader._autotune.hint import WAITS
+from stoker.loader._autotune.hint import WAITING_SHARE
 
 NEAR = 0.010
 """Seconds: a slower batch is never tried in the trainer, because it would stop the training loop."""
@@ -256,7 +256,7 @@ class Trial:
         if first > CHEAP:
             if took[few] > TIE * first:
                 self._settle(self._enough(few, took, self.most))
-            elif few == 1 or self._waiting[few][0] >= WAITS:
+            elif few == 1 or self._waiting[few][0] >= WAITING_SHARE:
                 self._settle(few)
             return None if self.choice is not None else few // 2
         if few > 1 and took[few] <= 1.5 * min(took.values()):
@@ -267,7 +267,7 @@ class Trial:
 
     def _more(self) -> int:
         """Returns the number of workers for the free CPUs, if the present ones wait for something else."""
-        if self._waiting[self.most][0] < WAITS or self._used is None or self._used > UNUSED:
+        if self._waiting[self.most][0] < WAITING_SHARE or self._used is None or self._used > UNUSED:
             return self.most
         return min(self._beyond(self.most), int(self.most / max(self._used, 0.01)))
 

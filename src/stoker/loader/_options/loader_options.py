@@ -7,7 +7,6 @@ use. Stoker's own options are read from here alone: a subclass may use their nam
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -17,7 +16,7 @@ from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS, kind_of
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
-from stoker.datasets.base import IterableDataset
+from stoker.datasets import base
 from stoker.datasets.nesting import batched_by
 from stoker.events import Listener
 from stoker.loader._job import datapipes
@@ -154,7 +153,7 @@ def checked(given: dict[str, Any]) -> LoaderOptions:
             them.
     """
     dataset, number = given["dataset"], given["num_workers"]
-    is_stream = is_iterable(dataset)
+    is_stream = base.is_stream(dataset)
     method = given["worker_method"]
     argument_checks.check_choice("worker_method", method, argument_checks.METHODS)
     argument_checks.check_workers(number, given["timeout"], given["prefetch_factor"], given["persistent_workers"])
@@ -211,11 +210,3 @@ def checked(given: dict[str, Any]) -> LoaderOptions:
     if given["batch_sampler"] is not None:
         mine["batch_size"], mine["drop_last"] = None, False
     return LoaderOptions(**mine)
-
-
-def is_iterable(dataset: Any) -> bool:
-    """Returns whether a dataset is an IterableDataset, Stoker's or torch's."""
-    if isinstance(dataset, IterableDataset):
-        return True
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)

@@ -34,7 +34,7 @@ _CLOSED = (
 
 
 def find_generators(holder: object) -> list[Any]:
-    """Returns the generators that `holder` can reach, the nearest first, each once.
+    """Returns the random generators of Python, NumPy and torch that `holder` can reach, the nearest first, each once.
 
     The search follows attributes (slots too), dictionaries, lists, tuples, sets, closures, partial functions and bound
     methods. Of a class and its bases, it follows generators and methods. Of the module globals that a function names,

@@ -89,7 +89,7 @@ def of_rank(state: Mapping[str, Any], here: Callable[[], schema.Rank], strict: b
     Raises:
         StateMismatchError: the state is of another rank, or of another number of ranks and cannot be merged.
     """
-    parts = schema.by_rank(state)
+    parts = schema.states_by_rank(state)
     if not parts:
         return state, False
     if (rank := here()) in parts:
@@ -113,7 +113,7 @@ def _of_each_rank(states: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str
     given: list[Mapping[str, Any]] = []
     named: dict[schema.Rank, Mapping[str, Any]] = {}
     for state in states:
-        parts = schema.by_rank(state)
+        parts = schema.states_by_rank(state)
         named |= parts
         given += [] if parts else [state]
     return [*given, *named.values()], [] if given else list(named)

@@ -164,8 +164,10 @@ def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if type(value) is tuple else value
 
 
-def by_rank(state: Any) -> dict[Rank, State]:
-    """Returns the states of single ranks that a state holds; none if all ranks have the same one."""
+def states_by_rank(state: Any) -> dict[Rank, State]:
+    """Returns the states of single ranks that a state holds, by rank and number of ranks; none if all ranks have the
+    same one.
+    """
     if not isinstance(state, Mapping) or "below" in state:
         return {}
     found = {name: match for name in state if isinstance(name, str) and (match := _OF_RANK.fullmatch(name))}
@@ -173,14 +175,14 @@ def by_rank(state: Any) -> dict[Rank, State]:
     return {(int(match[1]), int(match[2])): {**common, "below": state[name]} for name, match in found.items()}
 
 
-def gathered(states: Iterable[Mapping[str, Any]]) -> State:
-    """Returns one state that holds those of all ranks, from which each rank loads its own."""
+def join_states(states: Iterable[Mapping[str, Any]]) -> State:
+    """Returns one state that holds those of all ranks, in their order, from which each rank loads its own."""
     return {name: value for state in reversed(list(states)) for name, value in state.items()}
 
 
-def for_all_ranks(state: State) -> State:
-    """Returns the state of one rank as a state that any rank loads."""
-    return next(iter(by_rank(state).values()), state)
+def state_for_all_ranks(state: State) -> State:
+    """Returns the state of one rank as a state that any rank loads as its own."""
+    return next(iter(states_by_rank(state).values()), state)
 
 
 def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:

@@ -13,8 +13,9 @@ import numpy as np
 
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
-from stoker.datasets.gather import LARGE_ROW, Array, Indices, inside, row_layout
+from stoker.datasets.gather import LARGE_ROW, Array, inside
 from stoker.errors import ArrayFileError, MissingKeyError, SchemaMismatchError
+from stoker.extend import Indices, row_layout
 from stoker.sources.arrays.npy_format import check_torch, raw_rows
 from stoker.sources.arrays.open_arrays import ArrayOpener, OpenArrays, contents_of_all, is_zarr_url
 from stoker.sources.arrays.stored import PLAIN, FileContents, StoredArray, check_rows_are_together

@@ -12,8 +12,9 @@ from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
-from stoker.datasets.gather import Array, Indices, copy_rows
+from stoker.datasets.gather import Array
 from stoker.errors import ArrayFileError, FileChangedError
+from stoker.extend import Indices, copy_rows
 from stoker.sources.storage import File, FileObject, Storage, Version, opened
 
 PLAIN = ""

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker.datasets.gather import Array, Indices
+from stoker.datasets.gather import Array
 from stoker.errors import ArrayFileError, MissingExtraError, StokerError
+from stoker.extend import Indices
 from stoker.sources.arrays.stored import StoredArray
 from stoker.sources.arrays.zarr_metadata import changed, metadata_file, version_of
 from stoker.sources.storage import Version

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import ClipLengthError, MediaFileError, MissingExtraError
-from stoker.loader._random.sample_rng import sample_rng
+from stoker.extend import sample_rng
 from stoker.sources.clips.clip_file import ClipFile, OpenClipFile, check_is_whole
 from stoker.sources.clips.clips_of_files import ClipsOfFiles, Cut
 from stoker.sources.clips.exact_start import behind_tag, exact_start, length_without_header

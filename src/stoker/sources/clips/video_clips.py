@@ -11,7 +11,7 @@ import numpy as np
 
 from stoker.datasets.combining import positive
 from stoker.errors import ClipLengthError, MediaFileError
-from stoker.loader._random.sample_rng import sample_rng
+from stoker.extend import sample_rng
 from stoker.sources.clips.clip_file import ClipFile
 from stoker.sources.clips.clips_of_files import ClipsOfFiles, Cut
 from stoker.sources.clips.frame_times import FrameTimes, first_video, frame_times, named_errors, opened_container, pyav

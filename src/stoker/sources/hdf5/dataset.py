@@ -14,8 +14,9 @@ import numpy as np
 from stoker._core.worker_info import get_worker_info
 from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute, positive
-from stoker.datasets.gather import Indices, inside, row_layout
+from stoker.datasets.gather import inside
 from stoker.errors import FileChangedError, HDF5Error, HDF5ValueError, MissingKeyError, StokerError
+from stoker.extend import Indices, row_layout
 from stoker.sources.arrays.stored import FileContents, MappedFile
 from stoker.sources.arrays.zarr_rows import ChunkCache
 from stoker.sources.hdf5.open_file import h5py_module, opened

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker.datasets.gather import Array, Indices
+from stoker.datasets.gather import Array
 from stoker.errors import StokerError
+from stoker.extend import Indices
 from stoker.sources.arrays.stored import MappedFile, MappedRows, StoredArray
 from stoker.sources.arrays.zarr_rows import CACHE, ChunkCache
 from stoker.sources.hdf5.open_file import h5py_module

@@ -10,8 +10,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stoker.datasets.stream import State
 from stoker.errors import StateFormatError
+from stoker.extend import State
 
 _MOST_RECORDS = 20_000
 _MOST_BYTES = 8 << 20

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.datasets.stream import State, StreamIterator
+from stoker.datasets.stream import StreamIterator
 from stoker.errors import KafkaError
+from stoker.extend import State
 from stoker.sources.kafka.client_config import KafkaConfig
 from stoker.sources.kafka.cursor import PartitionCursor
 from stoker.sources.per_process import PerProcess

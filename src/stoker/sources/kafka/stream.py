@@ -12,9 +12,7 @@ from typing import Any, Literal
 from stoker._core.exceptions import safe_str
 from stoker._core.worker_info import current
 from stoker.datasets.map import MapDataset
-from stoker.datasets.shards import torchs_part
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
-from stoker.datasets.worker_share import OfWorker
+from stoker.datasets.stream import Stream, StreamIterator
 from stoker.errors import (
     KafkaError,
     RecordDecodeError,
@@ -23,6 +21,7 @@ from stoker.errors import (
     StateMismatchError,
     StokerWarning,
 )
+from stoker.extend import OfWorker, State, resume, torchs_part
 from stoker.sources.kafka.client_config import KafkaConfig, PartitionRange, commit_offsets, partitions_of
 from stoker.sources.kafka.cursor import (
     PartitionCursor,

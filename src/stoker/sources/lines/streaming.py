@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from stoker.datasets.shards import ShardProgress, torchs_part
-from stoker.datasets.stream import State, StreamIterator
+from stoker.datasets.stream import StreamIterator
 from stoker.errors import MissingExtraError, RecordError, StateFormatError
+from stoker.extend import ShardProgress, State, torchs_part
 from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.lines.opened_text import MOST_RECORD, UTF8_MARK, Cutting, check_zstd, is_utf8, text_of, told_again
 from stoker.sources.lines.parsing import BEGIN, TextParser, not_closed

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from stoker.datasets.shards import ShardProgress, torchs_part
-from stoker.datasets.stream import State, StreamIterator, not_the_end
+from stoker.datasets.stream import StreamIterator, not_the_end
 from stoker.errors import ParquetFileError, SchemaMismatchError, StateFormatError, StateMismatchError
+from stoker.extend import ShardProgress, State, torchs_part
 from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.parquet.groups import RowGroups
 from stoker.sources.parquet.values import DecodedGroup, transformed

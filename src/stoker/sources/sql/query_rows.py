@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.datasets.fingerprint import added
-from stoker.datasets.shards import ShardProgress, share_of, torchs_part
-from stoker.datasets.stream import State, Stream, StreamIterator
-from stoker.datasets.worker_share import OfWorker
+from stoker.datasets.stream import Stream, StreamIterator
 from stoker.errors import QueryError, StateFormatError, StateMismatchError
+from stoker.extend import OfWorker, ShardProgress, State, share_of, torchs_part
 from stoker.sources.sql.connection import Connection, Selection, connect
 from stoker.sources.sql.database import Row
 from stoker.sources.sql.row_query import RowQuery, from_json, to_json

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stoker.datasets.map import MapDataset
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import Stream, StreamIterator
+from stoker.extend import State, resume
 from stoker.sources.sql.query_rows import QueryRows
 from stoker.sources.sql.row_query import RowQuery
 

@@ -14,10 +14,10 @@ import numpy as np
 from stoker._core.hashing import bits
 from stoker.datasets.combining import shard_of
 from stoker.datasets.map import MapDataset
-from stoker.datasets.shards import ShardProgress, torchs_part
 from stoker.datasets.shuffle_buffer import ShuffleDataset
-from stoker.datasets.stream import State, Stream, StreamIterator, count, resume, same_settings
+from stoker.datasets.stream import Stream, StreamIterator, count, same_settings
 from stoker.errors import DuplicateKeyError, ShardError, StateFormatError, StateMismatchError
+from stoker.extend import ShardProgress, State, resume, torchs_part
 from stoker.sources.file_stream import PartStream
 from stoker.sources.per_process import Once
 from stoker.sources.places import Place, places_of

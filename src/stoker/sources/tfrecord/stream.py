@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.datasets.shards import ShardProgress, torchs_part
-from stoker.datasets.stream import State, StreamIterator
+from stoker.datasets.stream import StreamIterator
 from stoker.errors import MissingExtraError, RecordError, ShardError, StateFormatError, StateMismatchError
+from stoker.extend import ShardProgress, State, torchs_part
 from stoker.sources.file_stream import FileStream, PartStream
 from stoker.sources.lines.opened_text import check_zstd, decompressed, told_again
 from stoker.sources.places import Place

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stoker.datasets.gather import describe
 from stoker.diagnostics.cli.output import CommandError, print_json
 from stoker.diagnostics.target import Target, find
+from stoker.extend import describe
 
 
 def batch(

@@ -33,7 +33,7 @@ class _DataFinder:
         def exec_module(module: ModuleType) -> None:
             run(module)
             if importlib.util.find_spec("stoker") is not None:  # another environment's interpreter may lack it
-                from stoker.integrations._install import first_loader
+                from stoker.integrations import first_loader
 
                 first_loader.wait()
 

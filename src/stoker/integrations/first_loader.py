@@ -77,7 +77,7 @@ def at_first_loader(torchs: Any, action: Callable[[], None]) -> None:
 VARIABLE = "STOKER_INSTALL"
 """The environment variable that holds the settings, as JSON."""
 
-SITE = str(Path(__file__).with_name("site"))
+SITE = str(Path(__file__).parent / "_install" / "site")
 """The folder of our `sitecustomize.py`."""
 
 
