@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker import TargetError
+from stoker.errors import TargetError
 from stoker.diagnostics.peek.open_source import OpenedSource, open_source, spread
 
 

@@ -11,7 +11,7 @@ from stoker._core.exceptions import safe_str
 from stoker.datasets.map import MapDataset
 from stoker.datasets.shards import torchs_part
 from stoker.datasets.stream import State, Stream, StreamIterator, resume
-from stoker.errors import KafkaError, RecordDecodeError, SkipSample, StateFormatError, StateMismatchError
+from stoker.errors import KafkaError, RecordError, SkipSample, StateFormatError, StateMismatchError
 from stoker.sources.kafka.client_config import KafkaConfig, PartitionRange, commit_offsets, partitions_of
 from stoker.sources.kafka.cursor import (
     PartitionCursor,
@@ -83,7 +83,7 @@ class KafkaStream(Stream[Any]):
 
     While iterating:
         KafkaError: the brokers do not answer for `timeout` seconds, or no longer have the next records.
-        RecordDecodeError: `decode` raised.
+        RecordError: `decode` raised.
         StateMismatchError: a loaded state is of other partitions, or behind the end of one.
     """
 
@@ -291,7 +291,7 @@ class RecordDecoder:
         except (SkipSample, StopIteration):
             raise
         except Exception as error:
-            raise RecordDecodeError(
+            raise RecordError(
                 f"the record at offset {record['offset']} of {record['topic']}:{record['partition']} cannot be "
                 f"decoded: {type(error).__name__}: {safe_str(error)}. on_error='skip' leaves such records out."
             ) from error
