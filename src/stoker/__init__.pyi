@@ -94,6 +94,7 @@ from stoker.sources.lines.text_lines import TextLineStream as TextLineStream
 from stoker.sources.lmdb_dataset import LMDBDataset as LMDBDataset
 from stoker.sources.mds.dataset import MDSDataset as MDSDataset
 from stoker.sources.megatron import MegatronTokens as MegatronTokens
+from stoker.sources.open_dataset import open_dataset as open_dataset
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
 from stoker.sources.parquet.values import sample_origin as sample_origin

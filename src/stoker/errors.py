@@ -61,7 +61,7 @@
     │   ├── StateFormatError                   a state that is damaged, not Stoker's, or of a newer format
     │   └── StateMismatchError                 a state of another dataset, or of another order
     ├── StreamLostError (RuntimeError)         a stream that cannot continue after its worker died or it raised
-    ├── TargetError (ValueError)               a `module:object` that names no dataset and no loader
+    ├── TargetError (ValueError)               a place or `module:object` of which no dataset can be made
     ├── WorkerDiedError (RuntimeError)         a worker that was killed or exited
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
@@ -378,7 +378,8 @@ class StreamLostError(StokerError, RuntimeError):
 
 
 class TargetError(StokerError, ValueError):
-    """A `module:object` given to a command names no dataset, no loader, and nothing that makes one."""
+    """A place holds nothing that `stoker.open_dataset` can open. Or a `module:object` given to a command names no
+    dataset, no loader, and nothing that makes one."""
 
 
 class WorkerDiedError(StokerError, RuntimeError):
