@@ -7,6 +7,7 @@ because some are subclasses of torch's if torch is installed (see `docs/design`)
 beside this file. The one side effect is a finder of modules, asked last, for pickles that name a module that moved.
 """
 
+import importlib
 import sys
 
 from stoker._core import first_use
@@ -18,11 +19,11 @@ if first_use.FormerModules not in sys.meta_path:
 
 
 def __getattr__(name: str) -> object:
-    if name != "__version__":
+    if name in first_use.HOMES:
         return first_use.loaded(__name__, name, first_use.HOMES)
-    from importlib.metadata import version
-
-    return version("stoker")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("stoker")
+    return importlib.import_module("stoker._core.moved").value_of(name)
 
 
 def __dir__() -> list[str]:

@@ -1,15 +1,24 @@
 """All exceptions and warnings of Stoker.
 
     StokerError
-    ├── ArrayFileError (OSError)               an array file that is truncated, damaged, or of an unknown format
     ├── BatchError (RuntimeError)              samples that do not make a batch
     │   ├── IntegerSizeError (ValueError)      an integer of more than 64 bits
     │   ├── LeafTypeError (TypeError)          a field without a collate function, or of differing types
     │   └── MissingFieldError (KeyError)       a key that one sample has and another has not
-    ├── CSVHeaderError (ValueError)            a CSV file without names of columns, or with one name twice
     ├── CannotSendError (TypeError)            an object that cannot be sent to a clean worker
     ├── ClipLengthError (ValueError)           an audio or video file that is shorter than a clip of it
     ├── CompressedFileError (ValueError)       a compressed file whose records are to be read by index
+    ├── DataFileError (OSError)                a file of data that is truncated, damaged, or of another format
+    │   ├── ArrayFileError                     an array file that is truncated, damaged, or of an unknown format
+    │   ├── HDF5Error                          an HDF5 file that cannot be opened, or is damaged
+    │   │   └── HDF5ValueError (ValueError, TypeError)   a row without an equivalent in Python
+    │   ├── ImageError                         an image that cannot be read or decoded
+    │   │   ├── ImageFormatError               a file that is no image, or of an unknown format
+    │   │   └── ImageTooLargeError             an image of more pixels than Pillow's limit
+    │   ├── MediaFileError                     an audio or video file that is truncated, damaged, or none
+    │   ├── ParquetFileError                   a Parquet file that is truncated, damaged, or none
+    │   │   └── ParquetValueError (ValueError, OverflowError)   a date beyond Python's, or a text that is no UTF-8
+    │   └── ShardError                         a shard that is truncated or damaged
     ├── DatabaseConnectionError (ConnectionError)   a database that cannot be reached, or ends the connection
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
@@ -19,45 +28,32 @@
     ├── FileChangedError (OSError)             a file that was changed since the dataset was made
     ├── FolderError (OSError)                  an image folder that cannot be listed
     │   ├── EmptyFolderError (FileNotFoundError)    a folder without classes, or a class without images
-    │   ├── FolderLoopError                    a link to a folder that holds it
     │   ├── MissingFolderError (FileNotFoundError)  a folder that does not exist
     │   ├── NotAFolderError (NotADirectoryError)    a file in the place of a folder
     │   └── UnreadableFolderError (PermissionError, FileNotFoundError)   a folder that this user may not read
     ├── ForkDeadlockError (RuntimeError)       forked workers that hang in their first samples, twice
     ├── FrameworkVersionError (ImportError)    a framework that is older than what Stoker's integration needs
     ├── GradientInWorkerError (RuntimeError)   a tensor made by autograd in a worker's batch
-    ├── HDF5Error (OSError)                    an HDF5 file that cannot be opened, or is damaged
-    │   └── HDF5ValueError (ValueError, TypeError)  a row of a type without an equivalent, or a text that is no UTF-8
     ├── ImageArgumentError (ValueError)        a crop outside the image, a size of 0, an `out` of another shape
-    ├── ImageError (OSError)                   an image that cannot be read or decoded
-    │   ├── ImageFormatError                   a file that is no image, or of an unknown format
-    │   └── ImageTooLargeError                 an image of more pixels than Pillow's limit
     ├── InstallError (RuntimeError)            an `install()` in a worker, or beside code that it would disturb
     ├── IteratorBusyError (RuntimeError)       `next()` during another `next()` of the same iterator
     ├── IteratorClosedError (RuntimeError)     `next()` of a closed iterator
     ├── KafkaError (OSError)                   a Kafka broker that does not answer, or records that it no longer has
-    ├── LMDBError (OSError)                    a file that is no LMDB, or is damaged
     ├── LabelCountError (ValueError)           fewer or more labels than images
     ├── LoaderTimeoutError (RuntimeError)      no batch within `timeout`
-    ├── MediaFileError (OSError)               an audio or video file that is truncated, damaged, or none
-    ├── MemberDecodeError (ValueError)         a member of a shard that its decoder refuses
     ├── MemoryLimitError (MemoryError, RuntimeError)   a batch that the memory cannot hold
     ├── MissingColumnError (ValueError, KeyError)   a column that a file does not have
     ├── MissingExtraError (ImportError)        an optional package that is not installed
     ├── MissingKeyError (KeyError)             a key that is not in its file
     ├── ObjectStoreError (OSError)             an object store that cannot be reached, or answers with errors
     ├── PackError (ValueError)                 a dataset or folder that cannot be packed
-    ├── ParquetFileError (OSError)             a Parquet file that is truncated, damaged, or none
-    │   └── ParquetValueError (ValueError, OverflowError)   a date beyond Python's, or a text that is no UTF-8
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
     ├── QueryError (ValueError)                an SQL query that cannot run, or selects no rows
-    ├── RecordDecodeError (ValueError)         a Kafka record that `decode=` refuses
-    ├── RecordError (ValueError)               a line that is no JSON, or no row of its CSV file
+    ├── RecordError (ValueError)               a record that cannot be read, in a file that can
     ├── SamplerError (ValueError, RuntimeError)   a sampler that yields no list, or too few indices
     ├── SchemaMismatchError (ValueError)       two files of one dataset with different columns
-    ├── ShardError (OSError)                   a shard that is truncated or damaged
     ├── ShardIndexError (ValueError)           an index that does not belong to its shard
     ├── ShardingError (RuntimeError)           a stream that shards itself although samples are lost or repeated by it
     ├── StalledError (RuntimeError)            a batch that takes too long, with stall_action="raise"
@@ -65,7 +61,7 @@
     │   ├── StateFormatError                   a state that is damaged, not Stoker's, or of a newer format
     │   └── StateMismatchError                 a state of another dataset, or of another order
     ├── StreamLostError (RuntimeError)         a stream that cannot continue after its worker died or it raised
-    ├── TargetError (ValueError)               a `module:object` that names no dataset and no loader
+    ├── TargetError (ValueError)               a place or `module:object` of which no dataset can be made
     ├── WorkerDiedError (RuntimeError)         a worker that was killed or exited
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
@@ -86,7 +82,16 @@ class StokerError(Exception):
     """Root of all errors that Stoker raises."""
 
 
-class ArrayFileError(StokerError, OSError):
+class DataFileError(StokerError, OSError):
+    """A file of data is truncated, damaged or of another format: the message names the file, and the place in it.
+
+    The base of the classes for single formats. Of LMDB it is the class itself: a file that is no LMDB, is damaged, or
+    has no database of the given name. A file that was changed is a `FileChangedError`, one that is not there a
+    `FileNotFoundError`.
+    """
+
+
+class ArrayFileError(DataFileError):
     """A file of arrays is empty, truncated, damaged or of an unknown format: the message names file and array."""
 
 
@@ -117,10 +122,6 @@ class LeafTypeError(BatchError, TypeError):
 
 class MissingFieldError(BatchError, KeyError):
     """A sample lacks a key, or a dataclass a field, that the first sample of the batch has."""
-
-
-class CSVHeaderError(StokerError, ValueError):
-    """The first row of a CSV file does not name its columns, or names two alike."""
 
 
 class CannotSendError(StokerError, TypeError):
@@ -165,15 +166,15 @@ class FileChangedError(StokerError, OSError):
 
 
 class FolderError(StokerError, OSError):
-    """An image folder cannot be listed. `filename` is its path, `errno` the reason in the system's numbers."""
+    """An image folder cannot be listed. `filename` is its path, `errno` the reason in the system's numbers.
+
+    The base of the classes for single reasons. Of a link to a folder that holds it, where the listing would not end, it
+    is the class itself.
+    """
 
 
 class EmptyFolderError(FolderError, FileNotFoundError):
     """A folder has no class folder, or a class folder has no image: the message names the extensions that count."""
-
-
-class FolderLoopError(FolderError):
-    """A link in an image folder leads to a folder that holds it, so the listing would not end."""
 
 
 class MissingFolderError(FolderError, FileNotFoundError):
@@ -196,7 +197,7 @@ class GradientInWorkerError(StokerError, RuntimeError):
     """A worker's batch holds a tensor made by autograd: its graph stays in the worker and cannot be sent."""
 
 
-class HDF5Error(StokerError, OSError):
+class HDF5Error(DataFileError):
     """An HDF5 file cannot be opened, is locked, or a row of it cannot be read: the message names file, key and row."""
 
 
@@ -209,7 +210,7 @@ class ImageArgumentError(StokerError, ValueError):
     """An argument does not fit the image or the other arguments: the message states both."""
 
 
-class ImageError(StokerError, OSError):
+class ImageError(DataFileError):
     """An image is truncated, damaged or unreadable: the message names the file and what Pillow says."""
 
 
@@ -244,10 +245,6 @@ class KafkaError(StokerError, OSError):
     names the brokers, the partition and the offset."""
 
 
-class LMDBError(StokerError, OSError):
-    """A file is no LMDB, is damaged, or has no database of the given name: the message names file and database."""
-
-
 class LabelCountError(StokerError, ValueError):
     """The number of labels differs from the number of images: the message states both."""
 
@@ -256,13 +253,9 @@ class LoaderTimeoutError(StokerError, RuntimeError):
     """No batch arrived within the loader's `timeout`."""
 
 
-class MediaFileError(StokerError, OSError):
+class MediaFileError(DataFileError):
     """An audio or video file is empty, truncated, damaged or none: the message names the file, and the second if one
     frame is damaged."""
-
-
-class MemberDecodeError(StokerError, ValueError):
-    """A member of a shard cannot be decoded: the message names shard, key and extension."""
 
 
 class MemoryLimitError(StokerError, MemoryError, RuntimeError):
@@ -294,7 +287,7 @@ class ObjectStoreError(StokerError, OSError):
     """An object store cannot be reached, or answers with errors: the message names the URL, and what was tried."""
 
 
-class ParquetFileError(StokerError, OSError):
+class ParquetFileError(DataFileError):
     """A Parquet file is truncated, damaged, or no Parquet file: the message names the file, and the row group if one is
     damaged."""
 
@@ -321,12 +314,12 @@ class QueryError(StokerError, ValueError):
 
 
 class RecordError(StokerError, ValueError):
-    """A line is no JSON value, or a row of a CSV file has other fields than it should: the message names file, line and
-    byte. Or a file holds no lines of its kind."""
+    """A record cannot be read, though its file can: a line is no JSON value, a row of a CSV file has other fields than
+    it should, its header does not name the columns, or a decoder refuses the member of a shard or a Kafka record.
 
-
-class RecordDecodeError(StokerError, ValueError):
-    """A Kafka record cannot be decoded: the message names topic, partition and offset."""
+    The message names the place: file, line and byte; shard, key and extension; topic, partition and offset. Or a file
+    holds no records of its kind.
+    """
 
 
 class SamplerError(StokerError, ValueError, RuntimeError):
@@ -342,7 +335,7 @@ class SchemaMismatchError(StokerError, ValueError):
     """Files of one dataset have different columns, or one column has different types: the message names both files."""
 
 
-class ShardError(StokerError, OSError):
+class ShardError(DataFileError):
     """A shard (tar, TFRecord, MDS) is truncated or damaged, or holds a member that cannot be read: the message names it
     and the byte."""
 
@@ -385,7 +378,8 @@ class StreamLostError(StokerError, RuntimeError):
 
 
 class TargetError(StokerError, ValueError):
-    """A `module:object` given to a command names no dataset, no loader, and nothing that makes one."""
+    """A place holds nothing that `stoker.open_dataset` can open. Or a `module:object` given to a command names no
+    dataset, no loader, and nothing that makes one."""
 
 
 class WorkerDiedError(StokerError, RuntimeError):
@@ -412,3 +406,12 @@ class SkipSample(Exception):
 
 class StokerWarning(UserWarning):
     """Root of the warnings that Stoker issues."""
+
+
+# Names of classes that are one with the base of their family, in programs and pickles.
+
+CSVHeaderError = RecordError
+FolderLoopError = FolderError
+LMDBError = DataFileError
+MemberDecodeError = RecordError
+RecordDecodeError = RecordError

@@ -25,16 +25,27 @@ def test_the_drawn_tree_is_the_real_one() -> None:
     for name, parent, beside in tree:
         bases = [base.__name__ for base in getattr(errors, name).__bases__]
         assert bases == [parent, *filter(None, beside)], f"{name} is drawn under {parent} beside {beside}"
-    classes = {name for name, thing in vars(errors).items() if isinstance(thing, type)}
+    classes = {thing.__name__ for thing in vars(errors).values() if isinstance(thing, type)}
     told_in_words = {"SkipSample", "StokerWarning", "WorkerTraceback"}
     assert {name for name, _, _ in tree} | told_in_words == classes
     leaves = [name for name, parent, _ in tree if parent == "StokerError"]
     assert leaves == sorted(leaves)
 
 
-def test_every_error_is_public_and_says_what_it_means() -> None:
-    for name, thing in vars(errors).items():
+CAUGHT = {
+    *("StokerError", "StokerWarning", "SkipSample", "WorkerDiedError", "WorkerTraceback", "MemoryLimitError"),
+    *("StateError", "BatchError", "ErrorBudgetError", "StalledError", "CannotSendError", "MissingExtraError"),
+}
+
+
+def test_package_exports_the_errors_that_programs_catch() -> None:
+    exported = {name for name in stoker.__all__ if hasattr(errors, name)}
+    assert exported == CAUGHT
+    assert all(getattr(stoker, name) is getattr(errors, name) for name in exported)
+
+
+def test_every_error_says_what_it_means() -> None:
+    for thing in vars(errors).values():
         if isinstance(thing, type):
-            assert getattr(stoker, name) is thing
             assert thing.__doc__
             assert issubclass(thing, errors.StokerError | errors.StokerWarning) or thing is errors.SkipSample

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker._core import moved
 
 STUB = ast.parse((Path(stoker.__file__).parent / "__init__.pyi").read_text())
 HOMES = {
@@ -90,6 +91,12 @@ def test_the_version_is_that_of_the_installed_package() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'stoker' has no attribute 'DataLoder'"):
         _ = stoker.DataLoder
+
+
+def test_former_names_are_found_but_not_listed() -> None:
+    for name, home in moved.NAMES.items():
+        assert getattr(stoker, name) is getattr(importlib.import_module(home), name)
+    assert not set(moved.NAMES) & {*stoker.__all__, *dir(stoker)}
 
 
 def test_no_module_hides_a_public_name() -> None:

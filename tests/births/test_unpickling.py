@@ -295,7 +295,8 @@ def test_an_error_while_unpickling_comes_once(run: Any, birth: str, raised: str,
         """
         import os
         from pathlib import Path
-        from stoker import DataLoader, WorkerStartError
+        from stoker import DataLoader
+        from stoker.errors import WorkerStartError
         PLACE = Path(os.environ["PLACE"], "tried")
 
         class Data:

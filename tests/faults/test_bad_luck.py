@@ -22,11 +22,12 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker import QuarantineError, StokerWarning, WorkerDiedError, WorkerStartError
+from stoker import StokerWarning, WorkerDiedError
 from stoker._engine import supervisor
 from stoker._engine.messages import SlotWanted
 from stoker._engine.process import worker
 from stoker._engine.supervision import slot_allocator, split_policy
+from stoker.errors import QuarantineError, WorkerStartError
 from tests.faults.runs import (
     BACKENDS,
     BAD,
@@ -59,7 +60,7 @@ os.setuid(user)
 resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))  # this program, the zygote, one worker
 try:
     list(loader)
-except stoker.WorkerStartError as error:
+except stoker.errors.WorkerStartError as error:
     print(error)
 left = -1  # this one
 for pid in filter(str.isdigit, os.listdir("/proc")):

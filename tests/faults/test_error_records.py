@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker import ErrorPolicyError, SkipSample, StokerWarning
+from stoker import SkipSample, StokerWarning
+from stoker.errors import ErrorPolicyError
 from tests.faults.runs import BACKENDS, BAD, CALM, N, Samples, fates, faults_in, indices, loader, plain, raises, story
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]

@@ -291,7 +291,7 @@ class TestNothingIsLeft:
         bad = dict.fromkeys(range(17, 24, 2), raises(OSError))
         iterator = iter(loader(Samples(bad), on_error="skip", **settings))
         assert [plain(next(iterator))[0][0] for _ in range(2)] == [1, 9]
-        with pytest.raises(stoker.EmptyBatchError, match=r"batch 2 .* rank 1 of 2: .*on_error='replace'"):
+        with pytest.raises(stoker.errors.EmptyBatchError, match=r"batch 2 .* rank 1 of 2: .*on_error='replace'"):
             next(iterator)
         replacing = indices(story(loader(Samples(bad), on_error="replace", **settings)))
         assert [len(batch) for batch in replacing] == [4] * 6 and not set(replacing[2]) & set(bad)
@@ -310,7 +310,7 @@ class TestNothingIsLeft:
             torch_data = pytest.importorskip("torch.utils.data")
             settings["batch_sampler"] = torch_data.BatchSampler(sampler, 4, False)
         bad = dict.fromkeys(range(1, 8, 2), raises(OSError))
-        with pytest.raises(stoker.EmptyBatchError, match="rank 1 of 2"):
+        with pytest.raises(stoker.errors.EmptyBatchError, match="rank 1 of 2"):
             list(loader(Samples(bad), on_error="skip", **settings))
 
     def test_empty_batch_with_a_sampler_that_asks_torch_is_an_error(
@@ -319,7 +319,7 @@ class TestNothingIsLeft:
         monkeypatch.setattr(ranks, "of_torch", lambda: ranks.World(1, 2, "torch.distributed"))
         bad = dict.fromkeys(range(1, 8, 2), raises(OSError))
         made = loader(Samples(bad), sampler=range(1, N, 2), on_error="skip", quarantine=tmp_path / "bad")
-        with pytest.raises(stoker.EmptyBatchError, match="rank 1 of 2"):
+        with pytest.raises(stoker.errors.EmptyBatchError, match="rank 1 of 2"):
             list(made)
         assert {record.rank for record in stoker.quarantine(tmp_path / "bad")} == {1}
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker import ErrorBudgetError, SkipSample, StreamLostError, WorkerDiedError
+from stoker import ErrorBudgetError, SkipSample, WorkerDiedError
+from stoker.errors import StreamLostError
 from tests.faults.runs import BACKENDS, crashes, fates, faults_in, loader, plain, raises, story
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::stoker.StokerWarning")]

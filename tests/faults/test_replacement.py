@@ -17,16 +17,9 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker import (
-    ChainDataset,
-    DataLoader,
-    IterableDataset,
-    StokerWarning,
-    StreamLostError,
-    WorkerDiedError,
-    get_worker_info,
-)
+from stoker import ChainDataset, DataLoader, IterableDataset, StokerWarning, WorkerDiedError, get_worker_info
 from stoker._engine.fork import trainer
+from stoker.errors import StreamLostError
 from tests.faults.runs import Once
 
 N = 60

@@ -164,7 +164,7 @@ class TestGivenUp:
         iterator = iter(loader(Samples({9: waits}), timeout=0.3, **FORKED))
         batches = [plain(next(iterator)) for _ in range(2)]
         for _ in range(2):
-            with pytest.raises(stoker.LoaderTimeoutError, match="in waits"):
+            with pytest.raises(stoker.errors.LoaderTimeoutError, match="in waits"):
                 next(iterator)
         os.write(mouth, b"11")
         iterator._timeout = 20

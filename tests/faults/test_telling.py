@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker import ErrorBudgetError, IteratorClosedError, StokerWarning
+from stoker import ErrorBudgetError, StokerWarning
+from stoker.errors import IteratorClosedError
 from tests.faults.everywhere import EVERY, EVERYWHERE
 from tests.faults.runs import (
     BACKENDS,

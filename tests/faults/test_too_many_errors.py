@@ -193,7 +193,7 @@ def without_nones(samples: list[Any]) -> Any:
 class TestNone:
     def test_the_collator_says_what_to_do(self, backend: str | None) -> None:
         made = loader(Nones(), on_error="skip", **(BACKENDS[backend] if backend else {}))
-        with pytest.raises(stoker.LeafTypeError, match="None") as caught:
+        with pytest.raises(stoker.errors.LeafTypeError, match="None") as caught:
             list(made)
         assert "SkipSample" in str(caught.value)
 

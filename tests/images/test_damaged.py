@@ -98,7 +98,7 @@ def assert_as_pillow(data: bytes, rng: random.Random, what: str) -> None:
     except Exception as error:
         with pytest.raises(type(error)):
             images.open(data)
-        with pytest.raises(stoker.ImageError):
+        with pytest.raises(stoker.errors.ImageError):
             images.decode(data)
         return
     lazy = images.open(data)
@@ -112,7 +112,7 @@ def assert_as_pillow(data: bytes, rng: random.Random, what: str) -> None:
     assert outcome(lambda: lazy.convert("RGB").crop(crop).resize((23, 17), BILINEAR)) == expected, f"lazy: {what}"
     found = outcome(lambda: images.decode(data, crop, (23, 17)))
     if len(expected) == 1:
-        assert issubclass(found[0], stoker.ImageError), what
+        assert issubclass(found[0], stoker.errors.ImageError), what
     else:
         assert found == expected, what
 
@@ -137,7 +137,7 @@ def test_damage_below_a_crop_is_an_error_as_with_pillow(either_way: str) -> None
     """The rows above the cut could be decoded, and Pillow refuses the file."""
     data = PICTURES["4:2:0"]
     for part in (data[: len(data) // 2], data[:-2], data[:-1]):
-        with pytest.raises(stoker.ImageError, match="truncated"):
+        with pytest.raises(stoker.errors.ImageError, match="truncated"):
             images.decode(part, (0, 0, 9, 3))
 
 
@@ -177,4 +177,4 @@ def test_value_error_of_pillow_is_an_image_error_too(tmp_path: Path) -> None:
     for read in (lambda: images.open(path), lambda: images.decode(b"P2\n2 2\n255\n1 2 x 4\n")):
         with pytest.raises(ValueError, match="is truncated or damaged") as caught:
             read()
-        assert isinstance(pickle.loads(pickle.dumps(caught.value)), stoker.ImageError)
+        assert isinstance(pickle.loads(pickle.dumps(caught.value)), stoker.errors.ImageError)

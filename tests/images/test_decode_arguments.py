@@ -21,7 +21,7 @@ DATA = jpeg("4:2:0", 60, 40)
 
 
 def refusal(**arguments: Any) -> str:
-    with pytest.raises(stoker.ImageArgumentError) as caught:
+    with pytest.raises(stoker.errors.ImageArgumentError) as caught:
         images.decode(arguments.pop("data", DATA), **arguments)
     assert isinstance(caught.value, ValueError)
     return str(caught.value)
@@ -107,7 +107,7 @@ def test_file_that_is_no_image(call: Any, content: bytes, said: str, tmp_path: P
     path = tmp_path / "picture.jpg"
     path.write_bytes(content)
     for source in (path, content):
-        with pytest.raises(stoker.ImageFormatError, match=said) as caught:
+        with pytest.raises(stoker.errors.ImageFormatError, match=said) as caught:
             call(source)
         assert isinstance(caught.value, UnidentifiedImageError)
         assert (str(path) if source is path else f"an image of {len(content)} bytes") in str(caught.value)
@@ -119,7 +119,7 @@ def test_truncated_file(format: str, arguments: dict[str, Any], tmp_path: Path, 
     data = encoded(photo(60, 50), format)
     path = tmp_path / "cut.jpg"
     path.write_bytes(data[: len(data) * 3 // 5])
-    with pytest.raises(stoker.ImageError, match=r"cut\.jpg is truncated or damaged") as caught:
+    with pytest.raises(stoker.errors.ImageError, match=r"cut\.jpg is truncated or damaged") as caught:
         images.decode(path, **arguments)
     assert isinstance(caught.value, OSError)
     assert caught.value.__cause__ is not None
@@ -128,7 +128,7 @@ def test_truncated_file(format: str, arguments: dict[str, Any], tmp_path: Path, 
 @pytest.mark.parametrize("call", [images.decode, images.info, images.open])
 def test_decompression_bomb(call: Any, monkeypatch: pytest.MonkeyPatch, either_way: str) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1199)
-    with pytest.raises(stoker.ImageTooLargeError, match="2400 pixels") as caught:
+    with pytest.raises(stoker.errors.ImageTooLargeError, match="2400 pixels") as caught:
         call(DATA)
     assert isinstance(caught.value, Image.DecompressionBombError)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1201)

@@ -242,7 +242,7 @@ def test_callables_in_compose_receive_arrays() -> None:
 def test_damaged_files_raise_with_their_name(unfit: str, tmp_path: Path) -> None:
     path = tmp_path / "bird.jpg"
     path.write_bytes(b"no image at all" if unfit == "bad" else photograph()[:900])
-    with pytest.raises(stoker.ImageError, match=r"bird\.jpg"):
+    with pytest.raises(stoker.errors.ImageError, match=r"bird\.jpg"):
         Compose([RandomResizedCrop(8), RandomHorizontalFlip()])(path)
 
 
@@ -271,7 +271,7 @@ def test_damaged_files_raise_with_their_name(unfit: str, tmp_path: Path) -> None
     ],
 )
 def test_bad_arguments_are_refused(make: Any) -> None:
-    with pytest.raises(stoker.ImageArgumentError):
+    with pytest.raises(stoker.errors.ImageArgumentError):
         make()
 
 

@@ -41,7 +41,7 @@ class Installing(Asking):
 
 @pytest.mark.parametrize("kind", [stoker.DataLoader, DataLoader])
 def test_install_in_a_worker_is_refused(kind: Any) -> None:
-    with pytest.raises(stoker.InstallError, match="was called in worker 0"):
+    with pytest.raises(stoker.errors.InstallError, match="was called in worker 0"):
         list(kind(Installing(), 4, num_workers=1))
     assert not hasattr(DataLoader, "state_dict")
 
@@ -76,7 +76,7 @@ def test_threads_that_install_at_once_get_one_object() -> None:
 
 
 def test_other_arguments_are_refused(installed: stoker.Installation) -> None:
-    with pytest.raises(stoker.InstallError, match="undo"):
+    with pytest.raises(stoker.errors.InstallError, match="undo"):
         stoker.install(images=False, order="stoker")
     with pytest.raises(ValueError, match="order should be"):
         stoker.install(order="random")  # type: ignore[arg-type]
@@ -91,7 +91,9 @@ def test_version_that_is_too_old_is_named(package: str, monkeypatch: pytest.Monk
     module = sys.modules.get(package) or types.ModuleType(package)
     monkeypatch.setitem(sys.modules, package, module)
     monkeypatch.setattr(module, "__version__", "0.9.1+cpu", raising=False)
-    with pytest.raises(stoker.FrameworkVersionError, match=rf"{package} 0\.9\.1\+cpu is loaded.*needs {package}"):
+    with pytest.raises(
+        stoker.errors.FrameworkVersionError, match=rf"{package} 0\.9\.1\+cpu is loaded.*needs {package}"
+    ):
         stoker.install(images=False)
     assert not hasattr(DataLoader, "state_dict")
     monkeypatch.setattr(module, "__version__", "99.0.dev1")
@@ -116,7 +118,7 @@ def patched(name: str, log: list[str], mark: str) -> Callable[..., Any]:
 def test_replaced_get_iterator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DataLoader, "_get_iterator", patched("_get_iterator", [], ""))
     before = dict(vars(DataLoader))
-    with pytest.raises(stoker.InstallError, match="_get_iterator was replaced by"):
+    with pytest.raises(stoker.errors.InstallError, match="_get_iterator was replaced by"):
         stoker.install(images=False)
     assert dict(vars(DataLoader)) == before
 
@@ -180,7 +182,7 @@ def test_refused_loader_stays_torchs_with_one_message(installed: stoker.Installa
         assert [batch.tolist() for batch in loader] == [[1, 2, 3, 4], [5]]
     assert type(iter(loader)).__module__ == "torch.utils.data.dataloader"
     assert stoker.loader_of(loader) is None and loader._iterator is None
-    with pytest.raises(stoker.StateMismatchError, match="stays on torch's"):
+    with pytest.raises(stoker.errors.StateMismatchError, match="stays on torch's"):
         loader.load_state_dict(DataLoader(Asking(), 4).state_dict())
 
 

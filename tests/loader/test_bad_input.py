@@ -333,7 +333,7 @@ def test_many_batches_held_with_few_descriptors(size: int) -> None:
 
 def test_weights_of_a_larger_dataset() -> None:
     sampler = stoker.WeightedRandomSampler([1.0, 2.0, 3.0], 10)
-    with pytest.raises(stoker.SamplerError, match="3 weights, but the dataset has 2 samples"):
+    with pytest.raises(stoker.errors.SamplerError, match="3 weights, but the dataset has 2 samples"):
         stoker.DataLoader([0, 1], sampler=sampler)
     with pytest.raises(ValueError, match="3 weights"):
         stoker.DataLoader([0, 1], batch_sampler=stoker.BatchSampler(sampler, 2, False))

@@ -215,7 +215,7 @@ def test_concurrent_next_calls_are_an_error(how: dict[str, Any]) -> None:
     first = threading.Thread(target=lambda: seen.append(next(iterator)))
     first.start()
     assert inside.wait(10)
-    with pytest.raises(stoker.IteratorBusyError, match="in another thread"):
+    with pytest.raises(stoker.errors.IteratorBusyError, match="in another thread"):
         next(iterator)
     leave.set()
     first.join()
@@ -236,7 +236,7 @@ def test_a_listener_that_asks_for_a_batch() -> None:
         stoker.DataLoader(Bad(), batch_size=2, output="numpy", on_error="skip", max_errors=5, on_event=listener)
     )
     seen = [next(iterator), next(iterator)]
-    with pytest.raises(stoker.IteratorBusyError, match="on_event"):
+    with pytest.raises(stoker.errors.IteratorBusyError, match="on_event"):
         next(iterator)
     seen += iterator
     assert [number for batch in seen for number in numbers(batch)] == [0, 1, 2, 3, 4, *range(6, 12)]

@@ -27,7 +27,7 @@ N = 23
 def test_a_sampler_for_another_number_of_samples(name: str, made: Any, count: int) -> None:
     told = rf"has {count} {name}, but the dataset has {N} samples"
     if count > N:
-        with pytest.raises(stoker.SamplerError, match=told):
+        with pytest.raises(stoker.errors.SamplerError, match=told):
             DataLoader(range(N), **made(count))
     else:
         with pytest.warns(stoker.StokerWarning, match=rf"{told}: those from {count} on are never drawn"):
@@ -45,5 +45,5 @@ def test_sampler_generator_of_another_device_is_refused() -> None:
 def test_a_state_of_more_batches_than_samples_is_damaged() -> None:
     loader = DataLoader(range(N), 4, shuffle=True, seed=3)
     next(iter(loader))
-    with pytest.raises(stoker.StateFormatError, match="position 4 behind 99 batches"):
+    with pytest.raises(stoker.errors.StateFormatError, match="position 4 behind 99 batches"):
         loader.load_state_dict(edited(loader.state_dict(), batches=99))

@@ -8,14 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import (
-    BucketBatchSampler,
-    DataLoader,
-    RandomSampler,
-    SamplerError,
-    StateMismatchError,
-    from_iterable,
-)
+from stoker import BucketBatchSampler, DataLoader, RandomSampler, from_iterable
+from stoker.errors import SamplerError, StateMismatchError
 
 SAMPLES = list(range(40))
 SKIPPED = {0, 1, 4, 5, 6, 9}

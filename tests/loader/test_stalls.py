@@ -259,7 +259,7 @@ def test_stall_may_end_the_run(birth: str, gate: Gate) -> None:
     assert [int(next(iterator)[0][0, 0]) for _ in range(2)] == [0, 4]
     with pytest.raises(StalledError, match=r"(?s)worker [01] has been at batch 2, sample 9 for .*in wait"):
         next(iterator)
-    with pytest.raises(stoker.IteratorClosedError):
+    with pytest.raises(stoker.errors.IteratorClosedError):
         next(iterator)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import PackError, TarDataset, TarStream, TarWriter, pack, sample_rng
+from stoker import TarDataset, TarStream, TarWriter, pack, sample_rng
+from stoker.errors import PackError
 from stoker.packing.manifest import NAME, only_one
 
 FORMATS = ["tar", "parquet", "lmdb", "npy"]

@@ -241,7 +241,9 @@ def records() -> Makers:
         events.WorkersChosen: {"number": 2, "most": 4, "seconds": {"1": 0.5, "2": 0.3}},
     }
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)]
-    failures = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    failures = {
+        name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
     return {
         "events.FaultRecord": lambda: fault,
         **{
@@ -250,7 +252,7 @@ def records() -> Makers:
             )
             for kind in kinds
         },
-        **{f"errors.{kind.__name__}": partial(error_of, kind) for kind in failures},
+        **{f"errors.{name}": partial(error_of, kind) for name, kind in failures.items()},
         "errors.BatchError": lambda: errors.BatchError("shapes differ: (3,) and (4,)", "['image']", (0, 2)),
         "ErrorRecord": lambda: stoker.ErrorRecord("exception", 3, 3, 0, 1, 1, "3.jpg", ValueError("no picture"), "..."),
         "SampleOrigin": lambda: stoker.SampleOrigin("rows.parquet", 3),

@@ -104,7 +104,8 @@ def test_batch_is_sent_once() -> None:
 
 @pytest.mark.parametrize("batch", ["abc", 3, None])
 def test_what_is_no_batch_is_refused(batch) -> None:
-    from stoker import DataLoader, SamplerError
+    from stoker import DataLoader
+    from stoker.errors import SamplerError
 
     with pytest.raises(SamplerError, match="which is no batch"):
         list(DataLoader(list(range(9)), batch_sampler=[batch]))

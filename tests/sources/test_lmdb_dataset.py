@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import LMDBError, MissingKeyError, StokerWarning
+from stoker.errors import DataFileError, MissingKeyError, StokerWarning
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.lmdb_dataset import LMDBDataset
 from stoker.testing.datasets import DatasetSuite
@@ -60,14 +60,16 @@ def test_given_keys_are_the_samples(tmp_path: Path) -> None:
 def test_named_database_is_read(tmp_path: Path) -> None:
     path = written(tmp_path / "db", {b"a": b"1"}, database=b"train")
     assert LMDBDataset(path, database="train")[0] == b"1"
-    with pytest.raises(LMDBError, match="in the database 'test'"):
+    with pytest.raises(DataFileError, match="in the database 'test'"):
         LMDBDataset(path, database="test")
 
 
 def test_names_of_databases_are_no_samples_without_a_word(tmp_path: Path) -> None:
     path = written(tmp_path / "db", {b"k": b"v"}, database=b"train")
     written(path, {b"k": b"w"}, database=b"val")
-    with pytest.raises(LMDBError, match=r"names of other databases, and no values: 'train', 'val'.*database='train'"):
+    with pytest.raises(
+        DataFileError, match=r"names of other databases, and no values: 'train', 'val'.*database='train'"
+    ):
         LMDBDataset(path)
     assert LMDBDataset(path, database="val")[0] == b"w"
     written(path, {b"plain": b"x" * 48})  # as long as the value of a name
@@ -138,7 +140,7 @@ def test_bad_places_and_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"data\.mdb"):
         LMDBDataset(tmp_path)
     (tmp_path / "text").write_text("no database " * 1000)
-    with pytest.raises(LMDBError, match=r"text cannot be read: .*Is it an LMDB"):
+    with pytest.raises(DataFileError, match=r"text cannot be read: .*Is it an LMDB"):
         LMDBDataset(tmp_path / "text")
     path = written(tmp_path / "db", numbered(2))
     with pytest.raises(TypeError, match="keys should be bytes or str, but got int"):

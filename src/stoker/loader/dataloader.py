@@ -80,6 +80,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
     """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
 
     The first thirteen arguments, and those up to `in_order`, are torch's, with torch's meanings, defaults and errors.
+    Stoker's own follow by the question that they answer: workers (from `worker_method` on), order (`seed`), faults
+    (`max_restarts`), ranks (`distributed`), memory (`memory_budget`), measuring (`on_event`). The guide "Arguments by
+    question" has a screen for each.
 
     Args:
         dataset: map-style (`__getitem__`, `__len__`; `__getitems__` for a batch at once) or an `IterableDataset`.
@@ -114,25 +117,17 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             the GIL or waits: files, networks, decoding. The dataset must allow calls from several threads at once, and
             random numbers come from `stoker.sample_rng()`. Datasets that fetch a whole batch at once
             (`__getitems__`, `gather`) do so in one thread; with `num_workers=0` there is no worker, and no thread.
+        output: "torch" (if it is installed) for tensors, "numpy" for arrays. Neither copies the data; making a
+            tensor takes the training process some microseconds.
+        seed: fixes all epochs: epoch e is a function of (seed, e), and `torch.manual_seed` does not change the order.
+            Costs no time. Without it each epoch's seed is drawn at `iter()`, from `generator` or the global
+            generator.
         seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample,
             from the epoch's seed and the sample's position, some 10 us; "auto" does so only if samples draw;
             "worker" seeds once for each worker, as torch does, and results then depend on the number of workers.
         shard: "auto" divides a stream that does not shard itself among the workers, with one warning: each worker
             reads the whole stream and keeps its share. The stream's attribute `shards_itself` declares whether it
             shards itself; without it the loader guesses, with one warning. "none" does not divide it.
-        seed: fixes all epochs: epoch e is a function of (seed, e), and `torch.manual_seed` does not change the order.
-            Costs no time. Without it each epoch's seed is drawn at `iter()`, from `generator` or the global
-            generator.
-        output: "torch" (if it is installed) for tensors, "numpy" for arrays. Neither copies the data; making a
-            tensor takes the training process some microseconds.
-        distributed: divides each epoch among the ranks of a job, without a sampler; `batch_size` is a rank's. If
-            samples do not divide evenly, "pad" repeats some (as `DistributedSampler` does), "drop" leaves out the last,
-            "exact" delivers each once, so that some ranks have one more sample or batch. Without `seed=` the order
-            follows from seed 0, because all ranks need the same.
-        num_replicas, rank: the number of ranks, and this rank; by default from `torch.distributed` or the launcher.
-        mesh: in their place, a pair of a `DeviceMesh` and the name of its data-parallel dimension, or a tuple of names;
-            or a mesh of one dimension. Ranks along other dimensions (tensor, context, pipeline) get the same data. Read
-            when the loader is made; the attributes `num_replicas` and `rank` show what it says.
         batches_per_epoch: number of batches in an epoch. One shuffled pass over the samples follows another without
             end, and each epoch takes the next that many batches.
         max_restarts: deaths of worker processes in ten minutes that the run survives (default 5): another worker
@@ -152,6 +147,14 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             `num_workers=0`; with worker threads, only while the training loop waits for a batch.
         stall_action: "warn" lets it continue, "restart" ends the worker and tries again (process workers), "raise"
             raises `StalledError`.
+        distributed: divides each epoch among the ranks of a job, without a sampler; `batch_size` is a rank's. If
+            samples do not divide evenly, "pad" repeats some (as `DistributedSampler` does), "drop" leaves out the last,
+            "exact" delivers each once, so that some ranks have one more sample or batch. Without `seed=` the order
+            follows from seed 0, because all ranks need the same.
+        num_replicas, rank: the number of ranks, and this rank; by default from `torch.distributed` or the launcher.
+        mesh: in their place, a pair of a `DeviceMesh` and the name of its data-parallel dimension, or a tuple of names;
+            or a mesh of one dimension. Ranks along other dimensions (tensor, context, pipeline) get the same data. Read
+            when the loader is made; the attributes `num_replicas` and `rank` show what it says.
         memory_budget: bytes that loading may take in addition to the dataset: half for batches, half for the growth of
             the workers, in equal parts. More is refused, and a worker that grows beyond its part is replaced between
             two batches. The default is the free memory of the machine or container. For process workers only; threads
@@ -222,14 +225,10 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         in_order: bool = True,
         worker_method: Literal["process", "thread"] = "process",
         threads_per_worker: int = 1,
+        output: Literal["torch", "numpy"] | None = None,
+        seed: int | None = None,
         seeding: Literal["auto", "sample", "worker"] = "auto",
         shard: Literal["auto", "none"] = "auto",
-        seed: int | None = None,
-        output: Literal["torch", "numpy"] | None = None,
-        distributed: Literal["pad", "drop", "exact"] | None = None,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        mesh: Any = None,
         batches_per_epoch: int | None = None,
         max_restarts: int = restarts.DEFAULT,
         on_error: OnError = "raise",
@@ -238,6 +237,10 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         quarantine: str | os.PathLike[str] | None = None,
         stall_warning: float | None = rules.STALL_WARNING,
         stall_action: StallAction = "warn",
+        distributed: Literal["pad", "drop", "exact"] | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        mesh: Any = None,
         memory_budget: int | None = None,
         max_samples_per_worker: int | None = None,
         share_heap: bool = True,

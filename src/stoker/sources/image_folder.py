@@ -65,7 +65,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         targets: the class indices, as such a sequence; `numpy.asarray(targets)` takes no time.
 
     Raises:
-        MissingFolderError, NotAFolderError, UnreadableFolderError, FolderLoopError: a folder cannot be listed.
+        MissingFolderError, NotAFolderError, UnreadableFolderError, FolderError: a folder cannot be listed.
         EmptyFolderError: `root` holds no folder, or a class no image. All of these are `OSError`s, and
             `FileNotFoundError`s if torchvision raises that.
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.datasets.column import Array
-from stoker.errors import FolderError, FolderLoopError, MissingFolderError, NotAFolderError, UnreadableFolderError
+from stoker.errors import FolderError, MissingFolderError, NotAFolderError, UnreadableFolderError
 from stoker.sources.path_column import decoded, encoded
 
 Stamp = tuple[int, int, int]
@@ -140,7 +140,7 @@ def _walk(
             raise refusal(full, error) from error
         identity = status.st_dev, status.st_ino
         if identity in above:
-            raise FolderLoopError(
+            raise FolderError(
                 errno.ELOOP,
                 f"this is a link to {above[identity]}, which holds it, so that the listing would not end: remove the "
                 "link",

@@ -14,7 +14,7 @@ import numpy as np
 from stoker.datasets.base import Dataset
 from stoker.datasets.column import TextColumn
 from stoker.datasets.combining import absolute
-from stoker.errors import LMDBError, MissingExtraError, MissingKeyError, StokerWarning
+from stoker.errors import DataFileError, MissingExtraError, MissingKeyError, StokerWarning
 from stoker.sources.per_process import PerProcess
 from stoker.sources.urls import check_local
 
@@ -47,7 +47,7 @@ class LMDBDataset(Dataset[Any]):
     Raises:
         FileNotFoundError: there is no such file or folder, or no `data.mdb` in it.
         MissingExtraError: the package `lmdb` is not installed.
-        LMDBError: the file is no LMDB, is damaged, or has no such database; or `database` is None, and the main one
+        DataFileError: the file is no LMDB, is damaged, or has no such database; or `database` is None, and the main one
             holds nothing but the names of others.
         TypeError: a key is neither `bytes` nor `str`, or `transform` cannot be called.
         ValueError: the path is a URL, or there are no keys.
@@ -55,7 +55,7 @@ class LMDBDataset(Dataset[Any]):
     At each access:
         IndexError: the index is out of range.
         MissingKeyError: the key is not in the database.
-        LMDBError: the file cannot be opened or read.
+        DataFileError: the file cannot be opened or read.
     """
 
     stoker_protocol = True
@@ -160,7 +160,7 @@ class _EnvironmentOpener:
                     environment = _environments[place] = _Environment(lmdb, path)
                 return _Reader(lmdb, environment, self._path, self._database)
         except lmdb.Error as error:
-            raise LMDBError(
+            raise DataFileError(
                 f"{self._path} cannot be read{_named(self._database)}: {error}. Is it an LMDB, written and copied "
                 "completely? A database in it is named by database=."
             ) from error
@@ -225,7 +225,7 @@ class _Reader:
         """Yields all keys of the main database.
 
         Raises:
-            LMDBError: each is the name of a database. If some are, it warns.
+            DataFileError: each is the name of a database. If some are, it warns.
         """
         names: list[str] = []
         count = like_names = tested = 0
@@ -243,7 +243,7 @@ class _Reader:
             return
         some = f"{', '.join(map(repr, names[:5]))}{', …' * (len(names) > 5)}"
         if len(names) == tested and like_names == count:
-            raise LMDBError(
+            raise DataFileError(
                 f"the main database of {self._path} holds the names of other databases, and no values: {some}. Name "
                 f"the one to read: database={names[0]!r}"
             )
@@ -266,12 +266,12 @@ class _Reader:
 
         Raises:
             MissingKeyError: there is no such key.
-            LMDBError: the file is damaged.
+            DataFileError: the file is damaged.
         """
         try:
             value: bytes | None = self._transaction().get(key)
         except self._lmdb.Error as error:
-            raise LMDBError(f"the key {key!r:.200} of {self._path} cannot be read: {error}") from error
+            raise DataFileError(f"the key {key!r:.200} of {self._path} cannot be read: {error}") from error
         if value is None:
             raise MissingKeyError(
                 f"the key {key!r:.200} is not in {self._path}{_named(self._name)}: is it a key of another file or "

@@ -87,7 +87,7 @@ def test_a_forked_child_gets_no_batch_that_has_arrived() -> None:
         if not pid:
             try:
                 next(iterator)
-            except stoker.IteratorClosedError:
+            except stoker.errors.IteratorClosedError:
                 os._exit(7)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
@@ -139,10 +139,10 @@ def test_zygote_that_cannot_be_replaced_is_an_error_each_time(
     with pytest.raises(type(error)):
         list(iterator)
     if isinstance(error, KeyboardInterrupt):
-        with pytest.raises(stoker.IteratorClosedError, match="KeyboardInterrupt interrupted"):
+        with pytest.raises(stoker.errors.IteratorClosedError, match="KeyboardInterrupt interrupted"):
             next(iterator)
         return
-    with pytest.raises(stoker.WorkerStartError, match="no other was started") as caught:
+    with pytest.raises(stoker.errors.WorkerStartError, match="no other was started") as caught:
         list(iterator)  # a batch that the zygote had sent before may come first
     assert caught.value.__cause__ is error
 
@@ -256,5 +256,5 @@ def test_a_worker_that_never_ends_unpickling_ends_the_run(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(supervisor, "OPENED", 0.2)
     monkeypatch.setattr(start_zygote, "JobSource", hanging)
-    with pytest.raises(stoker.WorkerStartError, match=r"(?s)is not done.*test_trainer.py.*in <lambda>"):
+    with pytest.raises(stoker.errors.WorkerStartError, match=r"(?s)is not done.*test_trainer.py.*in <lambda>"):
         list(stoker.DataLoader(range(4), num_workers=1, multiprocessing_context="fork"))

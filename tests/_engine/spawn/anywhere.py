@@ -108,7 +108,7 @@ def main() -> None:
         10_000
     ]
 
-    died: list[stoker.Event] = []
+    died: list[stoker.events.Event] = []
     with tempfile.TemporaryDirectory(prefix="once") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", stoker.StokerWarning)
         survived = loader(Dies(os.path.join(folder, "died")), sampler=range(20), on_event=died.append)

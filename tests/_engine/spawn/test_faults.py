@@ -225,7 +225,9 @@ def test_waiting_for_a_replacement_is_limited(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(worker_processes.WorkerProcesses, "start", refuse)
     with (
         pytest.warns(stoker.StokerWarning, match="cannot be started again"),
-        pytest.raises(stoker.WorkerStartError, match=r"could not start worker 0 of 1: no more processes\. The limit"),
+        pytest.raises(
+            stoker.errors.WorkerStartError, match=r"could not start worker 0 of 1: no more processes\. The limit"
+        ),
     ):
         list(iterator)
 

@@ -88,7 +88,7 @@ def test_close_with_idle_workers_and_a_batch_that_is_kept() -> None:
     iterator.close()
     assert time.monotonic() - start < QUICK
     assert (batch[:, -1] == [0, 1]).all()
-    with pytest.raises(stoker.IteratorClosedError):
+    with pytest.raises(stoker.errors.IteratorClosedError):
         next(iterator)
 
 
@@ -185,7 +185,7 @@ def test_an_idle_worker_that_is_killed() -> None:
 def test_spawned_workers_honour_the_timeout() -> None:
     with (
         loader(Stuck(), timeout=0.5, persistent_workers=True, num_workers=1) as slow,
-        pytest.raises(stoker.LoaderTimeoutError, match=r"DataLoader timed out after 0.5 seconds: .* 1 worker"),
+        pytest.raises(stoker.errors.LoaderTimeoutError, match=r"DataLoader timed out after 0.5 seconds: .* 1 worker"),
     ):
         list(slow)
 
@@ -206,7 +206,9 @@ class Unreadable:
 
 
 def test_payload_that_cannot_be_rebuilt_gives_its_traceback() -> None:
-    with pytest.raises(stoker.WorkerStartError, match="could not rebuild what it was sent: ValueError") as caught:
+    with pytest.raises(
+        stoker.errors.WorkerStartError, match="could not rebuild what it was sent: ValueError"
+    ) as caught:
         list(loader([Unreadable()]))
     assert "Traceback" in str(caught.value.__cause__)
 

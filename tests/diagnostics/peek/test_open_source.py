@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker import TargetError
 from stoker.diagnostics.peek.open_source import OpenedSource, open_source, spread
+from stoker.errors import ArrayFileError, QueryError, TargetError
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_numpy() -> None:
     opened = open_source("rows.npy")
     assert opened.count == 6 and [row.tolist() for row in samples(opened, 3)] == [[0, 1], [2, 3], [10, 11]]
     np.save("one.npy", np.float32(1))
-    with pytest.raises(TargetError, match="a single number"):
+    with pytest.raises(ArrayFileError, match="a single number"):
         open_source("one.npy")
 
 
@@ -74,10 +74,10 @@ def test_sqlite() -> None:
         assert opened.count == 2 and samples(opened) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
         database.execute("CREATE TABLE other (c INT)")
         database.commit()
-    with pytest.raises(TargetError, match="odd name, other: name the rows, such as --query"):
+    with pytest.raises(TargetError, match="odd name, other: name the rows by a query"):
         open_source("rows.db")
     assert samples(open_source("rows.db", 'SELECT a FROM "odd name" WHERE a > 1;')) == [{"a": 2}]
-    with pytest.raises(TargetError, match="no such table"):
+    with pytest.raises(QueryError, match="no such table"):
         open_source("rows.db", "SELECT a FROM absent")
 
 

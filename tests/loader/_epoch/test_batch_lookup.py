@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from stoker import BucketBatchSampler, DataLoader, RandomSampler, SamplerError, WeightedRandomSampler, from_iterable
+from stoker import BucketBatchSampler, DataLoader, RandomSampler, WeightedRandomSampler, from_iterable
+from stoker.errors import SamplerError
 from tests.loader._state.edits import edited
 
 SAMPLES = list(range(103))

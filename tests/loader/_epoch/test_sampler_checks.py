@@ -19,7 +19,7 @@ def refused(sampler: Any) -> bool:
     place = "batch_sampler" if isinstance(sampler, stoker.BucketBatchSampler) else "sampler"
     try:
         stoker.DataLoader(range(N), output="numpy", **{place: sampler})
-    except stoker.SamplerError:
+    except stoker.errors.SamplerError:
         return True
     return False
 

@@ -505,7 +505,7 @@ def test_a_sample_that_hangs_is_named_with_its_stack() -> None:
 
 def test_a_timeout_ends_the_wait() -> None:
     loader = DataLoader(Samples({0: hangs}), 4, num_workers=1, threads_per_worker=4, timeout=0.2, **FORK)
-    with loader, pytest.raises(stoker.LoaderTimeoutError):
+    with loader, pytest.raises(stoker.errors.LoaderTimeoutError):
         next(iter(loader))
 
 

@@ -427,7 +427,7 @@ def test_loaded_state_survives_a_failed_iter(tmp_path: Any) -> None:
         next(iterator)
     resumed = made(quarantine=tmp_path / "nowhere" / "bad.jsonl")
     resumed.load_state_dict(first.state_dict())
-    with pytest.raises(stoker.QuarantineError):
+    with pytest.raises(stoker.errors.QuarantineError):
         iter(resumed)
     (tmp_path / "nowhere").mkdir()
     assert resumed.state_dict()["batches"] == 3

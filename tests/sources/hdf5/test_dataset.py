@@ -120,7 +120,9 @@ def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
 def test_file_that_is_being_written_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.h5")
     with h5py.File(path, "a"):
-        program = "import stoker, sys\ntry: stoker.HDF5Dataset(sys.argv[1])\nexcept stoker.HDF5Error as e: print(e)"
+        program = (
+            "import stoker, sys\ntry: stoker.HDF5Dataset(sys.argv[1])\nexcept stoker.errors.HDF5Error as e: print(e)"
+        )
         command = [sys.executable, "-c", program, str(path)]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "A program has it open for writing" in said and "HDF5_USE_FILE_LOCKING" in said

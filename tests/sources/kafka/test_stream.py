@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker.errors import KafkaError, MissingExtraError, RecordDecodeError, StateFormatError, StateMismatchError
+from stoker.errors import KafkaError, MissingExtraError, RecordError, StateFormatError, StateMismatchError
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.kafka import cursor as cursor_module
 from stoker.sources.kafka.client_config import KafkaConfig
@@ -238,7 +238,7 @@ def test_poison_records_are_named_and_left_out(shared_broker: Any, topic: str) -
             found.append(next(records))
         except StopIteration:
             break
-        except RecordDecodeError as error:
+        except RecordError as error:
             errors.append(error)
     assert sorted(found) == ["0.0", "0.1", "0.2", "0.4", "1.0", "1.1", "1.2"]
     assert f"the record at offset 3 of {topic}:0 cannot be decoded: UnicodeError: no text" in str(errors[0])
@@ -248,7 +248,7 @@ def test_poison_records_are_named_and_left_out(shared_broker: Any, topic: str) -
         DataLoader(stream, batch_size=3, num_workers=2, on_error="skip") as loader,
     ):
         assert sorted(text for batch in loader for text in batch) == sorted(found)
-    with pytest.raises(RecordDecodeError), DataLoader(stream, batch_size=3, num_workers=2) as loader:
+    with pytest.raises(RecordError), DataLoader(stream, batch_size=3, num_workers=2) as loader:
         list(loader)
 
 

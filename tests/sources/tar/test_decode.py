@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.errors import MemberDecodeError, MissingExtraError
+from stoker.errors import MissingExtraError, RecordError
 from stoker.sources.tar import decode as decode_module
 from stoker.sources.tar.decode import SampleDecoder
 
@@ -55,7 +55,7 @@ def test_arrays() -> None:
 def test_pickles_in_arrays_are_refused() -> None:
     objects = np.array([{}, 1], dtype=object)
     for extension, data in (("npy", saved(np.save, objects)), ("npz", saved(np.savez, a=objects))):
-        with pytest.raises(MemberDecodeError, match="allow_pickle"):
+        with pytest.raises(RecordError, match="allow_pickle"):
             decoded({extension: data})
 
 
@@ -64,7 +64,7 @@ def test_tensors_are_loaded_as_weights_only(tmp_path: Path) -> None:
     found = decoded({"pth": saved(lambda data, value: torch.save(value, data), {"w": torch.arange(3)})})
     assert found["pth"]["w"].tolist() == [0, 1, 2]
     harmful = saved(lambda data, value: torch.save(value, data), Path)
-    with pytest.raises(MemberDecodeError, match=r"'pth' .* of the sample 'k' cannot be decoded: UnpicklingError"):
+    with pytest.raises(RecordError, match=r"'pth' .* of the sample 'k' cannot be decoded: UnpicklingError"):
         decoded({"pth": harmful})
 
 
@@ -82,7 +82,7 @@ def test_images_keep_their_mode(extension: str, form: str, mode: str) -> None:
 def test_damaged_member_is_an_error_that_names_it() -> None:
     pytest.importorskip("PIL.Image")
     for extension, data in (("jpg", b"x"), ("json", b"{"), ("cls", b""), ("txt", b"\xff"), ("npy", b"")):
-        with pytest.raises(MemberDecodeError, match=rf"^u\.tar: the member '{extension}' \({len(data)} bytes\) .*'k'"):
+        with pytest.raises(RecordError, match=rf"^u\.tar: the member '{extension}' \({len(data)} bytes\) .*'k'"):
             decoded({extension: data})
 
 

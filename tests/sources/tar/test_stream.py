@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import DuplicateKeyError, MemberDecodeError, ShardError, StateFormatError, StateMismatchError
+from stoker.errors import DuplicateKeyError, RecordError, ShardError, StateFormatError, StateMismatchError
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.tar import stream as stream_module
 from stoker.sources.tar.index import index_shards
@@ -151,10 +151,10 @@ def test_damaged_samples_are_skipped_by_policy(tmp_path: Path) -> None:
             found.append(next(iterator)["cls"])
         except StopIteration:
             break
-        except (MemberDecodeError, DuplicateKeyError) as error:
+        except (RecordError, DuplicateKeyError) as error:
             errors.append(type(error))
     assert found == [1, 4, 5]
-    assert errors == [MemberDecodeError, DuplicateKeyError]
+    assert errors == [RecordError, DuplicateKeyError]
 
 
 def test_second_sample_of_a_key_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

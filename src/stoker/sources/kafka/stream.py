@@ -13,14 +13,7 @@ from stoker._core.exceptions import safe_str
 from stoker._core.worker_info import current
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import Stream, StreamIterator
-from stoker.errors import (
-    KafkaError,
-    RecordDecodeError,
-    SkipSample,
-    StateFormatError,
-    StateMismatchError,
-    StokerWarning,
-)
+from stoker.errors import KafkaError, RecordError, SkipSample, StateFormatError, StateMismatchError, StokerWarning
 from stoker.extend import OfWorker, State, resume, torchs_part
 from stoker.sources.kafka.client_config import KafkaConfig, PartitionRange, commit_offsets, partitions_of
 from stoker.sources.kafka.cursor import (
@@ -91,7 +84,7 @@ class KafkaStream(Stream[Any]):
 
     While iterating:
         KafkaError: the brokers do not answer for `timeout` seconds, or no longer have the next records.
-        RecordDecodeError: `decode` raised.
+        RecordError: `decode` raised.
         StateMismatchError: a loaded state is of other partitions, or behind the end of one.
     """
 
@@ -322,7 +315,7 @@ class RecordDecoder:
         except (SkipSample, StopIteration):
             raise
         except Exception as error:
-            raise RecordDecodeError(
+            raise RecordError(
                 f"the record at offset {record['offset']} of {record['topic']}:{record['partition']} cannot be "
                 f"decoded: {type(error).__name__}: {safe_str(error)}. on_error='skip' leaves such records out."
             ) from error

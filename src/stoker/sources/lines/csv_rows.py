@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.errors import CSVHeaderError, SchemaMismatchError, StokerWarning
+from stoker.errors import RecordError, SchemaMismatchError, StokerWarning
 from stoker.sources.lines.by_index import IndexedRecords, RecordDataset
 from stoker.sources.lines.json_lines import checked_columns
 from stoker.sources.lines.opened_text import Cutting, check_encoding, one_byte
@@ -48,7 +48,7 @@ class CSVDataset(RecordDataset):
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
-        CSVHeaderError: a file has no header, two columns of one name that is read, or a header although `names` are
+        RecordError: a file has no header, two columns of one name that is read, or a header although `names` are
             given.
         SchemaMismatchError: two files have different columns.
         MissingColumnError: there is no such column.
@@ -120,7 +120,7 @@ class CSVStream(RecordStream):
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
-        CSVHeaderError: a file has no header, two columns of one name that is read, or a header although `names` are
+        RecordError: a file has no header, two columns of one name that is read, or a header although `names` are
             given.
         SchemaMismatchError: two files have different columns.
         MissingColumnError: there is no such column.
@@ -192,14 +192,10 @@ def _header_of(
         first = _first_row(path, UntransformedRecords(files.only(number), cutting, fields, encoding), names is None)
         if names is not None:
             if first == header:
-                raise CSVHeaderError(
-                    f"the first row of {path} holds the names themselves: leave out names=, or the row"
-                )
+                raise RecordError(f"the first row of {path} holds the names themselves: leave out names=, or the row")
             continue
         if first is None:
-            raise CSVHeaderError(
-                f"{path} has no header: it is empty. Leave it out, or pass names= for files without one"
-            )
+            raise RecordError(f"{path} has no header: it is empty. Leave it out, or pass names= for files without one")
         if header is None:
             header = first
             _check_names(header, f"the header of {path}", checked_columns(columns))
@@ -217,7 +213,7 @@ def _first_row(path: str, rows: UntransformedRecords, is_header: bool) -> list[s
     """Returns the fields of the first row; None if there is none, or if it is data that cannot be read.
 
     Raises:
-        CSVHeaderError: it is a header that cannot be read.
+        RecordError: it is a header that cannot be read.
     """
     try:
         return next(iter(rows), None)
@@ -225,7 +221,7 @@ def _first_row(path: str, rows: UntransformedRecords, is_header: bool) -> list[s
         if not is_header:
             return None  # it is raised in its place, for its sample
         if isinstance(error, ValueError):
-            raise CSVHeaderError(f"the first row of {path} should name the columns: {error}") from error
+            raise RecordError(f"the first row of {path} should name the columns: {error}") from error
         raise
 
 
@@ -233,7 +229,7 @@ def _check_names(names: list[str], where: str, wanted: list[str] | None = None) 
     repeated = sorted({name for name in names if names.count(name) > 1 and (wanted is None or name in wanted)})
     if repeated or not names:
         what = f"names the column {repeated[0]!r} twice" if repeated else "names no column"
-        raise CSVHeaderError(
+        raise RecordError(
             f"{where} {what}: {names}. A sample is a dict, so each column needs a name of its own. Change the first "
             "row, or leave such columns out by columns=[...]"
         )

@@ -66,7 +66,7 @@ class TarDataset(Dataset[Any]):
     At each access:
         IndexError: the index is out of range.
         ShardError, ShardIndexError: the shard was damaged or changed since.
-        MemberDecodeError: a member cannot be decoded.
+        RecordError: a member cannot be decoded.
     """
 
     stoker_protocol = True

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from stoker._core.exceptions import safe_str
-from stoker.errors import MemberDecodeError, MissingExtraError
+from stoker.errors import MissingExtraError, RecordError
 
 Decoder = Callable[[bytes], Any]
 
@@ -57,7 +57,7 @@ class SampleDecoder:
         """Returns the decoded and transformed sample; changes `sample`.
 
         Raises:
-            MemberDecodeError: a decoder raised.
+            RecordError: a decoder raised.
             MissingExtraError: a decoder needs a package that is not installed.
         """
         for extension, data in sample.items() if self._table else ():
@@ -69,7 +69,7 @@ class SampleDecoder:
             except MissingExtraError:
                 raise
             except Exception as error:
-                raise MemberDecodeError(
+                raise RecordError(
                     f"{sample['__url__']}: the member {extension!r} ({len(data)} bytes) of the sample "
                     f"{sample['__key__']!r} cannot be decoded: {type(error).__name__}: {safe_str(error)}"
                 ) from error

@@ -80,7 +80,7 @@ class TarStream(Stream[Any]):
     While iterating:
         ShardError: a shard is truncated or damaged, or has no samples.
         DuplicateKeyError: two samples have the same key, as far as one worker can see it.
-        MemberDecodeError: a member cannot be decoded.
+        RecordError: a member cannot be decoded.
     """
 
     def __init__(

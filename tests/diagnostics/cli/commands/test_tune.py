@@ -89,8 +89,9 @@ def test_plot_that_cannot_be_written_keeps_the_table(capfd: pytest.CaptureFixtur
     assert "Fastest: " in out and "--plot /proc/b.html: it cannot be written" in err
 
 
-def test_bench_as_json(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "tuned_of_a_test:make", "--each", "0.05", "--workers", "0", "--json"]) == 0
+@pytest.mark.parametrize("command", [["bench"], ["tune", "--grid"]])
+def test_grid_as_json(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--each", "0.05", "--workers", "0", "--json", "tuned_of_a_test:make"]) == 0
     result = json.loads(capfd.readouterr().out)
     assert [one["num_workers"] for one in result["settings"]] == [0]
     assert result["fastest"]["batch_size"] == 8
@@ -128,6 +129,9 @@ def test_ctrl_c_shows_what_was_measured(command: list[str], module: Path) -> Non
         (["tune", "--batch-sizes", "3,x", "tuned_of_a_test.py"], "numbers from 1 on"),
         (["tune", "--engine", "trch", "tuned_of_a_test.py"], "'torch'"),
         (["bench", "tuned_of_a_test.py"], "write module:object"),
+        (["tune", "--grid", "tuned_of_a_test.py"], "write module:object"),
+        (["tune", "--grid", "-m", "tuned_of_a_test"], "--grid measures one module:object"),
+        (["tune", "--plot", "b.html", "tuned_of_a_test:make"], "add --grid"),
         (["bench", "tuned_of_a_test:make", "--workers", "-1"], "numbers from 0 on"),
         (["bench", "tuned_of_a_test:make", "--plot", "nowhere/b.html"], "does not exist"),
         (["bench", "tuned_of_a_test:make", "--plot", ".html"], "it cannot be written"),

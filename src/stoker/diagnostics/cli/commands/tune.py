@@ -1,4 +1,7 @@
-"""`stoker tune` and `stoker bench`: search, or measure in a grid, the arguments with which a loader is fastest."""
+"""`stoker tune`: searches the arguments with which a loader is fastest, and prints the line to paste.
+
+With `--grid` it measures all of a grid and draws the curves: `stoker bench` is another name of that.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,14 @@ from stoker.diagnostics.watched_program import Engine
 EACH = 2.5
 """Seconds for which a setting is measured, after its warm start."""
 
+GridWorkers = Annotated[
+    str | None, typer.Option("--workers", help="Numbers of workers of the grid: 0,1,2,4. Else 0 up to the CPUs.")
+]
+PlotFile = Annotated[
+    str | None,
+    typer.Option("--plot", metavar="FILE", help="Write the curves of the grid: .html, .png, .svg or .pdf."),
+]
+
 
 def tune(
     target: Annotated[
@@ -67,6 +78,9 @@ def tune(
     engine: Annotated[
         Literal["torch", "stoker"], typer.Option(help="Under torch's loaders: torch's engine, or Stoker's.")
     ] = "torch",
+    is_grid: Annotated[bool, typer.Option("--grid", help="Measure all of a grid, of MODULE:OBJECT.")] = False,
+    counts: GridWorkers = None,
+    plot: PlotFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Searches workers, prefetching and threads with which a loader is fastest, and prints the line to paste.
@@ -74,6 +88,13 @@ def tune(
     MODULE:OBJECT names a loader, a dataset, or a function without arguments that makes one: it is made once, and each
     setting takes some seconds. A SCRIPT is run again for each setting, up to enough batches of one of its loaders.
     """
+    if is_grid:
+        if module is not None or len(target or []) != 1:
+            raise CommandError("--grid measures one module:object: a script would start anew for each of its settings")
+        measure_grid("tune --grid", (target or [])[0], counts, batch_sizes, step_ms or 0.0, each, plot, engine, as_json)
+        return
+    if counts is not None or plot is not None:
+        raise CommandError("--workers and --plot are of a grid: add --grid, or take --max-workers for the search")
     check_engine(engine)
     ends = perf_counter() + time
     sizes = numbers(batch_sizes, "--batch-sizes", 1)
@@ -263,19 +284,44 @@ EVERY = 8
 
 def bench(
     target: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="A loader, a dataset, or what makes one.")],
-    workers: Annotated[str | None, typer.Option(help="Numbers of workers: 0,1,2,4. Else 0 up to the CPUs.")] = None,
+    workers: GridWorkers = None,
     batch_sizes: Annotated[str | None, typer.Option(help="Batch sizes: 32,64. Else that of the loader.")] = None,
     step_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a training step.")] = 0.0,
     each: Annotated[float, typer.Option("--each", min=0.05, help="Measured seconds of each setting.")] = EACH,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write the curves: .html, .png, .svg or .pdf.")] = (
-        None
-    ),
+    plot: PlotFile = None,
     engine: Annotated[
         Literal["torch", "stoker"], typer.Option(help="Under torch's loaders: torch's engine, or Stoker's.")
     ] = "torch",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measures a loader with each number of workers and each batch size, and draws the curves."""
+    """Measures a loader with each number of workers and each batch size, and draws the curves: stoker tune --grid."""
+    measure_grid("bench", target, workers, batch_sizes, step_ms, each, plot, engine, as_json)
+
+
+def measure_grid(
+    command: str,
+    target: str,
+    workers: str | None,
+    batch_sizes: str | None,
+    step_ms: float,
+    each: float,
+    plot: str | None,
+    engine: Engine,
+    as_json: bool,
+) -> None:
+    """Measures each setting of a grid, and prints and draws what it found.
+
+    Args:
+        command: by which it was called, without `stoker`.
+        target: as of `bench`, like the following.
+        workers: numbers of workers.
+        batch_sizes: of the loader.
+        step_ms: of a training step.
+        each: seconds of each setting.
+        plot: the file of the curves.
+        engine: under torch's loaders.
+        as_json: whether JSON is printed.
+    """
     check_engine(engine)
     if not is_target(target):
         raise CommandError(
@@ -295,13 +341,13 @@ def bench(
         interruptible() as interrupted,
         TargetBench(target, engine, step_ms / 1000, sizes[0] if sizes else None) as made,
     ):
-        line.show("stoker bench: starting")
+        line.show(f"stoker {command}: starting")
         about = made.open()
         tuning = Tuning(made, about, each)
         settings = grid(about.present, counts, sizes)
         tuning.grid(
             settings,
-            lambda setting, trials: line.show(f"stoker bench: {short(setting)}, {len(trials)} of {len(settings)}"),
+            lambda setting, trials: line.show(f"stoker {command}: {short(setting)}, {len(trials)} of {len(settings)}"),
         )
     trials = [] if tuning is None else tuning.trials
     best = max(trials, key=lambda trial: trial.rate, default=None)
@@ -317,7 +363,7 @@ def bench(
         console.print(verdict)
     if plot is not None and best is not None:
         try:
-            write_plot(trials, plot, f"stoker bench {target}", verdict)
+            write_plot(trials, plot, f"stoker {command} {target}", verdict)
         except OSError as error:
             raise CommandError(f"--plot {plot}: it cannot be written ({error.strerror}): name another file") from error
     if interrupted:
