@@ -47,7 +47,7 @@ class Square:
 
 
 class Told:
-    """A witness that keeps what it is told."""
+    """An event sink that keeps what it is told."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -149,7 +149,7 @@ def test_thread_backend_honours_the_timeout(threads: Make) -> None:
 
 
 class Gates(Told):
-    """A witness that opens a gate after a given number of stalls."""
+    """An event sink that opens a gate after a given number of stalls."""
 
     def __init__(self, stalls: int = 1) -> None:
         super().__init__()

@@ -181,12 +181,12 @@ JobFactory = Callable[[int], Job]
 
 
 class JobSource(NamedTuple):
-    """The origin of the job's recipe in worker processes."""
+    """Where a worker process gets the job factory from."""
 
-    recipe: Callable[[], JobFactory]
+    job_factory: Callable[[], JobFactory]
     """Called in each worker."""
     unpickles: bool
-    """Whether the recipe unpickles the user's objects. This may take long, so a worker reports the end of it."""
+    """Whether a worker unpickles the job factory. This may take long, so it reports the end."""
 
 
 def located(where: str, index: object) -> str:

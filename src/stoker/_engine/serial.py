@@ -29,9 +29,9 @@ class SerialBackend(Backend):
 
     capabilities = IN_STEP
 
-    def __init__(self, recipe: JobFactory) -> None:
+    def __init__(self, job_factory: JobFactory) -> None:
         self._owner = os.getpid()
-        self._job = recipe(0)
+        self._job = job_factory(0)
         self._outside = current.rng  # another loader's, where this one is within its dataset
         self._waiting: deque[tuple[int, object]] = deque()
         self._on_close: weakref.WeakMethod[Callable[[], None]] | None = None

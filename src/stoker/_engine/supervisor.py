@@ -157,16 +157,18 @@ class Supervisor:
         self._facts = facts
         self._now = 0.0
         self._out: list[Command] = []
-        self._cut = SplitPolicy(workers, rules.row_seconds, rules.dearer)
-        self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
-        self._headroom = WorkerMemory(facts.own_bytes, rules.growth)
-        self._lending = SlotAllocator(arena, self._dispatch, board, self._headroom)
-        self._admission = Admission(self._dispatch, self._lending, self._headroom, facts.available, lambda: self._now)
-        self._sharing = SplitUnits(self._cut, self._dispatch, self._lending)
+        self._split_policy = SplitPolicy(workers, rules.row_seconds, rules.dearer)
+        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once)
+        self._worker_memory = WorkerMemory(facts.own_bytes, rules.growth)
+        self._slots = SlotAllocator(arena, self._dispatch, board, self._worker_memory)
+        self._admission = Admission(
+            self._dispatch, self._slots, self._worker_memory, facts.available, lambda: self._now
+        )
+        self._split_units = SplitUnits(self._split_policy, self._dispatch, self._slots)
         self._stalls = Stalls(rules.stall_warning)
         self._blame = Blame(rules, self._stalls)
-        self._retirement = RecyclingPolicy(rules.max_samples_per_worker, None)
-        self._rest = IdlePolicy()
+        self._recycling_policy = RecyclingPolicy(rules.max_samples_per_worker, None)
+        self._idle_policy = IdlePolicy()
         self._workers = self._needed = workers
         self._there: dict[int, _Worker] = {}
         self._due: dict[int, float] = {}  # number of an absent worker → when it is started
@@ -208,15 +210,15 @@ class Supervisor:
                 case Heard():
                     self._hear(event.worker, event.message)
                 case Submit(unit, number, work, freed, rows):
-                    self._lending.put_back(freed)
+                    self._slots.put_back(freed)
                     self._work[unit] = work
                     if not (self._watching and self._timer is not None):  # no unit was watched
                         self._is_due = True
                     self._dispatch.submitted(unit, number, rows)
                 case Freed():
-                    self._lending.put_back(event.slots)
+                    self._slots.put_back(event.slots)
                 case Hungry():
-                    self._lending.put_back(event.slots)
+                    self._slots.put_back(event.slots)
                     self._grant(hungry_for=event.unit)
                 case Tick():
                     self._timer, self._is_due = None, True
@@ -226,7 +228,7 @@ class Supervisor:
                     self._start_failed(event)
                 case AllStarted():
                     self._is_due = True
-                    self._retirement.most_bytes = self._most_growth(event.available)
+                    self._recycling_policy.most_bytes = self._most_growth(event.available)
                     self._tell_pids()
                 case Exited():
                     self._bury(event)
@@ -246,7 +248,7 @@ class Supervisor:
                     self._grow(event.workers)
                 case Pulse():
                     out.append(Tell(Alive()))
-        if self._lending.is_asked:
+        if self._slots.is_asked:
             self._grant()  # earlier units have their slots now
         self._hand_out()
         if self._stalled:
@@ -281,7 +283,7 @@ class Supervisor:
         start one does not end the run.
         """
         self._dispatch.grow(workers)
-        self._cut.grow(workers)
+        self._split_policy.grow(workers)
         self._due.update(dict.fromkeys(range(self._workers, workers), self._now))
         self._workers = max(self._workers, workers)
         self._is_due = True
@@ -330,7 +332,7 @@ class Supervisor:
         if number not in self._held_back:
             self._held_back.add(number)
             self._out.append(Notify(HeldBack(number, str(error), bool(self._there))))
-        if not all(map(self._lending.waits_for_others, self._there)):
+        if not all(map(self._slots.waits_for_others, self._there)):
             self._alone_since = None
             return
         self._alone_since = self._alone_since or self._now
@@ -346,18 +348,18 @@ class Supervisor:
         self._ever_began = True
         self._alone_since = None
         if worker.has_joined:
-            self._retirement.born(number)
+            self._recycling_policy.born(number)
         else:
             self._join(number)
-        self._headroom.born(number, own)
+        self._worker_memory.born(number, own)
 
     def _join(self, number: int) -> None:
         """Lets the worker receive units."""
         self._there[number].has_joined = True
         if (state := self._streams.of(number)) is not None:  # it continues another worker's stream
             self._send(number, Resume(state))
-        self._retirement.born(number)
-        self._headroom.born(number)
+        self._recycling_policy.born(number)
+        self._worker_memory.born(number)
         self._dispatch.joined(number)
 
     def _bury(self, event: Exited) -> None:
@@ -367,10 +369,10 @@ class Supervisor:
         worker, now = self._there.pop(number), self._now
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
-        self._lending.lost(number, lost)
+        self._slots.lost(number, lost)
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
-            self._headroom.left(number)
+            self._worker_memory.left(number)
             self._due[number] = now
             return
         if worker.begins_by is not None:  # it had not begun its units
@@ -386,10 +388,10 @@ class Supervisor:
             return
         self._dispatch.requeued(lost)
         for each in lost:
-            self._sharing.refused(each)
+            self._split_units.refused(each)
         for run in runs:
             if run.is_part:
-                self._sharing.lost(run)
+                self._split_units.lost(run)
                 self._conclude(run.unit, number)
         self._forget_dropped()
         self._due[number] = now + verdict.pause
@@ -407,15 +409,15 @@ class Supervisor:
 
     def _care_for(self, worker: _Worker, number: int, made: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
-        self._retirement.made(number, made.samples)
+        self._recycling_policy.made(number, made.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
-            self._retirement.has(number, self._facts.own_bytes(number))
-        if not worker.retires and made.movable and (reason := self._retirement.reason(number)):
+            self._recycling_policy.has(number, self._facts.own_bytes(number))
+        if not worker.retires and made.movable and (reason := self._recycling_policy.reason(number)):
             worker.retires = True
             self._dispatch.retires(number)
             self._out.append(Notify(Retires(number, worker.pid, reason)))
-        if not made.movable and not worker.stays and (reason := self._retirement.reason(number)):
+        if not made.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
         if worker.retires and worker.leaves_since is None and not self._dispatch.held(number):
@@ -434,10 +436,10 @@ class Supervisor:
                 self._take_answer(number, message)
             case SlotWanted(unit, size, question, own):
                 worker.asked = question
-                self._lending.asked(number, unit, size, own)
+                self._slots.asked(number, unit, size, own)
             case RowsWanted(unit, size, question, own, layout):
-                if self._sharing.agrees(unit, layout):
-                    slot = self._lending.share(unit, size, number, own)
+                if self._split_units.agrees(unit, layout):
+                    slot = self._slots.share(unit, size, number, own)
                     self._send(number, SlotGiven(question, slot and _plain_slot(slot)))
                 else:
                     self._send(number, SlotGiven(question, "its rows have another layout than other rows"))
@@ -458,40 +460,40 @@ class Supervisor:
         self._alone_since = None
         run = self._dispatch.held(number)[0]  # a worker answers its units in the order in which it received them
         self._dispatch.answered(number, run, seconds)
-        is_joined = self._sharing.is_joined(unit)
+        is_joined = self._split_units.is_joined(unit)
         worker = self._there[number]
         if kind not in ("misfit", "short") and not is_joined:
-            dearer = self._cut.dearer
+            dearer = self._split_policy.dearer
             if worker.is_warm and kind in ("batch", "rows"):
-                self._cut.spent(run.is_part, made.samples, seconds, processor)
-            self._cut.learned(made.samples, seconds)
-            if self._answered in TOLD or dearer != self._cut.dearer:
+                self._split_policy.spent(run.is_part, made.samples, seconds, processor)
+            self._split_policy.learned(made.samples, seconds)
+            if self._answered in TOLD or dearer != self._split_policy.dearer:
                 self._tell_costs()
         worker.is_warm = True
         if run.is_part:
-            self._sharing.answered(run, kind, value, made)
+            self._split_units.answered(run, kind, value, made)
             self._conclude(unit, number)
         else:
             if self._shares is None:
                 self._tell_whether_shared(made.samples)
             if is_joined:
-                made = self._sharing.joined(unit, made)
+                made = self._split_units.joined(unit, made)
             self._deliver(number, unit, cast("Delivered", kind), value, made)
-        if self._headroom.growth is None:  # it needed no memory for its batch
-            self._headroom.showed(number, self._facts.own_bytes(number))
+        if self._worker_memory.growth is None:  # it needed no memory for its batch
+            self._worker_memory.showed(number, self._facts.own_bytes(number))
         if self._admission.is_short and not self._dispatch.held(number):
             self._send(
                 number, TrimMemory()
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
         worker.unseen += seconds
-        if self._retirement.counts or worker.retires or worker.unseen >= LOOK:
+        if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
             self._care_for(worker, number, made)
 
     def _conclude(self, unit: int, number: int) -> None:
         """Delivers a shared unit if all its rows are made, or queues it again if one worker has to join them."""
-        if not self._sharing.is_over(unit):
+        if not self._split_units.is_over(unit):
             return
-        result = self._sharing.result(unit)
+        result = self._split_units.result(unit)
         if result is not None:
             kind, value, said = result
             self._dispatch.done(unit)
@@ -499,7 +501,7 @@ class Supervisor:
             self._deliver(number, unit, kind, value, said)
         elif unit < self._dropped_below:
             self._dispatch.done(unit)
-            self._sharing.refused(unit)
+            self._split_units.refused(unit)
             self._deliver(number, unit, "dropped", None, UnitReport())
         else:
             self._tell_whether_shared(self._dispatch.rows(unit))
@@ -509,20 +511,20 @@ class Supervisor:
         """Reports a change of whether workers share units: then the trainer has fewer units under way. Once true, it
         changes only when sharing is given up.
         """
-        shares = self._cut.shares(rows)
-        if shares is None or shares == self._shares or (self._shares and not self._cut.gave_up):
+        shares = self._split_policy.shares(rows)
+        if shares is None or shares == self._shares or (self._shares and not self._split_policy.gave_up):
             return
         self._shares = shares
         self._out.append(Tell(Shares(shares)))
-        if self._cut.gave_up:
+        if self._split_policy.gave_up:
             self._tell_costs()
 
     def _tell_costs(self) -> None:
         """Sends the costs to the trainer. If units cannot be shared, the cost of a row is None, so that later workers
         measure it again.
         """
-        seconds = None if self._cut.gave_up else self._cut.seconds
-        self._out.append(Tell(Costs(seconds, self._headroom.growth, self._cut.dearer)))
+        seconds = None if self._split_policy.gave_up else self._split_policy.seconds
+        self._out.append(Tell(Costs(seconds, self._worker_memory.growth, self._split_policy.dearer)))
 
     def _deliver(self, number: int, unit: int, kind: Delivered, value: object, made: UnitReport) -> None:
         """Sends the answer of a unit to the trainer."""
@@ -530,9 +532,9 @@ class Supervisor:
         if self._troubled:
             self._blame.answered(unit)
         self._streams.take(number, made)
-        slot = self._lending.answered(unit, kind, value)
+        slot = self._slots.answered(unit, kind, value)
         if unit < self._dropped_below:
-            self._lending.put_back([] if slot is None else [slot.number])
+            self._slots.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
         self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(made))))
 
@@ -541,34 +543,34 @@ class Supervisor:
         self._forget_dropped()
 
     def _forget_dropped(self) -> None:
-        for unit in (*self._dispatch.dropped(self._dropped_below), *self._sharing.dropped(self._dropped_below)):
+        for unit in (*self._dispatch.dropped(self._dropped_below), *self._split_units.dropped(self._dropped_below)):
             self._dispatch.done(unit)
-            self._sharing.refused(unit)
+            self._split_units.refused(unit)
             self._work.pop(unit, None)
 
     def _hand_out(self) -> None:
         admission = self._admission
         for number, run in self._dispatch.hand_out(admission.gate()):
-            unit, part, made = run.unit, None, self._sharing.to_join(run.unit)
+            unit, part, made = run.unit, None, self._split_units.to_join(run.unit)
             known = self._blame.known(unit) if self._troubled else ()
             if made and known:  # it is made with care, from the beginning
-                self._sharing.refused(unit)
+                self._split_units.refused(unit)
                 made = ()
             if run.is_part:
-                part = self._sharing.handed_out(run)
+                part = self._split_units.handed_out(run)
             if part is None and not made:
-                slot = self._lending.offer(unit)
+                slot = self._slots.offer(unit)
             else:  # the rows of a part whose layout is not known may not fit the others
-                slot = self._lending.offer_to_share(unit) if part is None or part[3] is not None else None
+                slot = self._slots.offer_to_share(unit) if part is None or part[3] is not None else None
             message = Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part, made)
             self._out.append(Send(number, message))
         if admission.refused is not None and not self._is_crowded:
             self._is_crowded = True
-            busy, there, growth = len(self._dispatch.busy), admission.refused, self._headroom.growth or 0
+            busy, there, growth = len(self._dispatch.busy), admission.refused, self._worker_memory.growth or 0
             self._out.append(Notify(Crowded(busy, self._workers, growth, there.bytes, there.limit, there.source)))
         if admission.looks_at is not None:
             self._is_due = True
-        if admission.starved is not None and self._lending.is_wanted_now(admission.starved.unit):
+        if admission.starved is not None and self._slots.is_wanted_now(admission.starved.unit):
             self._give_up(admission.starved)
             self._hand_out()
         elif admission.starved is not None or self._starved_for is not None:
@@ -580,14 +582,14 @@ class Supervisor:
         """Gives slots to the workers that wait; reports to the trainer when the earliest must wait, and when it no
         longer does.
         """
-        for number, reply in self._lending.grant(hungry_for):
+        for number, reply in self._slots.grant(hungry_for):
             given = reply if isinstance(reply, str) else _plain_slot(reply)
             self._send(number, SlotGiven(self._there[number].asked, given))
         self._tell_who_starves()
 
     def _tell_who_starves(self) -> None:
-        is_asked, starved = self._lending.is_asked, self._admission.starved
-        starved_for = self._lending.starved_for if is_asked else starved and starved.unit
+        is_asked, starved = self._slots.is_asked, self._admission.starved
+        starved_for = self._slots.starved_for if is_asked else starved and starved.unit
         if starved_for is not None and starved_for != self._starved_for:
             self._out.append(Tell(Starved(starved_for)))
             self._starved_for = starved_for
@@ -600,7 +602,7 @@ class Supervisor:
         unit, number, why = starved
         failure = replace(Failure.of(why, "before a worker began the batch"), traceback="")
         self._dispatch.refused(unit)
-        self._sharing.refused(unit)
+        self._split_units.refused(unit)
         self._deliver(number, unit, "error", dumps(failure), UnitReport())  # the state of a stream does not change
 
     # What is due
@@ -637,12 +639,12 @@ class Supervisor:
             looks_at, self._is_due = self._admission.looks_at, False
         if looks_at is not None:
             due.append(looks_at)
-        if self._rest.begins(bool(self._work), self._answered, now):
+        if self._idle_policy.begins(bool(self._work), self._answered, now):
             for number in self._there:
                 self._send(number, TrimMemory())
             self._out.append(Trim())
-        if self._rest.looks_at is not None:
-            due.append(self._rest.looks_at)
+        if self._idle_policy.looks_at is not None:
+            due.append(self._idle_policy.looks_at)
         if due and (at := min(due)) != self._timer:
             self._timer = at
             self._out.append(SetTimer(at))
@@ -666,7 +668,7 @@ class Supervisor:
         self._looks_at = now + tick
         for number, worker in self._there.items():
             held = self._dispatch.held(number)
-            unit = held[0].unit if held and not self._lending.waits(number) else None
+            unit = held[0].unit if held and not self._slots.waits(number) else None
             if worker.begins_by is not None:
                 unit = unpickling(number) if now >= self._late_from(worker.begins_by - OPENED) else None
             self._stalls.works_on(number, unit, now)

@@ -73,9 +73,9 @@ class ThreadBackend(Backend):
 
     capabilities = THREADS
 
-    def __init__(self, recipe: JobFactory, workers: int, rules: Rules, witness: EventSink) -> None:
+    def __init__(self, job_factory: JobFactory, workers: int, rules: Rules, event_sink: EventSink) -> None:
         self._rules = rules
-        self._witness = witness
+        self._event_sink = event_sink
         self._stalls = Stalls(rules.stall_warning)
         self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
@@ -88,7 +88,7 @@ class ThreadBackend(Backend):
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
-            arguments = (recipe, number, inbox, self._answers, closed, self._marks[number])
+            arguments = (job_factory, number, inbox, self._answers, closed, self._marks[number])
             threads.append(threading.Thread(target=_work, args=arguments, name=f"stoker-{number}", daemon=True))
             self._dispatch.joined(number)
         for thread in threads:
@@ -115,7 +115,7 @@ class ThreadBackend(Backend):
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             while self._events:  # events left when the user's listener raises are delivered with the next batch
-                self._witness.tell(self._events.popleft())
+                self._event_sink.tell(self._events.popleft())
                 if not self.close.alive:  # type: ignore[attr-defined]  # by the listener: no thread will answer
                     raise errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
             now = time.monotonic()
@@ -142,7 +142,7 @@ class ThreadBackend(Backend):
         """Reports stalls. Runs only while the trainer waits for a batch."""
         for worker, unit, seconds in self._stalls.due(time.monotonic()):
             position = Position.of(*self._marks[worker])
-            where = self._witness.locate(unit, position)
+            where = self._event_sink.locate(unit, position)
             story = f"worker {worker} has been at {where.told} for {seconds:.3g} s."
             stack = _stack_of(self._threads[worker])
             if self._rules.stall_action == "raise":
@@ -189,14 +189,14 @@ def _stack_of(thread: threading.Thread) -> str:
 
 
 def _work(
-    recipe: JobFactory, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
+    job_factory: JobFactory, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
 ) -> None:
     """Runs a worker thread."""
     where = f"in DataLoader worker thread {number}"
     job: Job | None = None
     failed: Failure | errors.WorkerDiedError | None = None
     try:
-        job = recipe(number)
+        job = job_factory(number)
         job.mark = mark
     except BaseException as error:
         failed = _told(error, where)

@@ -25,7 +25,7 @@ from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.events import Listener
 from stoker.loader import loader_kind
-from stoker.loader import torch_support as taken_over
+from stoker.loader import torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import draws, epoch, ranks
@@ -302,10 +302,10 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
                 "dataset, call DataLoader(dataset, ...)."
             )
         names = _ARGUMENTS if ours else _ARGUMENTS[: _ARGUMENTS.index("in_order") + 1]
-        taken_over.check_class(loader, cls)
+        torch_support.check_class(loader, cls)
         record = record_of(loader) if ours else None
-        found = taken_over.settings(loader, record, names, is_iterable(loader.dataset))
-        return cls(**taken_over.changed(found, changes))
+        found = torch_support.settings(loader, record, names, is_iterable(loader.dataset))
+        return cls(**torch_support.changed(found, changes))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:

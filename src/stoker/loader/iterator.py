@@ -87,10 +87,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._why_closed = ""
         self._inside: dict[int, tuple[int]] = {}  # at 0, the thread that is in `next()`
         self._ledger = record.ledger
-        self._witness = EventDispatcher(record.ledger, options.on_event, record.told)
-        self._accounts = Accounting(options, record.ledger, self._witness)
+        self._event_dispatcher = EventDispatcher(record.ledger, options.on_event, record.told)
+        self._accounts = Accounting(options, record.ledger, self._event_dispatcher)
         ahead = Prefetch(options, record.ledger)
-        self._units = UnitQueue(options, record, ahead, self._witness.steps, self._accounts)
+        self._units = UnitQueue(options, record, ahead, self._event_dispatcher.steps, self._accounts)
         self._backend: Backend | None = self._new_backend(loader, options, record)
         self._rewind()
         self._start.draw_ahead()
@@ -137,10 +137,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def _new_backend(self, loader: DataLoader[Any], options: LoaderOptions, record: LoaderRecord) -> Backend:
         auto = record.auto
         if auto is None:
-            return new_backend(options, record, self._witness, options.num_workers)
-        workers = new_backend(options, record, self._witness, auto.at_first(options))
-        in_trainer = functools.partial(new_backend, record=record, witness=self._witness, workers=0)
-        return auto.wrapped(workers, loader, options, in_trainer, self._witness)
+            return new_backend(options, record, self._event_dispatcher, options.num_workers)
+        workers = new_backend(options, record, self._event_dispatcher, auto.at_first(options))
+        in_trainer = functools.partial(new_backend, record=record, event_dispatcher=self._event_dispatcher, workers=0)
+        return auto.wrapped(workers, loader, options, in_trainer, self._event_dispatcher)
 
     def __iter__(self) -> Self:
         return self
@@ -234,7 +234,9 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         if self._epoch is None or (self._num_yielded > TRIES and self._num_yielded % TRIES):
             return None
         if self._transfer is None and self._units.is_idle:
-            self._short = short_path(backend, self._epoch, self._ledger, self._accounts, self._witness, self._progress)
+            self._short = short_path(
+                backend, self._epoch, self._ledger, self._accounts, self._event_dispatcher, self._progress
+            )
         return self._short
 
     def _opened(self, backend: Backend, answer: Answer, step: Step) -> Any:
@@ -313,8 +315,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         while True:
             if self._accounted is None and not self._account(backend):
                 return None
-            if self._witness.later:
-                self._witness.flush()  # if a listener raises, the next call delivers the batch
+            if self._event_dispatcher.later:
+                self._event_dispatcher.flush()  # if a listener raises, the next call delivers the batch
                 self._open_backend()  # a listener may have closed the iterator
             due = self._accounted
             assert due is not None
@@ -328,7 +330,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         answer = self._units.take(backend, self._timeout)
         if answer is None:
             return False
-        step = self._witness.steps.pop(answer.unit)
+        step = self._event_dispatcher.steps.pop(answer.unit)
         said, accounts = answer.said, self._accounts
         if answer.kind == "batch" and not said.faults:  # the common case, inlined for speed
             counts = accounts.counts
@@ -340,7 +342,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                 accounts.deliver(answer, step)
             except errors.StokerError as error:
                 backend.discard(answer)
-                _before(error, self._witness.flush)
+                _before(error, self._event_dispatcher.flush)
                 raise
         self._accounted = answer, step
         return True

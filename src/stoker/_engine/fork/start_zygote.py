@@ -42,7 +42,7 @@ def fork(
     ours: Sequence[int | None],
     workers: int,
     rules: Rules,
-    recipe: JobFactory,
+    job_factory: JobFactory,
     hold: ForkHold,
     context: BaseContext | None = None,
 ) -> int:
@@ -53,7 +53,7 @@ def fork(
         ours: the trainer's ends of the same, and what else it has for itself, which the zygote closes.
         workers: how many it forks.
         rules: what they may do.
-        recipe: makes the job in each.
+        job_factory: makes the job in each.
         hold: keeps what is leased at this moment until the zygote has ended.
         context: the `multiprocessing_context`.
     """
@@ -75,7 +75,7 @@ def fork(
                     for descriptor in ours:
                         if descriptor is not None:
                             os.close(descriptor)
-                    source = JobSource(lambda: recipe, unpickles=False)
+                    source = JobSource(lambda: job_factory, unpickles=False)
                     main(ends, lambda: (lineage, source, workers, rules, collecting), before)
                 finally:
                     os._exit(1)
@@ -167,7 +167,7 @@ def main(
 
     Args:
         ends: what it was born with.
-        make: gives the lineage of the workers, where they have the recipe from, their number, what they may do, and
+        make: gives the lineage of the workers, the source of the job, their number, what they may do, and
             whether they run Python's garbage collector.
         signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
     """
@@ -205,12 +205,12 @@ def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
             parcel.import_main()
             lineage = lineage._replace(process=pickle.loads(settings.process))
 
-        def recipe() -> JobFactory:
+        def job_factory() -> JobFactory:
             return settings.assemble(parcel.open())
 
-        source = JobSource(lambda: _without_collections(recipe), unpickles=True)
+        source = JobSource(lambda: _without_collections(job_factory), unpickles=True)
         if settings.once:
-            shared = recipe()
+            shared = job_factory()
             source = JobSource(lambda: shared, unpickles=False)
         process_setup.write_out()  # otherwise every worker would print again the text buffered meanwhile
         return lineage, source, settings.workers, settings.rules, True
@@ -218,12 +218,12 @@ def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     main(Ends.of(descriptors), make)
 
 
-def _without_collections(recipe: Callable[[], JobFactory]) -> JobFactory:
-    """The recipe, whose objects the worker's collector never looks through: they stay as long as the worker."""
+def _without_collections(job_factory: Callable[[], JobFactory]) -> JobFactory:
+    """Returns the job factory; the garbage collector never scans its objects, which live as long as the worker."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return recipe()
+        return job_factory()
     finally:
         gc.freeze()
         if collecting:

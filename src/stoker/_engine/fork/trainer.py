@@ -86,17 +86,17 @@ class ProcessBackend(Backend):
 
     Args:
         parts: parts of the job, by name: these names begin the paths in `CannotSendError`.
-        assemble: makes the recipe from the parts; a function of a module.
+        assemble: makes the job factory from the parts; a function of a module.
         workers: number of processes.
         how: start method.
         rules: limits of the workers, and number of deaths that are survived.
-        witness: receives the events.
+        event_sink: receives the events.
     """
 
     capabilities = FORKED
 
     def __init__(
-        self, parts: Parts, assemble: Assemble, workers: int, how: StartMethod, rules: Rules, witness: EventSink
+        self, parts: Parts, assemble: Assemble, workers: int, how: StartMethod, rules: Rules, event_sink: EventSink
     ) -> None:
         self._parts = parts
         self._assemble = assemble
@@ -104,10 +104,10 @@ class ProcessBackend(Backend):
         self._grown_to = 0
         self._how = how
         self._rules = rules
-        self._witness = witness
+        self._event_sink = event_sink
         self._events: deque[Event] = deque()  # not delivered yet
         self._deaths = Restarts(rules.max_restarts)
-        self._teller = Teller(rules, witness)
+        self._teller = Teller(rules, event_sink)
         self._streams = StreamStates()
         self._lives: list[ZygoteHandle] = []  # those that hold resources; the last one works
         self._units: dict[int, tuple[bytes, int | None, int]] = {}  # submitted, not answered: work, worker, rows
@@ -229,7 +229,7 @@ class ProcessBackend(Backend):
         while True:
             self._listen()
             while self._events:  # no event is lost if the user's listener raises
-                self._witness.tell(self._events.popleft())
+                self._event_sink.tell(self._events.popleft())
             if self._inbox:
                 return self._inbox.popleft()
             if self._fatal is not None:
@@ -364,7 +364,7 @@ class ProcessBackend(Backend):
             case Shares():
                 self._shares = message.shares
             case Costs():
-                self._witness.learned(*message)
+                self._event_sink.learned(*message)
             case Happened():
                 self._events.append(replace(self._teller.event(message.incident), time=message.time))
                 self._fatal = self._teller.error(message.incident) or self._fatal
@@ -376,9 +376,9 @@ class ProcessBackend(Backend):
             case MarkingHeap():
                 self._marks = True
             case HeapMarked():
-                self._witness.marked(*message)
+                self._event_sink.marked(*message)
             case Unpickled():
-                self._witness.unpickled(message.seconds, message.size)
+                self._event_sink.unpickled(message.seconds, message.size)
             case WorkersLocked():
                 with self._between_lives():
                     self._deadlocked(message.stacks)

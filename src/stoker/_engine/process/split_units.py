@@ -22,15 +22,15 @@ class SplitUnits:
     """Keeps the state of shared units until they are whole, and the parts of those that one worker has to join.
 
     Args:
-        cut: learns whether sharing is worth it.
+        split_policy: learns whether sharing is worth it.
         dispatch: hands out units.
-        lending: has the memory.
+        slots: has the memory.
     """
 
-    def __init__(self, cut: SplitPolicy, dispatch: Dispatch, lending: SlotAllocator) -> None:
-        self._cut = cut
+    def __init__(self, split_policy: SplitPolicy, dispatch: Dispatch, slots: SlotAllocator) -> None:
+        self._split_policy = split_policy
         self._dispatch = dispatch
-        self._lending = lending
+        self._slots = slots
         self._shares: dict[int, SplitBatch[Layout, UnitReport, tuple[object, UnitReport]]] = {}
         self._made: dict[int, list[MadePart]] = {}  # of shared units, and of those to be joined
         self._reports: dict[int, list[UnitReport]] = {}  # on the parts of units to be joined
@@ -70,7 +70,7 @@ class SplitUnits:
             self._keep(run, share.rows, None, {}, samples)
             share.failed(said)
         if share.spoiled and fitted:  # because of its contents: not because its worker died, or the unit was dropped
-            self._cut.in_vain(kind == "misfit" and for_good)
+            self._split_policy.in_vain(kind == "misfit" and for_good)
             if kind != "short":  # that says nothing of the rows, and who knows how they lie asks before it has them
                 self._layout = None
             self._dispatch.withdrawn(run.unit)
@@ -122,7 +122,7 @@ class SplitUnits:
     def result(self, unit: int) -> tuple[Delivered, object, UnitReport] | None:
         """Returns the answer of a unit that is over, or None if one worker has to join its parts."""
         share = self._shares[unit]
-        number = self._lending.shared(unit)
+        number = self._slots.shared(unit)
         if share.error is not None:
             self._forget(unit)
             _, (value, said) = share.error
@@ -131,12 +131,12 @@ class SplitUnits:
             self._reports[unit] = share.reports
             made = self._made.setdefault(unit, [])
             if all(part[3] is None for part in made):  # none lies in the slot
-                self._lending.unshare(unit)
+                self._slots.unshare(unit)
             del self._shares[unit]
             return None
         del self._shares[unit]
         self._made.pop(unit, None)
-        self._cut.shared()
+        self._split_policy.shared()
         self._layout = share.layout
         written = share.layout.written(number, share.rows, share.texts)
         return "batch", written.packed(), _joined(share.reports, share.rows)
@@ -144,7 +144,7 @@ class SplitUnits:
     def _forget(self, unit: int) -> None:
         for known in (self._shares, self._made, self._reports):
             known.pop(unit, None)
-        self._lending.unshare(unit)
+        self._slots.unshare(unit)
 
 
 def _joined(reports: Sequence[UnitReport], rows: int) -> UnitReport:

@@ -106,11 +106,11 @@ class Worker(ABC):
         """Returns the messages that have arrived by now."""
 
     def open(self, source: JobSource) -> None:
-        """Makes the recipe, and works from then on. An error meanwhile ends the run: other workers would fail too."""
+        """Makes the job factory, and works from then on. An error meanwhile ends the run: other workers would fail too."""
         start, before = time.perf_counter(), linux.private_bytes(os.getpid()) if source.unpickles else 0
         self._mark[ACTIVITY] = Activity.UNPICKLING if source.unpickles else Activity.IDLE
         try:
-            recipe = source.recipe()
+            job_factory = source.job_factory()
         except Exception as error:
             self.send(Broken(dumps(Failure.of(error, f"in DataLoader worker process {self._number}"))))
             raise process_setup.Leaving(1) from None
@@ -119,15 +119,15 @@ class Worker(ABC):
         if source.unpickles:
             own = linux.private_bytes(os.getpid())
             self.send(Unpickled(time.perf_counter() - start, max(0, own - before), own))
-        self.run(recipe)
+        self.run(job_factory)
 
-    def run(self, recipe: JobFactory) -> None:
+    def run(self, job_factory: JobFactory) -> None:
         """Works until its peer has ended."""
         where = f"in DataLoader worker process {self._number}"
         job: Job | None = None
         init_failure: Failure | None = None
         try:
-            job = recipe(self._number)
+            job = job_factory(self._number)
             job.mark = self._mark
             job.upcoming = self._upcoming
             job.weigh = self._weigh

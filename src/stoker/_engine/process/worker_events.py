@@ -74,12 +74,12 @@ class Teller:
 
     Args:
         rules: limits of the workers.
-        witness: knows the place of a unit in the epoch.
+        event_sink: knows the place of a unit in the epoch.
     """
 
-    def __init__(self, rules: Rules, witness: EventSink) -> None:
+    def __init__(self, rules: Rules, event_sink: EventSink) -> None:
         self._rules = rules
-        self._witness = witness
+        self._event_sink = event_sink
         self._died: deque[str] = deque(maxlen=TOLD)  # the latest deaths, in short
 
     def event(self, incident: Incident) -> Event:
@@ -119,13 +119,13 @@ class Teller:
         return error, _of_death(WorkerDied, end, where, str(error), ends=True)
 
     def _where(self, end: WorkerExit) -> Where | None:
-        return without_unit(end.position) if end.unit is None else self._witness.locate(end.unit, end.position)
+        return without_unit(end.position) if end.unit is None else self._event_sink.locate(end.unit, end.position)
 
     def _place(self, incident: Stalled) -> Where:
         """Returns the place of a stall. A unit below 0 stands for the unpickling of the job."""
         if incident.unit < 0:
             return without_unit(Position(Activity.UNPICKLING)) or Where("")
-        return self._witness.locate(incident.unit, incident.position)
+        return self._event_sink.locate(incident.unit, incident.position)
 
     def _replaced(self, incident: Replaced) -> Event:
         end = incident.end

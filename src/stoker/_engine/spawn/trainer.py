@@ -93,18 +93,18 @@ class SpawnBackend(Backend):
 
     Args:
         parts: parts of the job, by name: these names begin the paths in `CannotSendError`.
-        assemble: makes the recipe from the parts; a function of a module.
+        assemble: makes the job factory from the parts; a function of a module.
         workers: number of processes.
         rules: limits of the workers.
-        witness: receives the events.
+        event_sink: receives the events.
     """
 
     capabilities = SPAWNED
 
-    def __init__(self, parts: Parts, assemble: Assemble, workers: int, rules: Rules, witness: EventSink) -> None:
+    def __init__(self, parts: Parts, assemble: Assemble, workers: int, rules: Rules, event_sink: EventSink) -> None:
         self._workers = workers
-        self._witness = witness
-        self._teller = Teller(rules, witness)
+        self._event_sink = event_sink
+        self._teller = Teller(rules, event_sink)
         self._life = WorkerProcesses({**parts, "assemble": assemble}, workers, rules)
         self._finalizer = weakref.finalize(self, self._life.end)
         self._inbox: deque[Answer] = deque()
@@ -170,7 +170,7 @@ class SpawnBackend(Backend):
             if returned := self._life.reader.returned():
                 self._handle([Freed(returned)])
             while self._events:  # here nothing is lost if the user's listener raises
-                self._witness.tell(self._events.popleft())
+                self._event_sink.tell(self._events.popleft())
             if self._inbox:
                 break
             self._feed_the_next()
@@ -273,9 +273,9 @@ class SpawnBackend(Backend):
             case Shares():
                 self._shares = message.shares
             case Costs():
-                self._witness.learned(*message)
+                self._event_sink.learned(*message)
             case Unpickled():
-                self._witness.unpickled(message.seconds, message.size)
+                self._event_sink.unpickled(message.seconds, message.size)
             case LastDeath() if self._fatal is None:
                 self._fatal, event = self._teller.last_death(message)
                 self._events.append(event)

@@ -34,7 +34,7 @@ class Accounting:
     Args:
         options: of the loader.
         ledger: counts for the loader.
-        witness: reports bad samples.
+        event_dispatcher: reports bad samples.
 
     Attributes:
         counts: of its epoch.
@@ -44,9 +44,9 @@ class Accounting:
         QuarantineError: the file cannot be opened.
     """
 
-    def __init__(self, options: LoaderOptions, ledger: Ledger, witness: EventDispatcher) -> None:
-        self._witness = witness
-        witness.accounts = weakref.WeakMethod(self.heard)
+    def __init__(self, options: LoaderOptions, ledger: Ledger, event_dispatcher: EventDispatcher) -> None:
+        self._event_dispatcher = event_dispatcher
+        event_dispatcher.accounts = weakref.WeakMethod(self.heard)
         self._ledger = ledger
         self._budget = ErrorBudget(options.max_errors, options.max_error_rate)
         self._path = options.quarantine
@@ -159,8 +159,8 @@ class Accounting:
         unit, place = event.unit, event.mark
         if place >= 0 and unit is not None:
             self._blamed.setdefault(unit, {}).setdefault(place, []).append(event)
-        due = min(self._witness.steps, default=-1)  # others may be delivered before the run ends at that one
-        step, blamed = self._witness.steps.get(due), self._blamed.get(due)
+        due = min(self._event_dispatcher.steps, default=-1)  # others may be delivered before the run ends at that one
+        step, blamed = self._event_dispatcher.steps.get(due), self._blamed.get(due)
         if step is None or blamed is None or not isinstance(step.indices, (list, np.ndarray)):
             return
         # Replacements come from the same batch first, and are bad in their own places as well
@@ -211,7 +211,7 @@ class Accounting:
         )
         kind = SampleSkipped if fault.kind == "skip" else SampleFailed
         told = f"{where} {what}, and {done}: {fault.exception}"
-        self._witness.tell_later(
+        self._event_dispatcher.tell_later(
             kind(message=told, time=fault.time, worker=fault.worker, batch=fault.batch, fault=fault)
         )
 
@@ -220,7 +220,7 @@ class Accounting:
             f"the quarantine file {self._path} cannot be written: {error}. Missing lines are written as soon as they "
             "can be; the counts in loader.report() are complete."
         )
-        self._witness.tell_later(QuarantineFailed(message=told, errno=error.errno))
+        self._event_dispatcher.tell_later(QuarantineFailed(message=told, errno=error.errno))
 
     def _too_many(self, reason: str) -> errors.ErrorBudgetError:
         first: Any = self._first
@@ -238,7 +238,7 @@ class Accounting:
         file, self._file = self._file, None
         if file is not None and (error := file.close()) is not None:
             self._tell_of_file(error)
-            self._witness.flush()
+            self._event_dispatcher.flush()
 
 
 def _opened(path: str | os.PathLike[str] | None) -> QuarantineFile | None:

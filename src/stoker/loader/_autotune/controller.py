@@ -103,7 +103,12 @@ class AutotuneController:
         return options.num_workers if self._claim is None else min(options.num_workers, max(1, self._claim.number))
 
     def wrapped(
-        self, far: Backend, loader: Any, options: LoaderOptions, in_trainer: MakeBackend, witness: EventDispatcher
+        self,
+        far: Backend,
+        loader: Any,
+        options: LoaderOptions,
+        in_trainer: MakeBackend,
+        event_dispatcher: EventDispatcher,
     ) -> Backend:
         """The backend of an iterator that was prepared: it measures, where something is to be decided.
 
@@ -112,7 +117,7 @@ class AutotuneController:
             loader: gets the number that is chosen.
             options: of the loader.
             in_trainer: makes a backend without workers.
-            witness: reports the choice.
+            event_dispatcher: reports the choice.
         """
         claim, self._claim = self._claim, None
         if claim is None or not options.num_workers:
@@ -126,15 +131,17 @@ class AutotuneController:
             beyond = _beyond if far.capabilities.can_grow and options.memory_budget is None else lambda most: most
             self._trial = Trial(options.num_workers, not _far_only(options), ahead, beyond)
         near = functools.partial(_near, options, in_trainer)
-        settled = functools.partial(self._settled, weakref.ref(loader), witness)
+        settled = functools.partial(self._settled, weakref.ref(loader), event_dispatcher)
         return AutotuneBackend(far, claim, self._trial, near, ahead, settled)
 
-    def _settled(self, loader: weakref.ref[Any], witness: EventDispatcher, choice: Choice) -> None:
+    def _settled(self, loader: weakref.ref[Any], event_dispatcher: EventDispatcher, choice: Choice) -> None:
         self.choice, self._trial = choice, None
         self._running = max([self._running, *choice.seconds])  # it may have become more than were chosen
         message = f"num_workers='auto' is {choice.number}, {choice.text}"
         seconds = {str(number): seconds for number, seconds in choice.seconds.items()}
-        witness.tell_later(WorkersChosen(message=message, number=choice.number, most=choice.most, seconds=seconds))
+        event_dispatcher.tell_later(
+            WorkersChosen(message=message, number=choice.number, most=choice.most, seconds=seconds)
+        )
         if (its := loader()) is not None and its.num_workers == self._shown:
             self._show(its, choice.number)
 

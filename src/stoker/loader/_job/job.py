@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def assemble(parts: dict[str, Any]) -> JobFactory:
-    """Returns the recipe of a worker's job, from the parts that travel: those of `LoaderJob`."""
+    """Returns the factory of a worker's job, from the parts that are sent to it: those of `LoaderJob`."""
     settings: JobSettings = parts["settings"]
     # Here: workers that are forked then share it
     if loaded_torch() is not None:
@@ -120,7 +120,7 @@ class LoaderJob:
         is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched
         self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
-        self._faults = ErrorPolicy(parts["on_error"], self._dataset, number)
+        self._error_policy = ErrorPolicy(parts["on_error"], self._dataset, number)
         self._rng: SampleRNG | None = None
         self._seeding: SampleSeeding | None = None
         self._init_error: Exception | None = None
@@ -166,10 +166,10 @@ class LoaderJob:
     ) -> Any:
         outside = current.rng
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
-        self._faults.unit = work
-        if known or self._faults.is_touched:
-            self._faults.begin(known)
-            self._knows = self._faults.knows_any
+        self._error_policy.unit = work
+        if known or self._error_policy.is_touched:
+            self._error_policy.begin(known)
+            self._knows = self._error_policy.knows_any
         try:
             seeds = self._begin(work)
             if self._has_process:
@@ -279,12 +279,12 @@ class LoaderJob:
         if stream is None:
             notes, self._notes = self._notes, []
             drawn = () if self._seeding is None else self._seeding.news()
-            faults = self._faults.met if self._faults.has_met_any else []
+            faults = self._error_policy.met if self._error_policy.has_met_any else []
             report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
         else:
             notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
             state, movable, since = stream.report()
-            report = UnitReport(notes, state, self._faults.met, self._samples, movable, stream.guess, since=since)
+            report = UnitReport(notes, state, self._error_policy.met, self._samples, movable, stream.guess, since=since)
         return report if self.stopwatch is None else report._replace(timings=(self.stopwatch.read(),))
 
     def failed_index(self) -> Any:
@@ -308,7 +308,7 @@ class LoaderJob:
         """Runs the user's init function once, and applies the changes of a new epoch."""
         self.mark[ACTIVITY] = Activity.START
         if self._knows:
-            self._faults.raise_known(START)
+            self._error_policy.raise_known(START)
         begins = work.run != self._run
         if begins:
             self._run, self._stream, self._gathered = work.run, None, None
@@ -337,8 +337,8 @@ class LoaderJob:
         if self.stopwatch is not None:
             self.mark = self.stopwatch.over(self.mark)
         rng = SampleRNG(seed + self._number)
-        self._rng = self._faults.rng = rng
-        self._faults.mark = self.mark
+        self._rng = self._error_policy.rng = rng
+        self._error_policy.mark = self.mark
         info = WorkerInfo(
             id=self._number,
             num_workers=max(self._number + 1, settings.num_workers),  # "auto" may have asked for more
@@ -440,7 +440,7 @@ class LoaderJob:
             self._map = MapFetcher(
                 self._dataset,
                 settings.batched,
-                self._faults,
+                self._error_policy,
                 self.mark,
                 self._threads,
                 counted=settings.own_collate,
@@ -472,7 +472,7 @@ class LoaderJob:
             raise
         if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
             self._gathered.trouble = None
-            if not self._faults.has_met_any:  # else it was right to raise: a sample raises too
+            if not self._error_policy.has_met_any:  # else it was right to raise: a sample raises too
                 self._notes.append(
                     f"{type(self._dataset).__name__}.gather() raised {type(trouble).__name__}: {trouble}, for samples "
                     "that __getitem__ gives: they are fetched one by one instead. Correct gather(), or leave it out."
@@ -490,7 +490,7 @@ class LoaderJob:
                 self._number,
                 init_fn=self._init_fn is not None,
                 run=work.run,
-                faults=self._faults,
+                faults=self._error_policy,
                 mark=self.mark,
                 resumed=self._resumed,
             )
@@ -507,7 +507,7 @@ class LoaderJob:
         self._samples = len(samples)
         self.mark[ACTIVITY] = Activity.COLLATE
         if self._knows:
-            self._faults.raise_known(COLLATE)
+            self._error_policy.raise_known(COLLATE)
         made = samples if self._settings.batched else samples[0]
         with tensors.lent_by(self._lend):
             if self._settings.own_collate or self._seeding is None:
@@ -518,7 +518,7 @@ class LoaderJob:
             self.weigh()  # with its samples and the batch
         self.mark[ACTIVITY] = Activity.WRITE
         if self._knows:
-            self._faults.raise_known(WRITE)
+            self._error_policy.raise_known(WRITE)
         return batch
 
     def _odd_ones(self, indices: Any, error: Exception) -> Any:

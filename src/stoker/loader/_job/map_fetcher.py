@@ -54,7 +54,7 @@ class MapFetcher:
     ) -> None:
         self._dataset = dataset
         self._batched = batched
-        self._faults = faults
+        self._error_policy = faults
         self._mark = mark
         self._threads = threads
         self._counted = counted
@@ -92,7 +92,7 @@ class MapFetcher:
             elif place < len(indices):
                 self._blame(place, indices, _positions(work, indices), error)
             raise
-        if self._faults.has_met_any:
+        if self._error_policy.has_met_any:
             samples = [sample for sample in samples if sample is not LEFT_OUT]
             if not samples:
                 raise NothingLeft
@@ -102,7 +102,7 @@ class MapFetcher:
     def fetch(self) -> Callable[[Any], Any] | None:
         """Returns the fetch function of a sample; None if units are fetched otherwise or samples may be left out."""
         is_plain = self._fetch_all is None and self._threads is None and not self._leaving
-        is_strict = not (self._skips or self._faults.is_lenient or self._faults.knows_any)
+        is_strict = not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any)
         return self._fetch if is_plain and is_strict else None
 
     def has_fetched(self, samples: list[Any], error: BaseException | None = None) -> None:
@@ -200,7 +200,7 @@ class MapFetcher:
             return self._at_once(work, seeds, indices)
         if self._threads is None:
             return self._in_turn(work, seeds, indices, keep=keep)
-        if self._faults.knows_any:
+        if self._error_policy.knows_any:
             self._threads.rest()  # one at a time: so the mark says which it was
             return self._in_turn(work, seeds, indices)
         made = self._threads.made(work, _positions(work, indices), indices, self._fetch)
@@ -213,9 +213,9 @@ class MapFetcher:
         """Records that the sample at this place raised, and fails its batch."""
         self.failed_index = indices[place]
         _blame_the_sampler(error, self.failed_index, self._dataset)
-        if not self._faults.has_met(place):
-            self._faults.decide(place, self.failed_index, positions[place], error)
-        self.failed_index = self._faults.named(place, self.failed_index)
+        if not self._error_policy.has_met(place):
+            self._error_policy.decide(place, self.failed_index, positions[place], error)
+        self.failed_index = self._error_policy.named(place, self.failed_index)
 
     def begin(self, work: Work) -> None:
         """Begins the samples of a coming unit, in threads."""
@@ -232,7 +232,7 @@ class MapFetcher:
         keep: RowSink | None = None,
     ) -> list[Any]:
         """Returns the samples fetched one by one, or made by threads."""
-        if not (self._skips or self._faults.is_lenient or self._faults.knows_any):
+        if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):
             positions = _positions(work, indices)
             skipped = functools.partial(self._skipped, work, seeds, indices, keep)
             if made is None:
@@ -262,12 +262,12 @@ class MapFetcher:
         """
         fetch_all: Callable[[Any], Any] = self._fetch_all  # type: ignore[assignment]
         given = getattr(work.indices, "given", indices)
-        if not self._faults.knows_any:
+        if not self._error_policy.knows_any:
             self._mark[ACTIVITY] = Activity.WHOLE
             try:
                 whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(given))
             except Exception as error:
-                if not (self._faults.is_lenient or isinstance(error, SkipSample)):
+                if not (self._error_policy.is_lenient or isinstance(error, SkipSample)):
                     raise
             else:
                 if self._counted and not isinstance(given, Mapping) and _count(whole) != len(indices):
@@ -304,7 +304,7 @@ class MapFetcher:
     ) -> Any:
         place, index = item
         try:
-            self._faults.raise_known(at_sample(place))
+            self._error_policy.raise_known(at_sample(place))
             return fetch(index) if made is None else made.sample(place)
         # Delete the error's name here: it would keep the frame that raised it, and that frame's objects
         except self._leaving as left:
@@ -322,7 +322,7 @@ class MapFetcher:
         error: Exception,
     ) -> Any:
         """Returns the replacement of a sample that failed, if the policy allows one."""
-        decision = self._faults.decide(place, indices[place], work.position + place * work.stride, error)
+        decision = self._error_policy.decide(place, indices[place], work.position + place * work.stride, error)
         if decision == "raise":
             raise error
         if decision == "skip":
@@ -342,7 +342,7 @@ class MapFetcher:
         key = mix(work.seed, position)
         tried = 0
         # Of those that were tried here before, all but the last have killed as well
-        killers = self._faults.deaths_at(place) - 1
+        killers = self._error_policy.deaths_at(place) - 1
         for other in candidates(place, indices, work.spares, key):
             tried += 1
             if tried <= killers:
@@ -352,9 +352,9 @@ class MapFetcher:
                 sample = fetch(other)
             except Exception:  # it fails too, and is counted in its turn
                 continue
-            self._faults.replaced(place, other)
+            self._error_policy.replaced(place, other)
             return sample
-        self._faults.gave_up(place)
+        self._error_policy.gave_up(place)
         raise ErrorBudgetError(
             f"sample {indices[place]!r} cannot be replaced ({type(error).__name__}: {safe_str(error)}): "
             + (f"each of the {tried} samples that could replace it fails as well." if tried else "there is no other.")
