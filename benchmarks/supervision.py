@@ -62,7 +62,7 @@ WITHOUT: dict[str, dict[str, str]] = {
         "if self._knows:": "if False:",
         "self.mark[ACTIVITY] = Activity.WRITE": "",
     },
-    "_job.job:LoaderJob.said": {"self._error_policy.met if self._error_policy.has_met_any else []": "[]"},
+    "_job.job:LoaderJob.report": {"self._error_policy.met if self._error_policy.has_met_any else []": "[]"},
     "_job.map_fetcher:MapFetcher.samples": {"if self._error_policy.has_met_any:": "if False:"},
     "_job.map_fetcher:MapFetcher._in_turn": {
         "if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):": "if True:",

@@ -161,7 +161,7 @@ class Job(Protocol):
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a maker of batches for the caller's thread, if units need only samples and collation; else None."""
 
-    def said(self) -> UnitReport:
+    def report(self) -> UnitReport:
         """Returns the report on the last unit. Called once for each unit."""
 
     def failed_index(self) -> object:
@@ -322,19 +322,19 @@ class Answer:
     kind: Whole
     value: object
     worker: int
-    said: UnitReport = UnitReport()  # noqa: RUF009 - immutable
+    report: UnitReport = UnitReport()  # noqa: RUF009 - immutable
 
 
 class Where(NamedTuple):
     """A place in a unit, for people.
 
     Attributes:
-        told: the place in words.
+        text: the place in words.
         batch: number of the batch, if it has one.
         index: index of the sample, if it is one.
     """
 
-    told: str
+    text: str
     batch: int | None = None
     index: object = None  # type: ignore[assignment] # hides the method of tuples
 

@@ -246,14 +246,14 @@ Delivered = Literal["batch", "error", "end", "empty", "dropped"]
 
 class UnitDone(NamedTuple):
     """The worker has made the unit or its part, in this number of seconds, of which its process used `processor`;
-    `said` is the job's report.
+    `report` is the job's report.
     """
 
     unit: int
     kind: Kind
     value: object
     seconds: float
-    said: PlainReport
+    report: PlainReport
     processor: float
 
 
@@ -276,7 +276,7 @@ class Delivery(NamedTuple):
     value: object
     slot: PlainSlot | None
     worker: int
-    said: PlainReport
+    report: PlainReport
 
 
 class WorkerPids(NamedTuple):

@@ -44,7 +44,7 @@ class SerialBackend(Backend):
         unit, work = self._waiting[0]
         kind: Literal["batch", "error", "end", "empty"] = "batch"
         try:
-            value = _made(self._job, work) if self._job.repeats else self._job.run(work)
+            value = _run_job(self._job, work) if self._job.repeats else self._job.run(work)
         except StreamEnd:
             kind, value = "end", None
         except NothingLeft:
@@ -64,7 +64,7 @@ class SerialBackend(Backend):
                 self._left = unit
                 raise
             kind, value = "error", left  # a sample does, each time
-        answer = Answer(unit, kind, value, 0, self._job.said())
+        answer = Answer(unit, kind, value, 0, self._job.report())
         self._waiting.popleft()  # only now: after Ctrl-C a program that continues gets this batch
         try:
             return answer
@@ -104,7 +104,7 @@ class SerialBackend(Backend):
 
 
 @harmless
-def _made(job: Job, work: object) -> object:
+def _run_job(job: Job, work: object) -> object:
     return job.run(work)
 
 

@@ -409,7 +409,7 @@ class Supervisor:
 
     def _care_for(self, worker: _Worker, number: int, made: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
-        self._recycling_policy.made(number, made.samples)
+        self._recycling_policy.count_samples(number, made.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
             self._recycling_policy.has(number, self._facts.own_bytes(number))
@@ -420,7 +420,7 @@ class Supervisor:
         if not made.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
-        if worker.retires and worker.leaves_since is None and not self._dispatch.held(number):
+        if worker.retires and worker.leaves_since is None and not self._dispatch.assignments(number):
             worker.leaves_since = self._now
             self._is_due = True
             self._out.append(Dismiss(number))
@@ -458,7 +458,7 @@ class Supervisor:
         made = UnitReport(*said)
         self._answered += 1
         self._alone_since = None
-        run = self._dispatch.held(number)[0]  # a worker answers its units in the order in which it received them
+        run = self._dispatch.assignments(number)[0]  # a worker answers its units in the order in which it received them
         self._dispatch.answered(number, run, seconds)
         is_joined = self._split_units.is_joined(unit)
         worker = self._there[number]
@@ -481,7 +481,7 @@ class Supervisor:
             self._deliver(number, unit, cast("Delivered", kind), value, made)
         if self._worker_memory.growth is None:  # it needed no memory for its batch
             self._worker_memory.showed(number, self._facts.own_bytes(number))
-        if self._admission.is_short and not self._dispatch.held(number):
+        if self._admission.is_short and not self._dispatch.assignments(number):
             self._send(
                 number, TrimMemory()
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
@@ -653,7 +653,7 @@ class Supervisor:
         """Checks busy workers for inherited locks if it is time; returns the time of the next check."""
         if self._checks_locks_at is not None and self._now >= self._checks_locks_at:
             began = [number for number, worker in self._there.items() if worker.begins_by is None]
-            busy = tuple(number for number in began if self._dispatch.held(number))
+            busy = tuple(number for number in began if self._dispatch.assignments(number))
             self._out.append(CheckLocks(busy))
             self._checks_locks_at = None
         self._checks_locks_at = self._checks_locks_at or self._now + LOCKED_AFTER / 5
@@ -667,7 +667,7 @@ class Supervisor:
             self._stalls.forgive(late + tick)
         self._looks_at = now + tick
         for number, worker in self._there.items():
-            held = self._dispatch.held(number)
+            held = self._dispatch.assignments(number)
             unit = held[0].unit if held and not self._slots.waits(number) else None
             if worker.begins_by is not None:
                 unit = unpickling(number) if now >= self._late_from(worker.begins_by - OPENED) else None
@@ -695,7 +695,7 @@ class Supervisor:
     def _end_stalled(self) -> None:
         """Ends the workers whose stalls were reported, unless they have answered since."""
         for number, unit, seconds, _, stack in self._stalled:
-            worker, held = self._there.get(number), self._dispatch.held(number)
+            worker, held = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
             if worker.begins_by is not None:

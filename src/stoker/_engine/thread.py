@@ -107,7 +107,7 @@ class ThreadBackend(Backend):
             self._note_work(worker)
 
     def _note_work(self, worker: int) -> None:
-        held = self._dispatch.held(worker)
+        held = self._dispatch.assignments(worker)
         self._stalls.works_on(worker, held[0].unit if held else None, time.monotonic())
 
     def receive(self, timeout: float | None) -> Answer:
@@ -143,7 +143,7 @@ class ThreadBackend(Backend):
         for worker, unit, seconds in self._stalls.due(time.monotonic()):
             position = Position.of(*self._marks[worker])
             where = self._event_sink.locate(unit, position)
-            story = f"worker {worker} has been at {where.told} for {seconds:.3g} s."
+            story = f"worker {worker} has been at {where.text} for {seconds:.3g} s."
             stack = _stack_of(self._threads[worker])
             if self._rules.stall_action == "raise":
                 raise errors.StalledError(f"{story} Raise stall_warning, or look at its Python stack:\n{stack}")
@@ -199,14 +199,14 @@ def _work(
         job = job_factory(number)
         job.mark = mark
     except BaseException as error:
-        failed = _told(error, where)
+        failed = _failure_of(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
         start = time.perf_counter()
         unit, work = item
         try:
             answer = Answer(unit, "error", failed, number) if job is None else _run(job, unit, work, number, where)
         except BaseException as error:  # otherwise the unit would have no answer
-            answer = Answer(unit, "error", _told(error, where), number)
+            answer = Answer(unit, "error", _failure_of(error, where), number)
         outbox.put(answer, time.perf_counter() - start)
         del item, work, answer  # the batch is the trainer's now
 
@@ -219,12 +219,12 @@ def _run(job: Job, unit: int, work: object, number: int, where: str) -> Answer:
     except NothingLeft:
         answer = Answer(unit, "empty", None, number)
     except BaseException as error:
-        answer = Answer(unit, "error", _told(error, located(where, job.failed_index())), number)
-    answer.said = job.said()
+        answer = Answer(unit, "error", _failure_of(error, located(where, job.failed_index())), number)
+    answer.report = job.report()
     return answer
 
 
-def _told(error: BaseException, where: str) -> Failure | errors.WorkerDiedError:
+def _failure_of(error: BaseException, where: str) -> Failure | errors.WorkerDiedError:
     """Returns the error for the user. The class need not be picklable: also a local one stays itself."""
     if issubclass(type(error), Exception):
         return replace(Failure.of(error, where), kind=type(error))

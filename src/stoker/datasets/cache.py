@@ -15,7 +15,7 @@ from stoker.datasets.combining import become_stream, checked, positive, shard_of
 from stoker.datasets.gather import describe
 from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 
 T = TypeVar("T")
 
@@ -236,7 +236,7 @@ class _Cached(StreamIterator[T]):
             self._open()
 
     def _open(self) -> ReadAgain:
-        self._source = ReadAgain(listened(self._dataset, self._state, "CacheDataset"), self._loaded)
+        self._source = ReadAgain(resume_and_report(self._dataset, self._state, "CacheDataset"), self._loaded)
         self._loaded, self._calls = None, 0
         return self._source
 
@@ -295,5 +295,5 @@ class _Cached(StreamIterator[T]):
         if not self._sound:
             state["unsound"] = True
         if self._source is not None:
-            state |= self._source.told_since(self._calls)
+            state |= self._source.state_since(self._calls)
         return state if self._state is None else state | {"source": self._state}

@@ -13,7 +13,7 @@ from stoker.datasets.base import is_stream
 from stoker.datasets.combining import NoDatasetError, checked, pass_epoch, positive
 from stoker.datasets.shards import ShardProgress, share_of
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 from stoker.errors import StateError, StateFormatError, StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -173,7 +173,7 @@ class _Interleaved(StreamIterator[T_co]):
         if not _is_dataset(stream):
             stream = checked(stream(), f"InterleaveDataset (from streams[{number}])")
         pass_epoch(stream, self._epoch)
-        return listened(stream, state, "InterleaveDataset")
+        return resume_and_report(stream, state, "InterleaveDataset")
 
 
 def _without_samples(number: int, stream: Any) -> ValueError:

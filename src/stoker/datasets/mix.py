@@ -15,7 +15,7 @@ from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, shard_of, shards_of
 from stoker.datasets.gather import Indices, common_layout, gather_parts, inside
 from stoker.datasets.stream import State, Stream, StreamIterator, count, parts, same_settings
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 from stoker.errors import StateFormatError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -183,7 +183,7 @@ class _Mixed(StreamIterator[Any]):
         self._datasets = datasets
         self._shares = shares
         self._stop = stop
-        self._sources = [listened(*pair, "MixDataset") for pair in zip(datasets, states, strict=True)]
+        self._sources = [resume_and_report(*pair, "MixDataset") for pair in zip(datasets, states, strict=True)]
         self._take_turns()
 
     def _take_turns(self) -> None:
@@ -211,7 +211,7 @@ class _Mixed(StreamIterator[Any]):
             elif self._stop == "first" or len(self._ended) == len(self._datasets):
                 break
             else:
-                self._sources[source] = listened(self._datasets[source], None, "MixDataset")
+                self._sources[source] = resume_and_report(self._datasets[source], None, "MixDataset")
                 again = True
         raise StopIteration
 

@@ -257,7 +257,7 @@ class _Packed(StreamIterator[Row]):
 
     def state_dict(self) -> State:
         state = {**self._order, "source": self._state, "before": self._before, "given": self._given}
-        return {**state, **self._source.told_since(self._calls)}
+        return {**state, **self._source.state_since(self._calls)}
 
 
 def best_fit(sizes: Sequence[int], room: int) -> list[list[int]]:

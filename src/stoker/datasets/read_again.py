@@ -28,7 +28,7 @@ class ReadAgain(StreamIterator[Any]):
             `at` the positions at which calls were made.
 
     Attributes:
-        calls: the number of the source's calls that gave a sample or failed; an argument for `told_since`.
+        calls: the number of the source's calls that gave a sample or failed; an argument for `state_since`.
 
     Raises:
         StateFormatError: `failed` is not a list of counts, or `at` does not hold positions.
@@ -115,18 +115,18 @@ class ReadAgain(StreamIterator[Any]):
         self._told.append(self.calls - 1)
         return False
 
-    def told_since(self, calls: int) -> State:
+    def state_since(self, calls: int) -> State:
         """Returns the entries of a state on errors and repeated samples, if the source's state in it was taken after
         `calls` calls.
         """
-        told: State = {}
+        state: State = {}
         if failed := [call - calls for call in self._told if call >= calls]:
-            told["failed"] = failed
+            state["failed"] = failed
         draws = current.reading.draws
         if self.calls <= self._positions.calls > calls and draws is not None and draws():
-            told["at"] = self._positions.since(calls)
+            state["at"] = self._positions.since(calls)
         again = self._now() if self.calls else self._then
-        return told if calls or again is None else {**told, "again": again}
+        return state if calls or again is None else {**state, "again": again}
 
     def forget(self, calls: int) -> None:
         """Removes the records before `calls` calls, which are no longer needed."""

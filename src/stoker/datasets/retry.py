@@ -152,10 +152,10 @@ class _RetryStream(RetryDataset[T_co], Stream[T_co]):
         )
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        tell = current.reading.on_read_again
+        on_read_again = current.reading.on_read_again
 
         def opened() -> StreamIterator[T_co]:
-            current.reading.on_read_again = tell
+            current.reading.on_read_again = on_read_again
             return resume(self.dataset, state)
 
         return _RetryIterator(self.dataset, self._policy.called(opened), self._policy)

@@ -140,7 +140,7 @@ class _Shuffled(StreamIterator[T_co]):
 
     def state_dict(self) -> State:
         read, calls, source = self._marks[0]
-        return {**self._order, "read": read, "source": source, "last": self._last, **self._source.told_since(calls)}
+        return {**self._order, "read": read, "source": source, "last": self._last, **self._source.state_since(calls)}
 
     def _read_one(self) -> None:
         if self._read - self._marks[-1][0] >= max(1, self._size // _MARKS) and self._source.is_fresh:

@@ -24,8 +24,7 @@ from stoker._core.machine import cpus
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.events import Listener
-from stoker.loader import loader_kind
-from stoker.loader import torch_support
+from stoker.loader import loader_kind, torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import draws, epoch, ranks
@@ -401,13 +400,13 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
                 place = progress.at_end(place)
             if options.is_stream:
                 place = progress.with_past(place)
-            place = draws.found_ahead(options, epochs, number, place, keeps_workers)
+            place = draws.find_seeds_ahead(options, epochs, number, place, keeps_workers)
         elif has_never_begun:
-            place = draws.found_ahead(options, epochs, number, place, keeps_workers=False)
+            place = draws.find_seeds_ahead(options, epochs, number, place, keeps_workers=False)
         if (refusal := loader_kind.refusal(record, options)) is not None:
             raise errors.StateError(refusal)
         rank = loader_kind.owner(options)
-        place = place._replace(told=epochs.told, drawn=record.drawn)
+        place = place._replace(epochs_ahead=epochs.epochs_ahead, drawn=record.drawn)
         return schema.packed(number, place, loader_kind.kind_of(options), rank and (rank.rank, rank.size))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:

@@ -262,11 +262,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def _received(self, answer: Answer, step: Step) -> None:
         """Moves the user's place past a batch or its error."""
         if self._options.is_stream:
-            self._progress.streamed(answer.worker, answer.said, ended=False)
+            self._progress.streamed(answer.worker, answer.report, ended=False)
         else:
             self._progress.received(step.number)
-            if answer.said.drawn:
-                self._record.learn_drawn(answer.said.drawn)
+            if answer.report.drawn:
+                self._record.learn_drawn(answer.report.drawn)
 
     def _heed(self, error: BaseException, backend: Backend) -> None:
         """Cleans up before an exception reaches the user; `next()` may be called again afterwards."""
@@ -331,7 +331,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         if answer is None:
             return False
         step = self._event_dispatcher.steps.pop(answer.unit)
-        said, accounts = answer.said, self._accounts
+        said, accounts = answer.report, self._accounts
         if answer.kind == "batch" and not said.faults:  # the common case, inlined for speed
             counts = accounts.counts
             counts.delivered += said.samples
@@ -444,6 +444,6 @@ def _before(error: BaseException, call: Callable[[], None]) -> None:
 
 def _timings(answer: Answer, step: Step, asked: float, now: float) -> BatchTimings:
     """Returns the times of a batch that was asked for then, and is there now."""
-    said = answer.said
+    said = answer.report
     kind, waited = answer.kind, now - asked
     return BatchTimings(answer.unit, step.number, said.samples, kind, asked, waited, said.timings, step.indices)

@@ -123,7 +123,7 @@ class UnitQueue:
                         self._due -= self._in_order
                         raise
                 return answer
-            self._progress.streamed(answer.worker, answer.said, ended=True)
+            self._progress.streamed(answer.worker, answer.report, ended=True)
             self._top_up(backend)
 
     def _ready(self) -> Answer | None:
@@ -139,10 +139,10 @@ class UnitQueue:
         self._outstanding -= 1
         self._answers[answer.unit] = answer
         self._epoch.plan.answered(answer.worker, answer.kind == "end")
-        for note in answer.said.notes:  # last: a warning may be turned into an error
+        for note in answer.report.notes:  # last: a warning may be turned into an error
             self._tell_once(note)
-        if answer.said.guess is not None:
-            self._guesses.take(Guess(*answer.said.guess))
+        if answer.report.guess is not None:
+            self._guesses.take(Guess(*answer.report.guess))
 
     def _top_up(self, backend: Backend) -> None:
         """Plans and submits units until enough are under way; keeps a sampler's error for its turn."""

@@ -56,7 +56,7 @@ class Curious:
         self.seen.append((work, list(self.upcoming())))
         return work
 
-    def said(self) -> UnitReport:
+    def report(self) -> UnitReport:
         return UnitReport()
 
     def handed_over(self, written: bool) -> Any:

@@ -318,7 +318,7 @@ class ProcessBackend(Backend):
                 life.end_processes()
                 self._lost_zygote(
                     f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the "
-                    f"helper process (pid {self._life.pid}) of the workers {linux.told(self._life.status)}. "
+                    f"helper process (pid {self._life.pid}) of the workers {linux.exit_text(self._life.status)}. "
                     f"Was it killed because memory ran out (see `dmesg`), or by a user?{self._last_words}"
                 )
 

@@ -156,7 +156,7 @@ def end(pid: int) -> None:
     reap(pid, REAP)
 
 
-def told(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
     """Returns in words how a process ended; its exit code is the negative number of a signal that killed it."""
     if code is None:
         return "ended, and other code of this process has taken its exit status"

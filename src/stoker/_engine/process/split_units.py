@@ -61,7 +61,7 @@ class SplitUnits:
         if kind == "rows":
             layout, texts, form = cast("tuple[PlainLayout, dict[int, bytes], bytes | None]", value)
             self._keep(run, share.rows, layout, texts, form)
-            share.made(run.first, run.last - run.first, Layout(*layout), texts, said)
+            share.add_part(run.first, run.last - run.first, Layout(*layout), texts, said)
         elif kind == "error":
             share.raised(run.first, (value, said))
             self._dispatch.withdrawn(run.unit)

@@ -106,7 +106,7 @@ class Worker(ABC):
         """Returns the messages that have arrived by now."""
 
     def open(self, source: JobSource) -> None:
-        """Makes the job factory, and works from then on. An error meanwhile ends the run: other workers would fail too."""
+        """Makes the job factory and runs. An error in it ends the run: other workers would fail too."""
         start, before = time.perf_counter(), linux.private_bytes(os.getpid()) if source.unpickles else 0
         self._mark[ACTIVITY] = Activity.UNPICKLING if source.unpickles else Activity.IDLE
         try:
@@ -157,11 +157,11 @@ class Worker(ABC):
         self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made: Sequence[MadePart]
     ) -> None:
         process_setup.one_thread()
-        kind, value = self._made(job, blob, where, known, made)
+        kind, value = self._run_job(job, blob, where, known, made)
         self._writer.let_go()
         self._answer(kind, value, start, job)
 
-    def _made(
+    def _run_job(
         self, job: Job, blob: bytes, where: str, known: KnownFaults, made: Sequence[MadePart]
     ) -> tuple[Kind, object]:
         try:
@@ -229,7 +229,7 @@ class Worker(ABC):
             return None
 
     def _answer(self, kind: Kind, value: object, start: float, job: Job | None) -> None:
-        said = UnitReport() if job is None else job.said()
+        said = UnitReport() if job is None else job.report()
         if self._is_short:
             self._is_short = False
             linux.give_back()  # its samples are freed for other processes: `malloc` would keep tens of megabytes
@@ -245,7 +245,7 @@ class Worker(ABC):
         worker ends too.
         """
         asked = time.perf_counter()
-        given = self._given(SlotWanted, size)
+        given = self._requested(SlotWanted, size)
         self._waited += time.perf_counter() - asked
         if isinstance(given, str):
             self._is_short = True
@@ -258,7 +258,7 @@ class Worker(ABC):
         if offered is not None and size <= offered.capacity:
             return self._writer.map(offered)
         told = None if layout is None else (layout.rows, layout.pickle)
-        given = self._given(functools.partial(RowsWanted, layout=told), size)
+        given = self._requested(functools.partial(RowsWanted, layout=told), size)
         if given is None:
             self._is_short = True
             raise MisfitError("there is no memory for it now")
@@ -279,7 +279,7 @@ class Worker(ABC):
         if time.perf_counter() - self._start > SOON:
             self._most = max(self._most, linux.private_bytes(os.getpid()))
 
-    def _given(self, question: Callable[[int, int, int, int], FromWorker], size: int) -> PlainSlot | str | None:
+    def _requested(self, question: Callable[[int, int, int, int], FromWorker], size: int) -> PlainSlot | str | None:
         """Returns the answer to a request for a slot. Answers to earlier requests are skipped: an exception of the
         user's code, such as from a signal handler, may have ended the wait for them.
         """

@@ -43,7 +43,7 @@ from stoker.events import (
 def death(rules: Rules, end: WorkerExit, where: Where | None) -> Event:
     """Returns the event of a worker's death; `where` is its unit and mark, or None if it was idle."""
     then = "It was replaced, and its unfinished batches are made again. "
-    there = None if where is None else where.told
+    there = None if where is None else where.text
     then += f"Each worker that makes {there} dies." if end.blamed else f"(max_restarts={rules.max_restarts})"
     if end.stalled:
         told = f"worker {end.worker} (pid {end.pid}) stalled at {there}, and was ended. {then}"
@@ -114,7 +114,7 @@ class Teller:
         """Returns the error with which a death ends the run, and the event of it."""
         end, deaths = message
         where = self._where(end)
-        told = where and where.told
+        told = where and where.text
         error = died(end.worker, end.pid, end.code, told, deaths, end.stack, before=self._died)
         return error, _of_death(WorkerDied, end, where, str(error), ends=True)
 
@@ -130,7 +130,7 @@ class Teller:
     def _replaced(self, incident: Replaced) -> Event:
         end = incident.end
         where = self._where(end)
-        self._died.append(in_short(end.worker, end.code, where and where.told))
+        self._died.append(in_short(end.worker, end.code, where and where.text))
         return death(self._rules, end, where)
 
     def _stalled(self, incident: Stalled) -> Event:
@@ -154,7 +154,7 @@ class Teller:
 
 
 def _stalls(stalled: Stalled, where: Where) -> str:
-    return f"worker {stalled.worker} has been at {where.told} for {stalled.seconds:.3g} s."
+    return f"worker {stalled.worker} has been at {where.text} for {stalled.seconds:.3g} s."
 
 
 def _stays(incident: Stays) -> Event:
@@ -271,7 +271,7 @@ def stalled(seconds: float, position: Position) -> str:
 
 def in_short(number: int, code: int | None, where: str | None) -> str:
     """Returns the description of a worker's death, on one line."""
-    return f"worker {number} {linux.told(code)}, {'idle' if where is None else f'while it made {where}'}"
+    return f"worker {number} {linux.exit_text(code)}, {'idle' if where is None else f'while it made {where}'}"
 
 
 DOUBTED = "a worker died while it made this unit and others at once"
@@ -280,7 +280,9 @@ DOUBTED = "a worker died while it made this unit and others at once"
 
 def _ended(pid: int, code: int | None) -> str:
     """Returns the description of a death, in torch's words."""
-    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {linux.told(code)}"
+    return (
+        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {linux.exit_text(code)}"
+    )
 
 
 def _cause(code: int | None) -> str:

@@ -89,19 +89,19 @@ class Dispatch:
             order = sorted(order, key=self._waits_for)
         for depth in range(1, max(self._depth, self._at_once) + 1):
             for worker in order:
-                held = self._held[worker]
+                assignments = self._held[worker]
                 waiting = self._bound[worker] or self._free
                 # A worker never gets an earlier unit behind a later one, which may wait for the earlier one to have
                 # memory first
-                if self._alive[worker] and waiting and len(held) < depth and held[:1] < [waiting[0]]:
+                if self._alive[worker] and waiting and len(assignments) < depth and assignments[:1] < [waiting[0]]:
                     # A worker with a part holds nothing else: it stays free to make its whole unit again
-                    if held and (held[0].is_part or self._is_to_be_shared(waiting[0])):
+                    if assignments and (assignments[0].is_part or self._is_to_be_shared(waiting[0])):
                         continue
-                    if not held and admits is not None and (is_full or not admits(worker, waiting[0].unit)):
+                    if not assignments and admits is not None and (is_full or not admits(worker, waiting[0].unit)):
                         is_full = True
                         continue
                     run = self._taken(waiting)
-                    held.append(run)
+                    assignments.append(run)
                     out.append((worker, run))
         return out
 
@@ -196,9 +196,9 @@ class Dispatch:
     @property
     def busy(self) -> list[int]:
         """The workers that hold a unit, also those that get no more."""
-        return [worker for worker, held in enumerate(self._held) if held]
+        return [worker for worker, assignments in enumerate(self._held) if assignments]
 
-    def held(self, worker: int) -> list[Assignment]:
+    def assignments(self, worker: int) -> list[Assignment]:
         """Returns the runs that the worker holds, the one in work first."""
         return self._held[worker]
 

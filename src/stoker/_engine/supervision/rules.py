@@ -124,7 +124,7 @@ class RecyclingPolicy:
         self._at_first.pop(worker, None)
         self._grown.pop(worker, None)
 
-    def made(self, worker: int, samples: int) -> None:
+    def count_samples(self, worker: int, samples: int) -> None:
         """Adds to the worker's samples."""
         self._samples[worker] += samples
 

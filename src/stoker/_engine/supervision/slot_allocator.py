@@ -161,7 +161,7 @@ class SlotAllocator:
         """Whether memory may come later: from the trainer, or when other workers show how much they need."""
         if not self.is_wanted_now(unit) or any(other < unit for other in self._slots):
             return True
-        return self._worker_memory is not None and any(map(self._dispatch.held, self._others(worker)))
+        return self._worker_memory is not None and any(map(self._dispatch.assignments, self._others(worker)))
 
     def _others(self, worker: int) -> list[int]:
         """Returns the other workers, except those that wait for a slot and so have all their samples."""
@@ -171,7 +171,7 @@ class SlotAllocator:
 
     def to_be_given(self, unit: int) -> int:
         """Returns the bytes of slots still to be given, to the units in hand and to `unit`."""
-        in_hand = {run.unit for worker in self._dispatch.busy for run in self._dispatch.held(worker)}
+        in_hand = {run.unit for worker in self._dispatch.busy for run in self._dispatch.assignments(worker)}
         missing = sum(1 for other in in_hand | {unit} if other not in self._slots)
         self.collect()
         return self._arena.wanted(missing, self._latest_size)
@@ -183,7 +183,9 @@ class SlotAllocator:
         if self._worker_memory is None:
             return 0
         others, much = self._others(worker), self._worker_memory.is_much
-        return sum(self._worker_memory.to_come(other) for other in others if not much or self._dispatch.held(other))
+        return sum(
+            self._worker_memory.to_come(other) for other in others if not much or self._dispatch.assignments(other)
+        )
 
     def _has(self, worker: int, own: int) -> None:
         if self._worker_memory is not None:

@@ -195,7 +195,7 @@ class SplitBatch(Generic[Layout, Report, Answer]):
         """A worker has a part of it."""
         self.writers += 1
 
-    def made(self, first: int, rows: int, layout: Layout, texts: dict[int, bytes], report: Report) -> None:
+    def add_part(self, first: int, rows: int, layout: Layout, texts: dict[int, bytes], report: Report) -> None:
         """Records that a worker has written its rows. Parts with different layouts make no unit."""
         self.writers -= 1
         self._missing -= rows

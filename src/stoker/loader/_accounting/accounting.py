@@ -46,7 +46,7 @@ class Accounting:
 
     def __init__(self, options: LoaderOptions, ledger: Ledger, event_dispatcher: EventDispatcher) -> None:
         self._event_dispatcher = event_dispatcher
-        event_dispatcher.accounts = weakref.WeakMethod(self.heard)
+        event_dispatcher.accounts = weakref.WeakMethod(self.note_event)
         self._ledger = ledger
         self._budget = ErrorBudget(options.max_errors, options.max_error_rate)
         self._path = options.quarantine
@@ -87,7 +87,7 @@ class Accounting:
             ErrorBudgetError: the epoch has too many bad samples.
             EmptyBatchError: the batch is empty, and other ranks rely on one.
         """
-        said = answer.said
+        said = answer.report
         self._budget.add(self.clean, errors=0)
         self.clean = 0
         self._blamed.pop(answer.unit, None)
@@ -133,8 +133,8 @@ class Accounting:
 
     def not_opened(self, answer: Answer, step: Step, error: Exception) -> None:
         """Counts the samples of a batch as raised: it was accounted for, but could not be opened in this process."""
-        samples, counts = answer.said.samples, self.counts
-        replaced = sum(fault.outcome == "replaced" for fault in answer.said.faults)
+        samples, counts = answer.report.samples, self.counts
+        replaced = sum(fault.outcome == "replaced" for fault in answer.report.faults)
         counts.delivered -= samples - replaced
         counts.replaced -= replaced
         counts.batches -= samples > 0
@@ -146,7 +146,7 @@ class Accounting:
         if self.counts.planned is not None:
             self.counts.planned -= len(step.indices) if self._batched else 1
 
-    def heard(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Accounts for a worker's event. A batch whose samples end their workers takes long, because each sample runs
         at least twice. The batch is given up as soon as the known bad samples exceed the budget.
 

@@ -128,7 +128,7 @@ def _elsewhere(work: Callable[[], bytes], seconds: float) -> bytes:
         if pid:
             linux.end(pid)
     if data is None:
-        raise PreviewError(f"process {ended}, which made the batch, {linux.told(code)}, and no batch came of it")
+        raise PreviewError(f"process {ended}, which made the batch, {linux.exit_text(code)}, and no batch came of it")
     result, error, text = pickle.loads(data)
     if text is None:
         return bytes(result)

@@ -126,7 +126,7 @@ class EpochCounter:
         return value if _is_to_be_told(options.dataset) else None
 
     @property
-    def told(self) -> tuple[tuple[str, int], ...]:
+    def epochs_ahead(self) -> tuple[tuple[str, int], ...]:
         """Returns the names of objects whose epoch differs from the loader's, and by how much each is ahead."""
         return tuple((name, ahead) for name, ahead in self._ahead.items() if ahead)
 
@@ -134,7 +134,7 @@ class EpochCounter:
         """Makes `number` the next epoch; the piece of the endless order after it begins at `end`."""
         self.begun = self._pass = self._resumed = number
         self._others, self._last = 0, None
-        self.moved, self._ahead, self.coming = False, dict(place.told), None
+        self.moved, self._ahead, self.coming = False, dict(place.epochs_ahead), None
         if end is not None:
             self.seed, self._origin = place.seed, (number + 1, end)
         self._find(options)

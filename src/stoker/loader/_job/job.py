@@ -252,7 +252,7 @@ class LoaderJob:
             finally:
                 current.rng = outside
                 if [*map(operator.call, states)] != owns:
-                    seeds.found([each for each, own in idle if each.state() != own])
+                    seeds.learn_moved([each for each, own in idle if each.state() != own])
                 for restore, trainer in zip(restores, trainers, strict=True):
                     restore(trainer)
                 if active:
@@ -273,7 +273,7 @@ class LoaderJob:
 
         return make
 
-    def said(self) -> UnitReport:
+    def report(self) -> UnitReport:
         """Returns the report of the last unit."""
         stream = self._stream
         if stream is None:

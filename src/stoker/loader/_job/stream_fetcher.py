@@ -345,19 +345,19 @@ class StreamFetcher:
             snapshots.begin()  # after this unit's
         elif not snapshots.is_due(self._ended):
             return None, True, snapshots.since()
-        return (*self._said(), None)
+        return (*self._state_if_due(), None)
 
     def asked(self, since: bytes) -> bytes | None:
         """Returns the state of the stream now, if it stands where it reported `since`; else None."""
-        return self._said()[0] if self._begun and self._snapshots.since() == since else None
+        return self._state_if_due()[0] if self._begun and self._snapshots.since() == since else None
 
-    def _said(self) -> tuple[bytes | None, bool]:
+    def _state_if_due(self) -> tuple[bytes | None, bool]:
         if not self._snapshots.are_few:
             return self.state()
         seconds, before = time.perf_counter() - self._unit_began, time.thread_time()
         state, movable = self.state()
         cost = time.thread_time() - before
-        self._snapshots.said(cost, seconds, may_wait=self._may_wait)
+        self._snapshots.measured(cost, seconds, may_wait=self._may_wait)
         return state, movable
 
     def _after_a_death(self, state: dict[str, Any]) -> dict[str, Any]:

@@ -64,14 +64,14 @@ class FirstSamples:
         if self.guess is None:  # else one of the chain's before
             self.guess, self._is_new = Guess(self._worker, streams, why), True
 
-    def shared_out(self, told: str) -> bool:
+    def shared_out(self, warning: str) -> bool:
         """Records that the loader shares the stream out, with this warning, unless there is a guess already.
 
         Returns:
             Whether the first samples of the stream are to be taken: all of it, not only the worker's share.
         """
         is_first = self.guess is None
-        self.guessed(SHARED_OUT, told)
+        self.guessed(SHARED_OUT, warning)
         return is_first
 
     @property

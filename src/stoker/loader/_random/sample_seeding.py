@@ -184,7 +184,7 @@ class SampleSeeding:
         news, self._news = self._news, []
         return tuple(news)
 
-    def found(self, moved: Sequence[RandomState]) -> None:
+    def learn_moved(self, moved: Sequence[RandomState]) -> None:
         """Makes generators active that samples have drawn from elsewhere."""
         for stream in moved:
             self._activate(stream)
@@ -276,9 +276,9 @@ class SampleSeeding:
         """Returns the generators of the samples' parts, by the place of the sample."""
         assert self._parts is not None
         places = map(self._parts.of, indices)
-        found = {place: [] if part is None else self._of_parts[part] for place, part in enumerate(places)}
-        self._touched = {stream for streams in found.values() for stream in streams}
-        return found
+        touched = {place: [] if part is None else self._of_parts[part] for place, part in enumerate(places)}
+        self._touched = {stream for streams in touched.values() for stream in streams}
+        return touched
 
     def _seed_rest(self, key: int, positions: Sequence[int]) -> None:
         """Seeds generators that are too many for each sample, once an epoch, and tells the user if they are in use."""
@@ -321,7 +321,7 @@ class SampleSeeding:
         try:
             yield
         finally:
-            self.found([stream for stream, state in self._idle_states or () if stream.state() != state])
+            self.learn_moved([stream for stream, state in self._idle_states or () if stream.state() != state])
             self._take_torch()
 
     def _activate(self, stream: RandomState, is_news: bool = True) -> None:
@@ -547,10 +547,10 @@ class SampleSeeding:
         if len(parts.parts) < 2:
             return set()
         known = set(map(id, held)) - {id(generator) for generator in global_generators().values()}
-        found = [known & set(map(id, find_generators(part))) for part in parts.parts]
-        count = Counter(name for names in found for name in names)
+        generators = [known & set(map(id, find_generators(part))) for part in parts.parts]
+        count = Counter(name for names in generators for name in names)
         alone = {name for name, number in count.items() if number == 1}
-        self._parts, self._in_parts = parts, [sorted(names & alone) for names in found]
+        self._parts, self._in_parts = parts, [sorted(names & alone) for names in generators]
         return alone
 
     def _torch_is_new(self) -> bool:

@@ -332,7 +332,7 @@ class Snapshots:
         self._left -= 1
         return False
 
-    def said(self, cost: float, seconds: float, may_wait: bool) -> None:
+    def measured(self, cost: float, seconds: float, may_wait: bool) -> None:
         """Records a state.
 
         Args:

@@ -44,7 +44,7 @@ class Place(NamedTuple):
         over: whether that sampler has ended, and `mark` is its state after its end.
         generators: for a sampler without a state, states of the generators that it draws from: before `iter()`, and
             before its first step if that was taken. See `loader/_epoch/sampler_walk.py`.
-        told: for each object with `set_epoch`, by how much the epoch passed to it is ahead of the loader's.
+        epochs_ahead: for each object with `set_epoch`, by how much the epoch passed to it is ahead of the loader's.
         workers: states of the workers' streams.
         turn: the next worker in turn.
         order: the number from which the order follows, if the epoch has one beside its seed.
@@ -65,7 +65,7 @@ class Place(NamedTuple):
     mark: Any = None
     over: bool = False
     generators: tuple[Any, Any] | None = None
-    told: tuple[tuple[str, int], ...] = ()
+    epochs_ahead: tuple[tuple[str, int], ...] = ()
     workers: list[Any] | None = None
     turn: int = 0
     order: int | None = None
@@ -139,7 +139,7 @@ def packed(epoch: int, place: Place, kind: dict[str, Any], rank: Rank | None = N
     said |= {"order": place.order, "root": place.root, "before": place.before}
     said["given"] = [packed_batch(batch) for batch in place.given] or None
     below = {name: value for name, value in said.items() if value is not None}
-    counted = {"over": place.over, "told": place.told, "turn": place.turn}
+    counted = {"over": place.over, "told": place.epochs_ahead, "turn": place.turn}
     counted |= {"undrawn": place.undrawn, "through": place.through, "drawn": place.drawn}
     below |= {name: value for name, value in counted.items() if value}
     return {"stoker": VERSION, **head, _name_for(rank): _as_one(head | below)}
@@ -231,7 +231,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         mark=below.get("sampler"),
         over=bool(below.get("over")),
         generators=None if generators is None else (generators[0], generators[1]),
-        told=tuple((name, number) for name, number in told),
+        epochs_ahead=tuple((name, number) for name, number in told),
         workers=None if workers is None else list(workers),
         turn=_count(below, "turn") if "turn" in below else 0,
         order=_count(below, "order") if "order" in below else None,
