@@ -278,7 +278,7 @@ def function_of_torchs() -> FunctionType | None:
     function: torch's is identified by its globals.
     """
     for name in (TORCHS, "torch.utils.data"):
-        found = getattr(sys.modules.get(name), "get_worker_info", None)
-        if isinstance(found, FunctionType) and "_worker_info" in found.__globals__:
-            return found
+        function = getattr(sys.modules.get(name), "get_worker_info", None)
+        if isinstance(function, FunctionType) and "_worker_info" in function.__globals__:
+            return function
     return None

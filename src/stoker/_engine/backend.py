@@ -145,14 +145,14 @@ class Job(Protocol):
         lend: Lender | None = None,
         known: KnownFaults = (),
         rows: tuple[int, int] | None = None,
-        made: Sequence[MadeRows] = (),
+        made_rows: Sequence[MadeRows] = (),
     ) -> object:
         """Returns the batch of a unit; raises the exceptions of the user's code, StreamEnd, or NothingLeft.
 
         `lend` gives memory in which a collator may write (`stoker.collate.tensors`). Each `known` fault of
         the unit is treated as an error at its position, and the sample is not tried again. For a unit that workers
         share, only the `rows` from the first to before the second are made. If these cannot be joined with others,
-        one worker makes the unit of the samples that are `made`, and of those that are not.
+        one worker makes the unit of the samples that are `made_rows`, and of those that are not.
         """
 
     def handed_over(self, written: bool) -> object:

@@ -56,9 +56,9 @@ from stoker._engine.messages import (
     FromWorker,
     Grow,
     HeldBack,
-    Hungry,
     LastDeath,
     Leaves,
+    NeedsMemory,
     PlainSlot,
     Pulse,
     Replaced,
@@ -217,7 +217,7 @@ class Supervisor:
                     self._dispatch.submitted(unit, number, rows)
                 case Freed():
                     self._slots.put_back(event.slots)
-                case Hungry():
+                case NeedsMemory():
                     self._slots.put_back(event.slots)
                     self._grant(hungry_for=event.unit)
                 case Tick():
@@ -407,17 +407,17 @@ class Supervisor:
             self._starting.add(number)
             self._out.append(Spawn(number))
 
-    def _care_for(self, worker: _Worker, number: int, made: UnitReport) -> None:
+    def _care_for(self, worker: _Worker, number: int, report: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
-        self._recycling_policy.count_samples(number, made.samples)
+        self._recycling_policy.count_samples(number, report.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
             self._recycling_policy.has(number, self._facts.own_bytes(number))
-        if not worker.retires and made.movable and (reason := self._recycling_policy.reason(number)):
+        if not worker.retires and report.movable and (reason := self._recycling_policy.reason(number)):
             worker.retires = True
             self._dispatch.retires(number)
             self._out.append(Notify(Retires(number, worker.pid, reason)))
-        if not made.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
+        if not report.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
         if worker.retires and worker.leaves_since is None and not self._dispatch.assignments(number):
@@ -454,8 +454,8 @@ class Supervisor:
                 self._out += [Tell(message), Stop()]
 
     def _take_answer(self, number: int, message: UnitDone) -> None:
-        unit, kind, value, seconds, said, processor = message
-        made = UnitReport(*said)
+        unit, kind, value, seconds, fields, processor = message
+        report = UnitReport(*fields)
         self._answered += 1
         self._alone_since = None
         run = self._dispatch.assignments(number)[0]  # a worker answers its units in the order in which it received them
@@ -465,20 +465,20 @@ class Supervisor:
         if kind not in ("misfit", "short") and not is_joined:
             dearer = self._split_policy.dearer
             if worker.is_warm and kind in ("batch", "rows"):
-                self._split_policy.spent(run.is_part, made.samples, seconds, processor)
-            self._split_policy.learned(made.samples, seconds)
+                self._split_policy.spent(run.is_part, report.samples, seconds, processor)
+            self._split_policy.learned(report.samples, seconds)
             if self._answered in TOLD or dearer != self._split_policy.dearer:
                 self._tell_costs()
         worker.is_warm = True
         if run.is_part:
-            self._split_units.answered(run, kind, value, made)
+            self._split_units.answered(run, kind, value, report)
             self._conclude(unit, number)
         else:
             if self._shares is None:
-                self._tell_whether_shared(made.samples)
+                self._tell_whether_shared(report.samples)
             if is_joined:
-                made = self._split_units.joined(unit, made)
-            self._deliver(number, unit, cast("Delivered", kind), value, made)
+                report = self._split_units.joined(unit, report)
+            self._deliver(number, unit, cast("Delivered", kind), value, report)
         if self._worker_memory.growth is None:  # it needed no memory for its batch
             self._worker_memory.showed(number, self._facts.own_bytes(number))
         if self._admission.is_short and not self._dispatch.assignments(number):
@@ -487,7 +487,7 @@ class Supervisor:
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
         worker.unseen += seconds
         if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
-            self._care_for(worker, number, made)
+            self._care_for(worker, number, report)
 
     def _conclude(self, unit: int, number: int) -> None:
         """Delivers a shared unit if all its rows are made, or queues it again if one worker has to join them."""
@@ -495,10 +495,10 @@ class Supervisor:
             return
         result = self._split_units.result(unit)
         if result is not None:
-            kind, value, said = result
+            kind, value, report = result
             self._dispatch.done(unit)
-            self._tell_whether_shared(said.samples)
-            self._deliver(number, unit, kind, value, said)
+            self._tell_whether_shared(report.samples)
+            self._deliver(number, unit, kind, value, report)
         elif unit < self._dropped_below:
             self._dispatch.done(unit)
             self._split_units.refused(unit)
@@ -526,17 +526,17 @@ class Supervisor:
         seconds = None if self._split_policy.gave_up else self._split_policy.seconds
         self._out.append(Tell(Costs(seconds, self._worker_memory.growth, self._split_policy.dearer)))
 
-    def _deliver(self, number: int, unit: int, kind: Delivered, value: object, made: UnitReport) -> None:
+    def _deliver(self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport) -> None:
         """Sends the answer of a unit to the trainer."""
         self._work.pop(unit, None)
         if self._troubled:
             self._blame.answered(unit)
-        self._streams.take(number, made)
+        self._streams.take(number, report)
         slot = self._slots.answered(unit, kind, value)
         if unit < self._dropped_below:
             self._slots.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
-        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(made))))
+        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(report))))
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before
@@ -551,18 +551,18 @@ class Supervisor:
     def _hand_out(self) -> None:
         admission = self._admission
         for number, run in self._dispatch.hand_out(admission.gate()):
-            unit, part, made = run.unit, None, self._split_units.to_join(run.unit)
+            unit, part, parts = run.unit, None, self._split_units.to_join(run.unit)
             known = self._blame.known(unit) if self._troubled else ()
-            if made and known:  # it is made with care, from the beginning
+            if parts and known:  # it is made with care, from the beginning
                 self._split_units.refused(unit)
-                made = ()
+                parts = ()
             if run.is_part:
                 part = self._split_units.handed_out(run)
-            if part is None and not made:
+            if part is None and not parts:
                 slot = self._slots.offer(unit)
             else:  # the rows of a part whose layout is not known may not fit the others
                 slot = self._slots.offer_to_share(unit) if part is None or part[3] is not None else None
-            message = Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part, made)
+            message = Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part, parts)
             self._out.append(Send(number, message))
         if admission.refused is not None and not self._is_crowded:
             self._is_crowded = True
@@ -583,8 +583,8 @@ class Supervisor:
         longer does.
         """
         for number, reply in self._slots.grant(hungry_for):
-            given = reply if isinstance(reply, str) else _plain_slot(reply)
-            self._send(number, SlotGiven(self._there[number].asked, given))
+            slot = reply if isinstance(reply, str) else _plain_slot(reply)
+            self._send(number, SlotGiven(self._there[number].asked, slot))
         self._tell_who_starves()
 
     def _tell_who_starves(self) -> None:
@@ -667,8 +667,8 @@ class Supervisor:
             self._stalls.forgive(late + tick)
         self._looks_at = now + tick
         for number, worker in self._there.items():
-            held = self._dispatch.assignments(number)
-            unit = held[0].unit if held and not self._slots.waits(number) else None
+            assignments = self._dispatch.assignments(number)
+            unit = assignments[0].unit if assignments and not self._slots.waits(number) else None
             if worker.begins_by is not None:
                 unit = unpickling(number) if now >= self._late_from(worker.begins_by - OPENED) else None
             self._stalls.works_on(number, unit, now)
@@ -695,13 +695,13 @@ class Supervisor:
     def _end_stalled(self) -> None:
         """Ends the workers whose stalls were reported, unless they have answered since."""
         for number, unit, seconds, _, stack in self._stalled:
-            worker, held = self._there.get(number), self._dispatch.assignments(number)
+            worker, assignments = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
             if worker.begins_by is not None:
                 goes_on = unit == unpickling(number)
             else:
-                goes_on = bool(held) and held[0].unit == unit
+                goes_on = bool(assignments) and assignments[0].unit == unit
             if goes_on:
                 worker.stall = Stall(number, unit, seconds), stack
                 self._out.append(Kill(number))

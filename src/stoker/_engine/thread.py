@@ -107,8 +107,8 @@ class ThreadBackend(Backend):
             self._note_work(worker)
 
     def _note_work(self, worker: int) -> None:
-        held = self._dispatch.assignments(worker)
-        self._stalls.works_on(worker, held[0].unit if held else None, time.monotonic())
+        assignments = self._dispatch.assignments(worker)
+        self._stalls.works_on(worker, assignments[0].unit if assignments else None, time.monotonic())
 
     def receive(self, timeout: float | None) -> Answer:
         check_owner(self._owner)  # a forked child has none of its parent's threads
@@ -147,11 +147,11 @@ class ThreadBackend(Backend):
             stack = _stack_of(self._threads[worker])
             if self._rules.stall_action == "raise":
                 raise errors.StalledError(f"{story} Raise stall_warning, or look at its Python stack:\n{stack}")
-            told = f"{story} The worker goes on (stall_action='warn'). Its Python stack:\n{stack}"
+            message = f"{story} The worker goes on (stall_action='warn'). Its Python stack:\n{stack}"
             mark, batch, index = position.mark, where.batch, where.index
             self._events.append(
                 WorkerStalled(
-                    message=told, worker=worker, batch=batch, unit=unit, mark=mark, seconds=seconds, index=index
+                    message=message, worker=worker, batch=batch, unit=unit, mark=mark, seconds=seconds, index=index
                 )
             )
 

@@ -134,18 +134,18 @@ class CacheDataset(Dataset[T]):
 
         def samples(indices: Sequence[Any]) -> list[T]:
             numbers = [self._number(index) for index in indices]
-            kept = [None if number is None else self._find(number) for number in numbers]
-            missing = [index for index, data in zip(indices, kept, strict=True) if data is None]
-            made = fetch(missing) if missing else []
-            if len(made) != len(missing):  # the samples cannot be assigned to indices
+            stored = [None if number is None else self._find(number) for number in numbers]
+            missing = [index for index, data in zip(indices, stored, strict=True) if data is None]
+            fetched = fetch(missing) if missing else []
+            if len(fetched) != len(missing):  # the samples cannot be assigned to indices
                 raise ValueError(
-                    f"{type(self.dataset).__name__}.__getitems__ gave {len(made)} samples, expected {len(missing)}, "
+                    f"{type(self.dataset).__name__}.__getitems__ gave {len(fetched)} samples, expected {len(missing)}, "
                     "one for each index"
                 )
-            rest = iter(made)
+            rest = iter(fetched)
             return [
                 self._keep(number, next(rest)) if data is None else loaded(data, number)
-                for number, data in zip(numbers, kept, strict=True)
+                for number, data in zip(numbers, stored, strict=True)
             ]
 
         return samples

@@ -1,4 +1,4 @@
-"""Streams one after another."""
+"""Datasets one after another: `ConcatDataset` by index, `ChainDataset` for streams."""
 
 from __future__ import annotations
 
@@ -188,13 +188,13 @@ class _Chained(StreamIterator[Any]):
         self._streams = streams
         self._number = number
         self._open: StreamIterator[Any] | None = None
-        found = sum(1 for _ in itertools.islice(streams, number))
-        if found < number:
-            raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
+        passed = sum(1 for _ in itertools.islice(streams, number))
+        if passed < number:
+            raise StateMismatchError(f"the state stands in stream {number} of a chain that has {passed}")
         if at is not None:  # now: samples that are read again must not use the next sample's random numbers
             stream = next(streams, None)
             if stream is None:
-                raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
+                raise StateMismatchError(f"the state stands in stream {number} of a chain that has {passed}")
             self._open = resume_and_report(stream, at, "ChainDataset")
 
     def __next__(self) -> Any:

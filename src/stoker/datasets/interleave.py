@@ -101,8 +101,8 @@ class _Interleaved(StreamIterator[T_co]):
         self._order = {name: getattr(dataset, name) for name in ("open_at_once", "block", "seed")}
         saved = progress.saved
         self._epoch = dataset.epoch if saved is None else count(saved, "epoch")
-        if saved is not None and (found := {name: saved.get(name) for name in self._order}) != self._order:
-            raise StateMismatchError(f"the state is of another order, {found}: here is {self._order}")
+        if saved is not None and (order := {name: saved.get(name) for name in self._order}) != self._order:
+            raise StateMismatchError(f"the state is of another order, {order}: here is {self._order}")
         if dataset.seed is not None:
             progress.waiting = deque(sorted(progress.waiting, key=bits(dataset.seed, self._epoch)))
         self._open: list[tuple[int, StreamIterator[T_co]]] = []
@@ -160,8 +160,8 @@ class _Interleaved(StreamIterator[T_co]):
             except (StateError, NoDatasetError):  # not caused by the stream
                 raise
             except Exception as error:
-                told = not_the_end(f"streams[{number}]") if isinstance(error, StopIteration) else error
-                self._failed.append((number, state, told))
+                raised = not_the_end(f"streams[{number}]") if isinstance(error, StopIteration) else error
+                self._failed.append((number, state, raised))
                 continue
             if state is None:
                 self._new.add(number)

@@ -1,4 +1,4 @@
-"""Several datasets mixed in exact proportions."""
+"""Several datasets mixed in exact proportions, and the endless sequence of sources that this needs."""
 
 from __future__ import annotations
 
@@ -131,18 +131,18 @@ class _Stretch(NamedTuple):
 
 def _stretches(shares: list[Fraction], lengths: list[int], stop: str) -> Iterator[_Stretch]:
     """Yields the stretches of a mix by index: a new one begins whenever a source drops out."""
-    start, sources, given = 0, list(range(len(shares))), [0] * len(shares)
+    start, sources, counts = 0, list(range(len(shares))), [0] * len(shares)
     while sources:
         proportions = Proportions([shares[source] for source in sources])
         # The position at which each source has no sample left.
-        ends = [proportions.position(place, lengths[source] - given[place]) for place, source in enumerate(sources)]
+        ends = [proportions.position(place, lengths[source] - counts[place]) for place, source in enumerate(sources)]
         size = max(ends) if stop == "repeat" else min(ends)
-        yield _Stretch(start, start + size, sources, given, proportions)
+        yield _Stretch(start, start + size, sources, counts, proportions)
         if stop != "drop":
             return
         left = [place for place in range(len(sources)) if ends[place] != size]
         now = proportions.before(size)
-        start, sources, given = start + size, [sources[p] for p in left], [given[p] + now[p] for p in left]
+        start, sources, counts = start + size, [sources[p] for p in left], [counts[p] + now[p] for p in left]
 
 
 def _empty(place: int, datasets: Sequence[Any]) -> ValueError:

@@ -137,10 +137,8 @@ class ReadAgain(StreamIterator[Any]):
         return self._source.state_dict()
 
 
-# The loader's positions at which a source was called for its samples; random numbers depend on the position.
-#
-# A state lists the positions of all held samples, thousands of them, and is taken at each batch. They are therefore
-# recorded in the text form of the state: the step from each position to the next, run-length encoded.
+# The loader's positions at which a source was called; random numbers depend on them. A state lists thousands of them
+# at each batch, so they are recorded in the state's text form: steps between positions, run-length encoded.
 
 
 _STEPS = re.compile(r"(?:(?:\d+\*)?-?\d+,)*(?:\d+\*)?-?\d+")

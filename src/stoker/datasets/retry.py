@@ -227,8 +227,8 @@ def _seconds(value: Any, name: str) -> float:
     return float(value)
 
 
-def _classes(given: Any, name: str) -> tuple[type[Exception], ...]:
-    classes = given if isinstance(given, tuple) else (given,)
+def _classes(value: Any, name: str) -> tuple[type[Exception], ...]:
+    classes = value if isinstance(value, tuple) else (value,)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise TypeError(f"{name} holds {kind!r}, expected classes of exceptions, as in (OSError, TimeoutError)")

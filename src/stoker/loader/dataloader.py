@@ -243,8 +243,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
     ) -> None:
         auto = _automatic() if num_workers == "auto" else None
         number = auto.most if auto is not None else argument_checks.integer("num_workers", num_workers, "'auto'")
-        given = {name: value for name, value in locals().items() if name in _ARGUMENTS}
-        options = checked({**given, "num_workers": number})
+        arguments = {name: value for name, value in locals().items() if name in _ARGUMENTS}
+        options = checked({**arguments, "num_workers": number})
         shuffle = bool(shuffle)
         if sampler is None:
             if options.is_stream:
@@ -303,8 +303,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         names = _ARGUMENTS if ours else _ARGUMENTS[: _ARGUMENTS.index("in_order") + 1]
         torch_support.check_class(loader, cls)
         record = record_of(loader) if ours else None
-        found = torch_support.settings(loader, record, names, is_iterable(loader.dataset))
-        return cls(**torch_support.changed(found, changes))
+        settings = torch_support.settings(loader, record, names, is_iterable(loader.dataset))
+        return cls(**torch_support.changed(settings, changes))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
@@ -394,8 +394,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             progress.numbers.find_order()
             place = progress.numbers.at(place, number)
         elif progress.is_over:
-            kept = self._iterator
-            keeps_workers = self.persistent_workers and kept is not None and getattr(kept, "is_open", True)
+            iterator = self._iterator
+            keeps_workers = self.persistent_workers and iterator is not None and getattr(iterator, "is_open", True)
             if options.is_stream and (keeps_workers or not options.num_workers):
                 place = progress.at_end(place)
             if options.is_stream:
@@ -677,21 +677,21 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
     if not record.is_compared:
         record.is_compared = True
         loader_kind.notice(record, record.options(loader))
-    kept = loader._iterator
+    iterator = loader._iterator
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
             _end_workers(loader)
-    elif isinstance(kept, LoaderIterator) and kept.workers != loader.num_workers:  # the attribute was set since
+    elif isinstance(iterator, LoaderIterator) and iterator.workers != loader.num_workers:  # the attribute was set since
         _end_workers(loader)
     if loader.persistent_workers and loader.num_workers > 0:
         if loader._dataset_kind and record.resumed is not None:
             _end_workers(loader)  # their copies of a dataset with a state are at the end of the last epoch
-        kept = loader._iterator  # an iterator of a subclass needs only _reset(), as with torch
-        if kept is None or (isinstance(kept, LoaderIterator) and not kept.is_open):
-            kept = loader._iterator = loader._get_iterator()
+        iterator = loader._iterator  # an iterator of a subclass needs only _reset(), as with torch
+        if iterator is None or (isinstance(iterator, LoaderIterator) and not iterator.is_open):
+            iterator = loader._iterator = loader._get_iterator()
         else:
-            kept._reset(loader)
-        return kept
+            iterator._reset(loader)
+        return iterator
     return loader._get_iterator()
 
 
@@ -712,8 +712,8 @@ def _check_memory_budget(options: LoaderOptions, record: LoaderRecord) -> None:
     """Warns of a budget that has no effect."""
     if options.memory_budget is None or options.capabilities.own_process:
         return
-    made = f"worker_method={options.method!r} makes" if options.capabilities.has_workers else "num_workers=0 makes"
+    cause = f"worker_method={options.method!r} makes" if options.capabilities.has_workers else "num_workers=0 makes"
     record.tell_once(
-        f"memory_budget={options.memory_budget} has no effect: {made} batches in this process, whose memory is not "
+        f"memory_budget={options.memory_budget} has no effect: {cause} batches in this process, whose memory is not "
         "limited. Use process workers, or leave it out."
     )

@@ -331,12 +331,12 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         if answer is None:
             return False
         step = self._event_dispatcher.steps.pop(answer.unit)
-        said, accounts = answer.report, self._accounts
-        if answer.kind == "batch" and not said.faults:  # the common case, inlined for speed
+        report, accounts = answer.report, self._accounts
+        if answer.kind == "batch" and not report.faults:  # the common case, inlined for speed
             counts = accounts.counts
-            counts.delivered += said.samples
+            counts.delivered += report.samples
             counts.batches += 1
-            accounts.clean += said.samples
+            accounts.clean += report.samples
         else:
             try:
                 accounts.deliver(answer, step)
@@ -426,12 +426,12 @@ def _raised(error: Any) -> BaseException:
         error = error.rebuilt()
     if not isinstance(error, StopIteration):
         return error  # type: ignore[no-any-return]
-    told = RuntimeError(
+    wrapped = RuntimeError(
         "code of yours (a sample, the collate_fn, a sampler, on_event) raised StopIteration, which would end the epoch "
         f"as if there were no more batches. Is there a next() without a default? {error}"
     )
-    told.__cause__ = error
-    return told
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _before(error: BaseException, call: Callable[[], None]) -> None:
@@ -444,6 +444,6 @@ def _before(error: BaseException, call: Callable[[], None]) -> None:
 
 def _timings(answer: Answer, step: Step, asked: float, now: float) -> BatchTimings:
     """Returns the times of a batch that was asked for then, and is there now."""
-    said = answer.report
+    report = answer.report
     kind, waited = answer.kind, now - asked
-    return BatchTimings(answer.unit, step.number, said.samples, kind, asked, waited, said.timings, step.indices)
+    return BatchTimings(answer.unit, step.number, report.samples, kind, asked, waited, report.timings, step.indices)

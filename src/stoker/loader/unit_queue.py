@@ -1,4 +1,6 @@
-"""The first stage of a batch: plans the units of an epoch, submits some ahead, and takes their answers in order."""
+"""The first stage of a batch: plans the units of an epoch, submits some ahead, and takes their answers in order; and
+the short path.
+"""
 
 from __future__ import annotations
 
@@ -212,10 +214,8 @@ class UnitQueue:
         self._guesses.flush()
 
 
-# The stages of a batch in few calls, for an epoch in process of which nothing else is asked.
-#
-# A batch is then its collated samples: no unit is queued, no answer is opened or transferred. What the calls need is
-# looked up once for the epoch.
+# The short path: an epoch in process that needs no more than samples and collation. No unit is queued, no answer is
+# opened or transferred, and lookups are done once for the epoch.
 
 
 ShortPath = Callable[[float], Any]
@@ -265,9 +265,6 @@ def short_path(
         return batch
 
     return next_batch
-
-
-# Limits the number of units of an epoch that are under way.
 
 
 class Prefetch:

@@ -1,4 +1,6 @@
-"""Starts the zygote: forked from the trainer, or as a clean interpreter that receives the job."""
+"""Starts the zygote, forked from the trainer or as a clean interpreter that receives the job, and holds the entry of
+its process.
+"""
 
 from __future__ import annotations
 
@@ -141,9 +143,6 @@ def clean(
         raise
 
 
-# Entry of a zygote's process: after a fork of the trainer, or in a clean interpreter.
-
-
 class ZygoteSettings(NamedTuple):
     """Settings of a clean zygote, read before any object of the user's is unpickled."""
 
@@ -230,19 +229,15 @@ def _without_collections(job_factory: Callable[[], JobFactory]) -> JobFactory:
             gc.enable()
 
 
-# A clean birth: starts a fresh interpreter that shares nothing with this one, and sends it what it needs, once.
+# Starts a fresh interpreter by fork and exec: it shares no thread and no lock with this process, and receives what it
+# needs once. The pickle and the large buffers lie in anonymous memory, which each process maps that opens it: a large
+# array exists twice, in the trainer and in that memory, whatever the number of workers.
 #
-# It is started by fork and exec, so threads and locks of this process do not matter. What it is sent lies in
-# anonymous memory: the pickle (there until no process can open it any more), and the large buffers, which each
-# process maps that opens it. So a large array exists twice, in the trainer and in that memory, whatever number of
-# workers the new process forks.
-#
-# What reaches it: the parts; environment variables and working directory as they are now; `sys.path`, `sys.argv`, the
-# interpreter's flags (`-W`, `-X`, `-O` ...), multiprocessing's log level and start method; the modules of installed
-# packages that the parts need (`modules`), imported once; and the main module, imported again by each process that
-# opens the parts, if it has a main guard. What does not, as with multiprocessing: what ran under the main guard
-# (flags of libraries, registered plugins, patched functions), warning filters and signal handlers set by code, and
-# other modules' state.
+# It receives the parts; environment variables and working directory; `sys.path`, `sys.argv`, the interpreter's flags,
+# multiprocessing's log level and start method; the names of installed packages that the parts need (imported once);
+# and the main module, imported by each process that opens the parts, if it has a main guard. As with multiprocessing,
+# it does not receive what ran under the main guard, warning filters and signal handlers set by code, and the state of
+# other modules.
 
 
 __all__ = ["Payload", "start"]

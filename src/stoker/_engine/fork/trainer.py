@@ -40,9 +40,9 @@ from stoker._engine.messages import (
     Grow,
     Happened,
     HeapMarked,
-    Hungry,
     LastDeath,
     MarkingHeap,
+    NeedsMemory,
     Pulse,
     Shares,
     Starved,
@@ -116,7 +116,7 @@ class ProcessBackend(Backend):
         self._fatal: BaseException | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
         self._gave_back = 0.0  # time at which slots were last given back to a unit that waits for memory
-        self._hungry_for: int | None = None  # the unit for which the zygote got the last `Hungry`
+        self._hungry_for: int | None = None  # the unit for which the zygote got the last `NeedsMemory`
         self._shares: bool | None = None  # whether workers share units
         self._fork_deadlocks = 0
         self._ever_worked = False
@@ -223,7 +223,7 @@ class ProcessBackend(Backend):
         if self._inbox and not self._events:
             return self._inbox.popleft()
         self.flush()
-        start = heard = time.monotonic()
+        start = latest = time.monotonic()
         until = None if timeout is None else start + timeout
         asked = start
         while True:
@@ -242,10 +242,10 @@ class ProcessBackend(Backend):
                 wait = min(wait, until - now)
             ready = self._poll_for(wait)
             if (frozen := time.monotonic() - now) > wait + FROZEN:
-                heard, asked, until = heard + frozen, asked + frozen, until and until + frozen
+                latest, asked, until = latest + frozen, asked + frozen, until and until + frozen
             if ready:
-                heard = time.monotonic()
-            elif now - heard > (limit := self._longest_silence()):
+                latest = time.monotonic()
+            elif now - latest > (limit := self._longest_silence()):
                 with self._between_lives():
                     self._life.end_processes(kill=True)
                     self._lost_zygote(
@@ -254,7 +254,7 @@ class ProcessBackend(Backend):
                         "debugger stop it?",
                         is_silent=True,
                     )
-                heard = time.monotonic()
+                latest = time.monotonic()
             elif time.monotonic() - asked > PULSE:
                 asked = time.monotonic()
                 self._life.channel.send(Pulse())
@@ -274,7 +274,7 @@ class ProcessBackend(Backend):
             return SERVED
         gc.collect()  # batches in cycles hold slots
         self._hungry_for = due
-        self._life.channel.send(Hungry(reader.returned(), due))
+        self._life.channel.send(NeedsMemory(reader.returned(), due))
         return PULSE
 
     def _longest_silence(self) -> float:
@@ -293,13 +293,13 @@ class ProcessBackend(Backend):
             patience = life.alarm.patience()
         else:
             patience = seconds
-        said = [descriptor for descriptor, _ in _wait(self._poll, patience)]
-        if not said or life.alarm.descriptor in said:
+        ready = [descriptor for descriptor, _ in _wait(self._poll, patience)]
+        if not ready or life.alarm.descriptor in ready:
             life.alarm.quiet()
-            said = [descriptor for descriptor in said if descriptor != life.alarm.descriptor]
-        self._gone = life.descriptor in said
+            ready = [descriptor for descriptor in ready if descriptor != life.alarm.descriptor]
+        self._gone = life.descriptor in ready
         life.channel.flush()
-        return bool(said)
+        return bool(ready)
 
     def _listen(self) -> None:
         """Takes the messages that have arrived; notices the zygote's end."""
@@ -389,15 +389,15 @@ class ProcessBackend(Backend):
 
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
-        unit, kind, value, slot, worker, said = message
+        unit, kind, value, slot, worker, fields = message
         self._life.has_answered = True
         self._units.pop(unit, None)
-        made = UnitReport(*said)
-        self._streams.take(worker, made)
+        report = UnitReport(*fields)
+        self._streams.take(worker, report)
         if kind == "dropped":
             return
         place = None if slot is None else Slot(*slot)
-        answer = Answer(unit, kind, (self._life, place, value), worker, made)
+        answer = Answer(unit, kind, (self._life, place, value), worker, report)
         self._life.unopened += kind == "batch"
         if unit < self._dropped_below:
             self.discard(answer)
@@ -413,8 +413,8 @@ class ProcessBackend(Backend):
         self._life.end(kill=True)
         self._lives.remove(self._life)
         self._fork_deadlocks += 1
-        found = native_pools.find() if self._how.forked else None
-        cause = "" if found is None else f"; {found} does not survive a fork"
+        pools = native_pools.find() if self._how.forked else None
+        cause = "" if pools is None else f"; {pools} does not survive a fork"
         if self._fork_deadlocks > 1 or not self._how.forked:
             self._fatal = errors.ForkDeadlockError(
                 f"all {self._workers} workers wait for locks in their first samples, also after a second start. A lock "

@@ -1,4 +1,4 @@
-"""Calls to the kernel beyond Python's `os`: descriptors of processes, death signals, names.
+"""Calls to the kernel beyond Python's `os`: descriptors of processes, death signals, names, a timer with a descriptor.
 
 Written for Linux first; if a call does not exist, a closed socket shows a death instead.
 """
@@ -239,10 +239,8 @@ def _status(pid: int) -> list[str]:
         return []
 
 
-# A clock that rings on a descriptor, so that waits need no end of their own.
-#
-# A process that gives each of its waits an end has the kernel set a timer and take it back each time: 4 us, as much
-# as reading the message that it waited for. One timer that is set now and then costs nothing.
+# A timer with a descriptor. A wait with a timeout makes the kernel set a timer and cancel it each time: 4 us, as much
+# as reading the message that it waits for. One timer that is set now and then costs nothing.
 
 
 _MONOTONIC = 1

@@ -52,7 +52,7 @@ class SplitUnits:
             share.layout = Layout(*layout)
         return layout is None or share.layout == Layout(*layout)
 
-    def answered(self, run: Assignment, kind: Kind, value: object, said: UnitReport) -> None:
+    def answered(self, run: Assignment, kind: Kind, value: object, report: UnitReport) -> None:
         """A worker has written its rows, or one of its samples raised the error in `value`, or they are no rows, or
         there was no memory for it (`messages.Kind`).
         """
@@ -61,14 +61,14 @@ class SplitUnits:
         if kind == "rows":
             layout, texts, form = cast("tuple[PlainLayout, dict[int, bytes], bytes | None]", value)
             self._keep(run, share.rows, layout, texts, form)
-            share.add_part(run.first, run.last - run.first, Layout(*layout), texts, said)
+            share.add_part(run.first, run.last - run.first, Layout(*layout), texts, report)
         elif kind == "error":
-            share.raised(run.first, (value, said))
+            share.raised(run.first, (value, report))
             self._dispatch.withdrawn(run.unit)
         else:
             for_good, samples = cast("tuple[bool, bytes | None]", value)
             self._keep(run, share.rows, None, {}, samples)
-            share.failed(said)
+            share.failed(report)
         if share.spoiled and fitted:  # because of its contents: not because its worker died, or the unit was dropped
             self._split_policy.in_vain(kind == "misfit" and for_good)
             if kind != "short":  # that says nothing of the rows, and who knows how they lie asks before it has them
@@ -86,11 +86,11 @@ class SplitUnits:
         """Returns the parts of a unit that one worker has to join; none of a unit that was not shared."""
         return self._made.get(unit, ()) if unit in self._reports else ()
 
-    def joined(self, unit: int, said: UnitReport) -> UnitReport:
+    def joined(self, unit: int, report: UnitReport) -> UnitReport:
         """Returns the report on a unit with those on its parts, if it was joined of some; forgets them."""
         self._made.pop(unit, None)
         reports = self._reports.pop(unit, None)
-        return said if reports is None else _joined([*reports, said], said.samples)
+        return report if reports is None else _joined([*reports, report], report.samples)
 
     def is_joined(self, unit: int) -> bool:
         """Whether one worker makes this unit of parts."""
@@ -125,12 +125,12 @@ class SplitUnits:
         number = self._slots.shared(unit)
         if share.error is not None:
             self._forget(unit)
-            _, (value, said) = share.error
-            return "error", value, _joined([*share.reports, said], share.rows)
+            _, (value, report) = share.error
+            return "error", value, _joined([*share.reports, report], share.rows)
         if share.spoiled or number is None or share.layout is None:
             self._reports[unit] = share.reports
-            made = self._made.setdefault(unit, [])
-            if all(part[3] is None for part in made):  # none lies in the slot
+            parts = self._made.setdefault(unit, [])
+            if all(part[3] is None for part in parts):  # none lies in the slot
                 self._slots.unshare(unit)
             del self._shares[unit]
             return None

@@ -50,9 +50,9 @@ from stoker._engine.messages import (
     Fed,
     Freed,
     Grow,
-    Hungry,
     LastDeath,
     Leave,
+    NeedsMemory,
     Shares,
     Starved,
     Submit,
@@ -221,7 +221,7 @@ class SpawnBackend(Backend):
         if unit is None or any(self._dropped_below <= other < unit for other in self._supervisor.outstanding):
             return
         gc.collect()  # batches in cycles hold slots
-        self._handle([Hungry(self._life.reader.returned(), unit)])
+        self._handle([NeedsMemory(self._life.reader.returned(), unit)])
 
     # The supervisor: what it is told, what it has done
 
@@ -252,16 +252,16 @@ class SpawnBackend(Backend):
                 if (child := children.get(command.worker)) is not None:
                     child.process.kill()
             case Inspect(number, unit, seconds):
-                heard = [Heard(number, message) for message in children[number].received()[0]]
+                events = [Heard(number, message) for message in children[number].received()[0]]
                 position = self._life.marks.read(number)
-                self._handle([Inspected(number, unit, seconds, position, NO_STACK), *heard])
+                self._handle([Inspected(number, unit, seconds, position, NO_STACK), *events])
 
     def _hear(self, message: ToTrainer) -> None:
         match message:
-            case Delivery(unit, kind, value, slot, worker, said):
+            case Delivery(unit, kind, value, slot, worker, report):
                 if kind != "dropped":
                     answer = Answer(
-                        unit, kind, (None if slot is None else Slot(*slot), value), worker, UnitReport(*said)
+                        unit, kind, (None if slot is None else Slot(*slot), value), worker, UnitReport(*report)
                     )
                     if kind == "error":
                         answer.value = pickle.loads(cast("bytes", value))
@@ -322,5 +322,5 @@ def _ready(things: list[Waitable], seconds: float) -> Collection[object]:
     parts = [things[first : first + AT_ONCE] for first in range(0, len(things), AT_ONCE)]
     if len(parts) == 1:
         return connection.wait(things, seconds)
-    found = [thing for part in parts for thing in connection.wait(part, 0)]
-    return found or connection.wait(parts[0], min(seconds, TURN))
+    ready = [thing for part in parts for thing in connection.wait(part, 0)]
+    return ready or connection.wait(parts[0], min(seconds, TURN))

@@ -197,14 +197,14 @@ class SlotAllocator:
         """
         if self._asks:
             self._asks = [ask for ask in self._asks if ask[0] != unit]
-        held = self._slots.pop(unit, None)
+        slot = self._slots.pop(unit, None)
         if kind == "batch":
             number, self._usual_size = cast("tuple[int | None, int]", value)[:2]
             self._latest_size = self._usual_size
             if number is not None:
                 self._arena.wrote(self._usual_size)
                 return self._arena.slot(number)
-        self._free(held)
+        self._free(slot)
         return None
 
     def lost(self, worker: int, units: Sequence[int]) -> None:

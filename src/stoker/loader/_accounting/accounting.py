@@ -87,20 +87,20 @@ class Accounting:
             ErrorBudgetError: the epoch has too many bad samples.
             EmptyBatchError: the batch is empty, and other ranks rely on one.
         """
-        said = answer.report
+        report = answer.report
         self._budget.add(self.clean, errors=0)
         self.clean = 0
         self._blamed.pop(answer.unit, None)
         epoch, batch, rank = self._epoch, step.number, self._rank
-        faults = [replace(fault, epoch=epoch, batch=batch, rank=rank) for fault in said.faults]
+        faults = [replace(fault, epoch=epoch, batch=batch, rank=rank) for fault in report.faults]
         for fault in faults:
             self._note(fault)
         if answer.kind == "error":
             is_known = self._batched and isinstance(step.indices, (list, np.ndarray))
-            count = len(step.indices) if is_known else said.samples
+            count = len(step.indices) if is_known else report.samples
             self.counts.add_raised(count, faults or [self._of_batch(answer, step)])
             return
-        samples = 0 if answer.kind == "empty" else said.samples
+        samples = 0 if answer.kind == "empty" else report.samples
         left_out = sum(fault.outcome == "skipped" for fault in faults)
         bad = sum(fault.kind != "skip" for fault in faults)
         if (reason := self._budget.add(samples + left_out, bad)) is not None:
@@ -210,17 +210,17 @@ class Accounting:
             else f"sample {fault.index}{described} of batch {fault.batch}"
         )
         kind = SampleSkipped if fault.kind == "skip" else SampleFailed
-        told = f"{where} {what}, and {done}: {fault.exception}"
+        message = f"{where} {what}, and {done}: {fault.exception}"
         self._event_dispatcher.tell_later(
-            kind(message=told, time=fault.time, worker=fault.worker, batch=fault.batch, fault=fault)
+            kind(message=message, time=fault.time, worker=fault.worker, batch=fault.batch, fault=fault)
         )
 
     def _tell_of_file(self, error: OSError) -> None:
-        told = (
+        message = (
             f"the quarantine file {self._path} cannot be written: {error}. Missing lines are written as soon as they "
             "can be; the counts in loader.report() are complete."
         )
-        self._event_dispatcher.tell_later(QuarantineFailed(message=told, errno=error.errno))
+        self._event_dispatcher.tell_later(QuarantineFailed(message=message, errno=error.errno))
 
     def _too_many(self, reason: str) -> errors.ErrorBudgetError:
         first: Any = self._first

@@ -1,4 +1,6 @@
-"""`num_workers="auto"`: the state that a loader keeps between its epochs."""
+"""`num_workers="auto"`: the state that a loader keeps between its epochs, and the copy of a dataset for a trial in the
+trainer.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,7 @@ class AutotuneController:
             self._show(its, choice.number)
 
     def obeyed(self, loader: Any) -> bool:
-        """Whether the loader's number is still ours: who sets another is obeyed."""
+        """Whether the loader's number is still the one chosen here; a number that the user sets is obeyed."""
         if loader.num_workers == self._shown:
             return True
         vars(loader).update(self.set_aside)
@@ -211,10 +213,8 @@ def _near(options: LoaderOptions, in_trainer: MakeBackend) -> Backend | None:
     return in_trainer(replace(options, dataset=dataset, num_workers=0))
 
 
-# A copy of a dataset for a trial in the trainer, so that workers forked later do not inherit its open files.
-#
-# Many datasets open their file at the first sample and keep it as an attribute. A handle that is shared across a fork
-# gives garbage.
+# The copy of a dataset for a trial in the trainer. Many datasets open their file at the first sample and keep it as an
+# attribute; workers forked later would share the handle, and read wrong bytes.
 
 
 _FIRST = 16

@@ -147,10 +147,10 @@ class HintBackend(SerialBackend):
         self._opened, self._waited = now, 0.0
         if before is None:
             return
-        said = hint.delivered(max(0.0, now - before - waited), waited, cpus.for_this_rank, batches)
-        if said is not None:
+        message = hint.delivered(max(0.0, now - before - waited), waited, cpus.for_this_rank, batches)
+        if message is not None:
             self._hint = None
-            self._event_dispatcher.tell_later(WorkersWouldHelp(message=said))
+            self._event_dispatcher.tell_later(WorkersWouldHelp(message=message))
 
 
 # Shares of the training loop's time that it may wait for batches: the limits of every verdict.

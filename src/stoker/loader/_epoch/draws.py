@@ -162,8 +162,8 @@ def any_reseeded(options: LoaderOptions, before: tuple[Any, ...]) -> bool:
 def _generators(options: LoaderOptions) -> list[Any]:
     common = list(global_generators().values())
     default = common[-1] if loaded_torch() is not None else global_generators()["NumPy"]
-    given = [options.generator, generator_of_order(options)]
-    return list({id(each): each for each in (default if one is None else one for one in given)}.values())
+    generators = [options.generator, generator_of_order(options)]
+    return list({id(each): each for each in (default if one is None else one for one in generators)}.values())
 
 
 def _stands(generator: Any) -> Any:

@@ -189,8 +189,8 @@ def _epoch_of(holder: Any, depth: int = 8) -> int | None:
             return value
         if hasattr(value, "__index__"):  # a tensor that workers share
             return operator.index(value)
-        if isinstance(told := getattr(value, "value", None), int):  # a Value of multiprocessing's, or one like it
-            return told
+        if isinstance(number := getattr(value, "value", None), int):  # a Value of multiprocessing's, or one like it
+            return number
     inner = [value for value in _held(holder) if depth and callable(getattr(type(value), "set_epoch", None))]
     return next((epoch for value in inner if (epoch := _epoch_of(value, depth - 1)) is not None), None)
 

@@ -1,4 +1,6 @@
-"""Provides a loader's epochs to code that iterates over its sampler directly: see `stoker/samplers/passes.py`."""
+"""Provides a loader's epochs to code that iterates over its sampler directly (`stoker/samplers/passes.py`), and checks
+samplers.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +91,6 @@ def lend_to_samplers(options: LoaderOptions, epochs: EpochCounter) -> None:
                 passes.lend(sampler, lent)
 
 
-# Checks of samplers, before an epoch begins.
-
-
 def check_samplers(options: LoaderOptions, tell: Callable[[str], None]) -> None:
     """Refuses a sampler that was made for a larger dataset, and generators of another device, before they are used."""
     if options.is_stream:
@@ -103,10 +102,10 @@ def check_samplers(options: LoaderOptions, tell: Callable[[str], None]) -> None:
         count, samples = length_if_known(getattr(known, name, None)), length_if_known(options.dataset)
         if count is None or samples is None or count == samples:
             continue
-        told = f"the {type(known).__name__} has {count} {name}, but the dataset has {samples} samples"
+        message = f"the {type(known).__name__} has {count} {name}, but the dataset has {samples} samples"
         if count > samples:
-            raise errors.SamplerError(f"{told}: one is needed for each. Were they made for another split?")
-        tell(f"{told}: those from {count} on are never drawn. One is needed for each.")
+            raise errors.SamplerError(f"{message}: one is needed for each. Were they made for another split?")
+        tell(f"{message}: those from {count} on are never drawn. One is needed for each.")
 
 
 _COUNTED = {

@@ -213,8 +213,8 @@ class ErrorPolicy:
     def _description(self, index: Any, position: int) -> str | None:
         try:
             with self._marked(Activity.DESCRIBE, position):
-                said = describe(self._dataset, index)
-                return None if said is None else str.__str__(str(said))
+                description = describe(self._dataset, index)
+                return None if description is None else str.__str__(str(description))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # it fails as the sample did: that must not hide the sample's own error

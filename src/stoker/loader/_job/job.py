@@ -68,24 +68,24 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
         import stoker.loader._job.sample_threads  # noqa: F401
     if settings.prepare is not None:
         settings.prepare()
-    held = None
+    generators = None
     if settings.capabilities.own_process:
         torch_worker_info.load()
         if parts["worker_init_fn"] is None and settings.seeding != "worker":
-            held = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
-    return functools.partial(LoaderJob, parts, held)
+            generators = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
+    return functools.partial(LoaderJob, parts, generators)
 
 
 def _seeded(settings: JobSettings, dataset: Any, collate_fn: Any) -> Any:
     """Returns the objects whose generators are seeded for each sample, in addition to the global ones."""
     if settings.threads > 1:
         return collate_fn  # generators that the dataset holds are for the threads to share
-    held = dataset if settings.own_collate else (dataset, collate_fn)
+    parts = dataset if settings.own_collate else (dataset, collate_fn)
     if not settings.iterable:
-        return held
+        return parts
     # Generators of a stream are part of its state: workers and ranks may have to draw the same numbers from them
     own = set(map(id, find_generators(dataset)))
-    return [generator for generator in find_generators(held) if id(generator) not in own]
+    return [generator for generator in find_generators(parts) if id(generator) not in own]
 
 
 class LoaderJob:
@@ -93,16 +93,16 @@ class LoaderJob:
 
     Args:
         parts: dataset, collate_fn, worker_init_fn, on_error, settings.
-        held: the generators that the dataset holds, if the search ran before the worker was forked.
+        generators: the generators that the dataset holds, if the search ran before the worker was forked.
         number: of the worker.
     """
 
-    def __init__(self, parts: dict[str, Any], held: list[Any] | None, number: int) -> None:
+    def __init__(self, parts: dict[str, Any], generators: list[Any] | None, number: int) -> None:
         self.mark: Mark = [*NEW_MARK]
         self.weigh: Callable[[], None] = lambda: None
         self.upcoming: Callable[[], Iterable[object]] = tuple
         self._settings: JobSettings = parts["settings"]
-        self._held = held
+        self._held = generators
         self.repeats = not self._settings.iterable
         self._number = number
         self._dataset = parts["dataset"]
@@ -147,14 +147,14 @@ class LoaderJob:
         lend: Lender | None = None,
         known: KnownFaults = (),
         rows: tuple[int, int] | None = None,
-        made: Sequence[MadeRows] = (),
+        made_rows: Sequence[MadeRows] = (),
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
         if observer.current is None:
-            return self._run_unit(work, lend, known, rows, made)
+            return self._run_unit(work, lend, known, rows, made_rows)
         share = 1.0 if rows is None else max(1, rows[1] - rows[0]) / len(work.indices)
-        return observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made))
+        return observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made_rows))
 
     def _run_unit(
         self,
@@ -162,7 +162,7 @@ class LoaderJob:
         lend: Lender | None,
         known: KnownFaults,
         rows: tuple[int, int] | None,
-        made: Sequence[MadeRows],
+        made_rows: Sequence[MadeRows],
     ) -> Any:
         outside = current.rng
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
@@ -178,17 +178,19 @@ class LoaderJob:
                 self._lend = lend if self._may_lend else None
             else:
                 self._lend = self._recycled.lend
-            return self._made(work, seeds, rows, made)
+            return self._made(work, seeds, rows, made_rows)
         finally:
             if self._compiled is not None:
                 self._compiled.end()
             if not self._has_workers:
                 current.rng = outside  # of another loader, if this one runs within its dataset
 
-    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, made: Sequence[MadeRows]) -> Any:
+    def _made(
+        self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, made_rows: Sequence[MadeRows]
+    ) -> Any:
         if rows is not None:
             return self._rows(work, seeds, *rows)
-        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, made)
+        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, made_rows)
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
@@ -367,7 +369,7 @@ class LoaderJob:
             from stoker.loader._job.sample_threads import Threads
 
             self._threads = Threads(settings.threads, info, mode, self.mark, self._begin_ahead, self._tell)
-        held, self._held = self._held, None
+        generators, self._held = self._held, None
         self._seeding = SampleSeeding(
             mode,
             dataset=holder,
@@ -375,7 +377,7 @@ class LoaderJob:
             restore=serial,
             rng=rng,
             mark=self.mark,
-            held=held,
+            generators=generators,
             looked_at=settings.looked_at,
             held_by=None if settings.iterable else functools.partial(held_by, methods=("__getitem__", "__getitems__")),
             tell=weakly(self._tell),
@@ -448,10 +450,10 @@ class LoaderJob:
             )
         return self._map
 
-    def _from_map(self, work: Work, seeds: SampleSeeding, made: Sequence[MadeRows]) -> Any:
+    def _from_map(self, work: Work, seeds: SampleSeeding, made_rows: Sequence[MadeRows]) -> Any:
         source = self._source
         self._failed = work.indices
-        if self._gathered is not None and not self._knows and not made:
+        if self._gathered is not None and not self._knows and not made_rows:
             self.mark[ACTIVITY] = Activity.WHOLE
             may_keep = segments.CAN_DETACH or self._recycled is not None  # `out` is in the user's hands
             with tensors.lent_by(self._lend if may_keep else None):
@@ -464,7 +466,7 @@ class LoaderJob:
             work = work._replace(indices=self._failed)
         try:
             keep = self._keep(len(work.indices) if self._settings.batched else 1)
-            joined = functools.partial(source.joined, made=_by_place(made)) if made else source.samples
+            joined = functools.partial(source.joined, by_place=_by_place(made_rows)) if made_rows else source.samples
             samples = joined(work, seeds, keep=keep)
             batch = self._collated(work.seed, work.position, samples)
         except Exception as error:
@@ -508,12 +510,12 @@ class LoaderJob:
         self.mark[ACTIVITY] = Activity.COLLATE
         if self._knows:
             self._error_policy.raise_known(COLLATE)
-        made = samples if self._settings.batched else samples[0]
+        collated = samples if self._settings.batched else samples[0]
         with tensors.lent_by(self._lend):
             if self._settings.own_collate or self._seeding is None:
-                batch = self._collate(made)
+                batch = self._collate(collated)
             else:
-                batch = self._seeding.collate(seed, position, lambda: self._collate(made))
+                batch = self._seeding.collate(seed, position, lambda: self._collate(collated))
         if not self._settings.own_collate:
             self.weigh()  # with its samples and the batch
         self.mark[ACTIVITY] = Activity.WRITE
@@ -531,10 +533,10 @@ class LoaderJob:
         return marked
 
 
-def _by_place(made: Sequence[MadeRows]) -> dict[int, Any]:
+def _by_place(made_rows: Sequence[MadeRows]) -> dict[int, Any]:
     """Returns samples that other workers have made, by their places in the unit."""
-    found: dict[int, Any] = {}
-    for first, rows, form in made:
+    by_place: dict[int, Any] = {}
+    for first, rows, form in made_rows:
         samples = cast("list[Any]", rows) if form is None else collate.samples_of(form, rows)
-        found.update(enumerate(samples, first))
-    return found
+        by_place.update(enumerate(samples, first))
+    return by_place

@@ -153,16 +153,16 @@ class MapFetcher:
             out += done
             done.clear()  # a kept exception must not keep them
 
-    def joined(self, work: Work, seeds: SampleSeeding, made: Mapping[int, Any], keep: RowSink | None) -> list[Any]:
-        """Returns the unit's samples, without those that were left out: those `made` already, by place, and the rest
-        now. `keep` is as in `samples`.
+    def joined(self, work: Work, seeds: SampleSeeding, by_place: Mapping[int, Any], keep: RowSink | None) -> list[Any]:
+        """Returns the unit's samples, without those that were left out: those in `by_place` are fetched already, the
+        rest is fetched now. `keep` is as in `samples`.
         """
         indices, mark = list(work.indices), self._mark
         positions = _positions(work, indices)
 
         def fetch(index: Any) -> Any:
             place = mark[PLACE]
-            sample = made[place] if place in made else self._fetch(index)
+            sample = by_place[place] if place in by_place else self._fetch(index)
             return sample if keep is None or sample is LEFT_OUT else keep(place, sample)
 
         skipped = functools.partial(self._skipped, work, seeds, indices, keep)
@@ -203,11 +203,11 @@ class MapFetcher:
         if self._error_policy.knows_any:
             self._threads.rest()  # one at a time: so the mark says which it was
             return self._in_turn(work, seeds, indices)
-        made = self._threads.made(work, _positions(work, indices), indices, self._fetch)
+        samples = self._threads.made(work, _positions(work, indices), indices, self._fetch)
         try:
-            return self._in_turn(work, seeds, indices, made)
+            return self._in_turn(work, seeds, indices, samples)
         finally:
-            made.forget()
+            samples.forget()
 
     def _blame(self, place: int, indices: list[Any], positions: range, error: Exception) -> None:
         """Records that the sample at this place raised, and fails its batch."""
@@ -228,17 +228,17 @@ class MapFetcher:
         work: Work,
         seeds: SampleSeeding,
         indices: list[Any],
-        made: Made | None = None,
+        fetched: Made | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
         """Returns the samples fetched one by one, or made by threads."""
         if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):
             positions = _positions(work, indices)
             skipped = functools.partial(self._skipped, work, seeds, indices, keep)
-            if made is None:
+            if fetched is None:
                 return seeds.samples(work.seed, positions, self._kept(keep), indices, skipped=skipped)
-            return seeds.samples(work.seed, positions, made.sample, range(len(indices)), skipped=skipped)
-        return self._carefully(work, seeds, indices, self._fetch, made, keep)
+            return seeds.samples(work.seed, positions, fetched.sample, range(len(indices)), skipped=skipped)
+        return self._carefully(work, seeds, indices, self._fetch, fetched, keep)
 
     def _skipped(
         self,
@@ -261,16 +261,16 @@ class MapFetcher:
             BatchError: it did not return one sample for each index, and the number is checked.
         """
         fetch_all: Callable[[Any], Any] = self._fetch_all  # type: ignore[assignment]
-        given = getattr(work.indices, "given", indices)
+        batch = getattr(work.indices, "given", indices)
         if not self._error_policy.knows_any:
             self._mark[ACTIVITY] = Activity.WHOLE
             try:
-                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(given))
+                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(batch))
             except Exception as error:
                 if not (self._error_policy.is_lenient or isinstance(error, SkipSample)):
                     raise
             else:
-                if self._counted and not isinstance(given, Mapping) and _count(whole) != len(indices):
+                if self._counted and not isinstance(batch, Mapping) and _count(whole) != len(indices):
                     raise _miscounted(whole, len(indices), self._dataset)
                 return whole
         return self._carefully(work, seeds, indices, lambda index: fetch_all([index])[0])
@@ -281,11 +281,11 @@ class MapFetcher:
         seeds: SampleSeeding,
         indices: list[Any],
         fetch: Callable[[Any], Any],
-        made: Made | None = None,
+        fetched: Made | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
         positions = _positions(work, indices)
-        guarded = functools.partial(self._guarded, work, seeds, indices, fetch, made)
+        guarded = functools.partial(self._guarded, work, seeds, indices, fetch, fetched)
 
         def kept(item: tuple[int, Any]) -> Any:
             sample = guarded(item)
@@ -299,13 +299,13 @@ class MapFetcher:
         seeds: SampleSeeding,
         indices: list[Any],
         fetch: Callable[[Any], Any],
-        made: Made | None,
+        fetched: Made | None,
         item: tuple[int, Any],
     ) -> Any:
         place, index = item
         try:
             self._error_policy.raise_known(at_sample(place))
-            return fetch(index) if made is None else made.sample(place)
+            return fetch(index) if fetched is None else fetched.sample(place)
         # Delete the error's name here: it would keep the frame that raised it, and that frame's objects
         except self._leaving as left:
             return self._instead(work, seeds, place, indices, fetch, _left(left))
@@ -398,8 +398,8 @@ def _count(samples: Any) -> int | None:
 
 
 def _miscounted(samples: Any, wanted: int, dataset: Any) -> BatchError:
-    given = _count(samples)
-    what = f"a {type(samples).__name__}, which is no list of samples," if given is None else f"{given} samples"
+    number = _count(samples)
+    what = f"a {type(samples).__name__}, which is no list of samples," if number is None else f"{number} samples"
     return BatchError(
         f"{type(batched_by(dataset)).__name__}.__getitems__() returned {what} for {wanted} indices. Return a list with "
         "one sample for each index, in their order. To have a sample left out, raise stoker.SkipSample; to return "

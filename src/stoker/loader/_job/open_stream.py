@@ -138,10 +138,10 @@ class OpenStream:
     def _read_again(self, seeds: SampleSeeding, until: int) -> None:
         """Reads a delivered sample again, with the same draws, and drops it."""
         try:
-            found = self.next(seeds) is not None
+            has_sample = self.next(seeds) is not None
         except Exception:  # so it was then
             return
-        if not found:
+        if not has_sample:
             raise StateMismatchError(
                 f"the state stands behind sample {until} of a stream that has {self.position} now: it is another "
                 "stream, or has lost samples since."

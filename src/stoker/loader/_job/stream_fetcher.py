@@ -250,9 +250,9 @@ class StreamFetcher:
         settings = self._settings
         through = state is not None and state.get("through")
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
-        said = declared_by_all(self._dataset) if several else None
+        declaration = declared_by_all(self._dataset) if several else None
         # A function of the user's in each worker may have shared it out: the loader does not do it as well
-        shares = settings.shard == "auto" and (not self._init_fn or said is False) and (several or strided)
+        shares = settings.shard == "auto" and (not self._init_fn or declaration is False) and (several or strided)
         workers = max(1, settings.num_workers)
         number, guessed = self._number, self._first_samples.guessed
         share = Share(number, workers, self.notes.append, guessed, self._first_samples) if shares else None

@@ -68,7 +68,7 @@ class Numbered(StreamIterator[tuple[int, Any]]):
 
 
 class _Strided(StreamIterator[tuple[int, Any]]):
-    """Every n-th sample of a stream that does not ask who reads it.
+    """Every n-th sample of a stream that does not ask which worker it is in.
 
     After a resume with another number of workers some samples from its first on were given before: `left` holds the
     positions of those that were not, below `tail`, from where on none was. Every n-th of what is left is this worker's.
@@ -247,20 +247,21 @@ def read_again(dataset: Any, state: State | None) -> int:
     return int(state["position"]) if isinstance(stream, dict) and "seen" in stream else 0
 
 
-def is_counted(state: Any, held: bool = False) -> bool:
-    """Whether a stream that has to be read again is in this state, below others too; or, where samples are `held` by
-    the one that reads it, will be."""
+def is_counted(state: Any, holds_samples: bool = False) -> bool:
+    """Whether this state, or one below it, is of a stream that has to be read again; with `holds_samples`, whether one
+    will be, because the stream that reads it holds samples.
+    """
     if isinstance(state, list):
-        return any(is_counted(inner, held) for inner in state)
+        return any(is_counted(inner, holds_samples) for inner in state)
     if not isinstance(state, dict):
         return False
     if "seen" in state:
-        return held or bool(state["seen"])
-    held = held or "again" in state
-    if held and "source" not in state:  # at its start, of which nothing is known
+        return holds_samples or bool(state["seen"])
+    holds_samples = holds_samples or "again" in state
+    if holds_samples and "source" not in state:  # at its start, of which nothing is known
         return True
     apart = ("own", "iterator", "again")  # states of the user's own, and held samples
-    return any(is_counted(inner, held) for name, inner in state.items() if name not in apart)
+    return any(is_counted(inner, holds_samples) for name, inner in state.items() if name not in apart)
 
 
 def _cut_and_asked(stream: str, asked: str) -> str:
@@ -295,10 +296,8 @@ def _sharing_warning(dataset: Any, workers: int) -> str:
     )
 
 
-# Checks of streams that share themselves out among the workers: by `get_worker_info()`, or by a queue that they hold.
-#
-# A stream that reads another reports whether it has called `get_worker_info()`: see
-# `stoker.datasets.worker_share`.
+# Checks of streams that share themselves out, by `get_worker_info()` (see `stoker.datasets.worker_share`) or by a queue
+# that they hold.
 
 
 OnPart = Callable[[str, bool], None]

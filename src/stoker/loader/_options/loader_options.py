@@ -143,43 +143,51 @@ STOKERS = (
 """Options that torch's loader does not have."""
 
 
-def checked(given: dict[str, Any]) -> LoaderOptions:
+def checked(arguments: dict[str, Any]) -> LoaderOptions:
     """Returns the options of a new loader, without its samplers and its default `collate_fn`.
 
     Args:
-        given: the arguments by name. `num_workers` is a number by now.
+        arguments: the arguments by name. `num_workers` is a number by now.
 
     Raises:
         ValueError, TypeError, AssertionError, MissingExtraError: contradictory or impossible arguments, as torch words
             them.
     """
-    dataset, number = given["dataset"], given["num_workers"]
+    dataset, number = arguments["dataset"], arguments["num_workers"]
     is_stream = is_iterable(dataset)
-    method = given["worker_method"]
+    method = arguments["worker_method"]
     argument_checks.check_choice("worker_method", method, argument_checks.METHODS)
-    argument_checks.check_workers(number, given["timeout"], given["prefetch_factor"], given["persistent_workers"])
-    threads = argument_checks.check_threads(given["threads_per_worker"], number, method, is_stream)
-    output = given["output"]
+    argument_checks.check_workers(
+        number, arguments["timeout"], arguments["prefetch_factor"], arguments["persistent_workers"]
+    )
+    threads = argument_checks.check_threads(arguments["threads_per_worker"], number, method, is_stream)
+    output = arguments["output"]
     if output is None:
         output = "torch" if nominal.torch_is_wanted() else "numpy"
-    argument_checks.check_generator(given["generator"])
-    argument_checks.check_choice("seeding", given["seeding"], argument_checks.SEEDINGS)
-    argument_checks.check_choice("shard", given["shard"], argument_checks.SHARDS)
+    argument_checks.check_generator(arguments["generator"])
+    argument_checks.check_choice("seeding", arguments["seeding"], argument_checks.SEEDINGS)
+    argument_checks.check_choice("shard", arguments["shard"], argument_checks.SHARDS)
     argument_checks.check_output(output)
-    context = argument_checks.context_of(given["multiprocessing_context"], number)
+    context = argument_checks.context_of(arguments["multiprocessing_context"], number)
     if argument_checks.asks_for_threads(context):
         method = "thread"
-    seed = given["seed"]
+    seed = arguments["seed"]
     num_replicas, rank, batches_per_epoch = argument_checks.check_ranks(
-        given["distributed"], given["num_replicas"], given["rank"], given["batches_per_epoch"], given["mesh"]
+        arguments["distributed"],
+        arguments["num_replicas"],
+        arguments["rank"],
+        arguments["batches_per_epoch"],
+        arguments["mesh"],
     )
-    max_restarts = argument_checks.count("max_restarts", given["max_restarts"])
-    argument_checks.check_faults(given["on_error"], given["on_event"], given["stall_action"], kind_of(method, number))
-    max_errors, max_error_rate = check_error_budget(given["max_errors"], given["max_error_rate"])
-    quarantine = given["quarantine"]
+    max_restarts = argument_checks.count("max_restarts", arguments["max_restarts"])
+    argument_checks.check_faults(
+        arguments["on_error"], arguments["on_event"], arguments["stall_action"], kind_of(method, number)
+    )
+    max_errors, max_error_rate = check_error_budget(arguments["max_errors"], arguments["max_error_rate"])
+    quarantine = arguments["quarantine"]
     of_bytes = " of bytes, such as 2**30,"
     mine = {
-        **given,
+        **arguments,
         "threads_per_worker": threads,
         "output": output,
         "multiprocessing_context": context,
@@ -192,10 +200,10 @@ def checked(given: dict[str, Any]) -> LoaderOptions:
         "max_errors": max_errors,
         "max_error_rate": max_error_rate,
         "quarantine": None if quarantine is None else os.path.abspath(quarantine),
-        "stall_warning": argument_checks.seconds("stall_warning", given["stall_warning"]),
-        "memory_budget": argument_checks.size("memory_budget", given["memory_budget"], of=of_bytes),
-        "max_samples_per_worker": argument_checks.size("max_samples_per_worker", given["max_samples_per_worker"]),
-        "share_heap": bool(given["share_heap"]),
+        "stall_warning": argument_checks.seconds("stall_warning", arguments["stall_warning"]),
+        "memory_budget": argument_checks.size("memory_budget", arguments["memory_budget"], of=of_bytes),
+        "max_samples_per_worker": argument_checks.size("max_samples_per_worker", arguments["max_samples_per_worker"]),
+        "share_heap": bool(arguments["share_heap"]),
         "is_stream": is_stream,
     }
     argument_checks.check_dataset(dataset, is_stream)
@@ -204,11 +212,11 @@ def checked(given: dict[str, Any]) -> LoaderOptions:
         if datapipes.is_iter(dataset):
             datapipes.set_shuffle(dataset, shuffle)
             shuffle = None
-        argument_checks.check_stream(shuffle, given["sampler"], given["batch_sampler"])
+        argument_checks.check_stream(shuffle, arguments["sampler"], arguments["batch_sampler"])
     argument_checks.check_batching(
-        given["batch_size"], bool(shuffle), given["sampler"], given["batch_sampler"], given["drop_last"]
+        arguments["batch_size"], bool(shuffle), arguments["sampler"], arguments["batch_sampler"], arguments["drop_last"]
     )
-    if given["batch_sampler"] is not None:
+    if arguments["batch_sampler"] is not None:
         mine["batch_size"], mine["drop_last"] = None, False
     return LoaderOptions(**mine)
 

@@ -120,21 +120,21 @@ class AudioClips(ClipsOfFiles):
                     f"{file.name} is shorter than a clip: it has {total / rate:g} seconds, and seconds="
                     f'{self._cut.seconds:g}. Leave it out, make clips shorter, or fill up with short="pad".'
                 )
-            found = min(length, total - start)
+            frames = min(length, total - start)
             begin = exact_start(sound, opened, start, total)
             if sound.seekable():
                 sound.seek(begin)
             # Once: behind each read of its own, the library seeks
-            data = sound.read(start - begin + found, dtype="float32", always_2d=True)[start - begin :]
-            if len(data) != found:
+            data = sound.read(start - begin + frames, dtype="float32", always_2d=True)[start - begin :]
+            if len(data) != frames:
                 raise MediaFileError(
                     f"{file.name} ends after {start + len(data):,} frames, and its header promises {total:,}: it is "
                     "truncated or damaged"
                 )
         audio = np.zeros((1 if self._mono else data.shape[1], length), np.float32)
-        audio[:, :found] = data.mean(axis=1) if self._mono else data.T
+        audio[:, :frames] = data.mean(axis=1) if self._mono else data.T
         sample = {"audio": audio, "sample_rate": rate, "start": start / rate}
-        return {**sample, "length": found} if self._cut.pads else sample
+        return {**sample, "length": frames} if self._cut.pads else sample
 
 
 @contextmanager
