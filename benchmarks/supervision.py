@@ -74,7 +74,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     "_engine.supervisor:Supervisor._take_answer": {
         "worker = self._there[number]": "",
         "worker.unseen += seconds": "",
-        "if self._retirement.counts or worker.retires or worker.unseen >= LOOK:": "if False:",
+        "if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:": "if False:",
     },
     "_engine.supervisor:Supervisor._deliver": {"if self._troubled:": "if False:"},
     "_engine.supervisor:Supervisor._hand_out": {"self._blame.known(unit) if self._troubled else ()": "()"},
@@ -85,13 +85,13 @@ WITHOUT: dict[str, dict[str, str]] = {
         "counts.waited += now - asked": "pass",
         "counts.until = now": "pass",
     },
-    "loader.iterator:LoaderIterator._accounted_for": {"if self._event_dispatcher.later:": "if False:"},
+    "loader.iterator:LoaderIterator._accounted_for": {"if self._dispatcher.later:": "if False:"},
     "loader.iterator:LoaderIterator._account": {
-        'if answer.kind == "batch" and not said.faults:': "if True:",
+        'if answer.kind == "batch" and not report.faults:': "if True:",
         "counts = accounts.counts": "pass",
-        "counts.delivered += said.samples": "pass",
+        "counts.delivered += report.samples": "pass",
         "counts.batches += 1": "pass",
-        "accounts.clean += said.samples": "pass",
+        "accounts.clean += report.samples": "pass",
     },
 }
 """Module, class and method; what is taken out of it, and what stands there instead."""

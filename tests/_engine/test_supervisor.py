@@ -411,4 +411,4 @@ def test_worker_growth_is_counted_from_its_unpickling() -> None:
     machine.submit([0])
     machine.bytes[0] = 900
     machine.tell(Heard(0, messages.Unpickled(1.5, 100, 100)), Heard(0, messages.SlotWanted(0, 1, 1, 900)))
-    assert machine._supervisor._worker_memory.growth == 800
+    assert machine._supervisor._memory.growth == 800

@@ -159,11 +159,9 @@ class Supervisor:
         self._out: list[Command] = []
         self._split_policy = SplitPolicy(workers, rules.row_seconds, rules.dearer)
         self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once)
-        self._worker_memory = WorkerMemory(facts.own_bytes, rules.growth)
-        self._slots = SlotAllocator(arena, self._dispatch, board, self._worker_memory)
-        self._admission = Admission(
-            self._dispatch, self._slots, self._worker_memory, facts.available, lambda: self._now
-        )
+        self._memory = WorkerMemory(facts.own_bytes, rules.growth)
+        self._slots = SlotAllocator(arena, self._dispatch, board, self._memory)
+        self._admission = Admission(self._dispatch, self._slots, self._memory, facts.available, lambda: self._now)
         self._split_units = SplitUnits(self._split_policy, self._dispatch, self._slots)
         self._stalls = Stalls(rules.stall_warning)
         self._blame = Blame(rules, self._stalls)
@@ -351,7 +349,7 @@ class Supervisor:
             self._recycling_policy.born(number)
         else:
             self._join(number)
-        self._worker_memory.born(number, own)
+        self._memory.born(number, own)
 
     def _join(self, number: int) -> None:
         """Lets the worker receive units."""
@@ -359,7 +357,7 @@ class Supervisor:
         if (state := self._streams.of(number)) is not None:  # it continues another worker's stream
             self._send(number, Resume(state))
         self._recycling_policy.born(number)
-        self._worker_memory.born(number)
+        self._memory.born(number)
         self._dispatch.joined(number)
 
     def _bury(self, event: Exited) -> None:
@@ -372,7 +370,7 @@ class Supervisor:
         self._slots.lost(number, lost)
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
-            self._worker_memory.left(number)
+            self._memory.left(number)
             self._due[number] = now
             return
         if worker.begins_by is not None:  # it had not begun its units
@@ -479,8 +477,8 @@ class Supervisor:
             if is_joined:
                 report = self._split_units.joined(unit, report)
             self._deliver(number, unit, cast("Delivered", kind), value, report)
-        if self._worker_memory.growth is None:  # it needed no memory for its batch
-            self._worker_memory.showed(number, self._facts.own_bytes(number))
+        if self._memory.growth is None:  # it needed no memory for its batch
+            self._memory.showed(number, self._facts.own_bytes(number))
         if self._admission.is_short and not self._dispatch.assignments(number):
             self._send(
                 number, TrimMemory()
@@ -524,7 +522,7 @@ class Supervisor:
         measure it again.
         """
         seconds = None if self._split_policy.gave_up else self._split_policy.seconds
-        self._out.append(Tell(Costs(seconds, self._worker_memory.growth, self._split_policy.dearer)))
+        self._out.append(Tell(Costs(seconds, self._memory.growth, self._split_policy.dearer)))
 
     def _deliver(self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport) -> None:
         """Sends the answer of a unit to the trainer."""
@@ -566,7 +564,7 @@ class Supervisor:
             self._out.append(Send(number, message))
         if admission.refused is not None and not self._is_crowded:
             self._is_crowded = True
-            busy, there, growth = len(self._dispatch.busy), admission.refused, self._worker_memory.growth or 0
+            busy, there, growth = len(self._dispatch.busy), admission.refused, self._memory.growth or 0
             self._out.append(Notify(Crowded(busy, self._workers, growth, there.bytes, there.limit, there.source)))
         if admission.looks_at is not None:
             self._is_due = True

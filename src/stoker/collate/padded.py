@@ -206,12 +206,10 @@ def rows_of(batch: Sequence[Any], dims: Sequence[int]) -> list[Any]:
 
     An empty list has no dtype and no other dimensions: it takes those of a row that has them.
     """
-    converted = [
-        None if isinstance(sample, list) and not list.__len__(sample) else _row(sample, batch) for sample in batch
-    ]
-    some = next((row for row in converted if row is not None), np.empty(0, np.int64))
+    parts = [None if isinstance(sample, list) and not list.__len__(sample) else _row(sample, batch) for sample in batch]
+    some = next((row for row in parts if row is not None), np.empty(0, np.int64))
     nothing = some[tuple(slice(0 if dim in dims else None) for dim in range(some.ndim))]
-    rows = [nothing if row is None else row for row in converted]
+    rows = [nothing if row is None else row for row in parts]
     if not all(isinstance(row, np.ndarray) for row in rows):
         rows = [as_tensor(row) for row in rows]
     if some.ndim <= dims[-1]:

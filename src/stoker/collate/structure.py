@@ -72,11 +72,9 @@ def rebuilt_mapping(elem: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
 def copied(elem: Any) -> Any:
     """Returns a copy of a dataclass for collated fields, without cached properties of the original."""
     clone = copy.copy(elem)
-    attributes = getattr(clone, "__dict__", {})
-    for name in [
-        name for name in attributes if isinstance(getattr(type(clone), name, None), functools.cached_property)
-    ]:
-        del attributes[name]
+    fields = getattr(clone, "__dict__", {})
+    for name in [name for name in fields if isinstance(getattr(type(clone), name, None), functools.cached_property)]:
+        del fields[name]
     return clone
 
 

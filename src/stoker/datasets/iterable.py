@@ -61,6 +61,5 @@ class _FromIterable(Stream[T_co]):
             )
         if isinstance(iterable, Sequence) or hasattr(iterable, "state_dict") or not hasattr(iterable, "__iter__"):
             return resume(iterable, state)
-        return Counted(
-            iter(iterable), state, on_read_again
-        )  # never by index: indexing a dict, for instance, gives other items
+        # Never by index: indexing a dict, for instance, gives other items.
+        return Counted(iter(iterable), state, on_read_again)

@@ -400,9 +400,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
                 place = progress.at_end(place)
             if options.is_stream:
                 place = progress.with_past(place)
-            place = draws.find_seeds_ahead(options, epochs, number, place, keeps_workers)
+            place = draws.seeds_ahead(options, epochs, number, place, keeps_workers)
         elif has_never_begun:
-            place = draws.find_seeds_ahead(options, epochs, number, place, keeps_workers=False)
+            place = draws.seeds_ahead(options, epochs, number, place, keeps_workers=False)
         if (refusal := loader_kind.refusal(record, options)) is not None:
             raise errors.StateError(refusal)
         rank = loader_kind.owner(options)

@@ -87,10 +87,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._why_closed = ""
         self._inside: dict[int, tuple[int]] = {}  # at 0, the thread that is in `next()`
         self._ledger = record.ledger
-        self._event_dispatcher = EventDispatcher(record.ledger, options.on_event, record.told)
-        self._accounts = Accounting(options, record.ledger, self._event_dispatcher)
+        self._dispatcher = EventDispatcher(record.ledger, options.on_event, record.told)
+        self._accounts = Accounting(options, record.ledger, self._dispatcher)
         ahead = Prefetch(options, record.ledger)
-        self._units = UnitQueue(options, record, ahead, self._event_dispatcher.steps, self._accounts)
+        self._units = UnitQueue(options, record, ahead, self._dispatcher.steps, self._accounts)
         self._backend: Backend | None = self._new_backend(loader, options, record)
         self._rewind()
         self._start.draw_ahead()
@@ -137,10 +137,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def _new_backend(self, loader: DataLoader[Any], options: LoaderOptions, record: LoaderRecord) -> Backend:
         auto = record.auto
         if auto is None:
-            return new_backend(options, record, self._event_dispatcher, options.num_workers)
-        workers = new_backend(options, record, self._event_dispatcher, auto.at_first(options))
-        in_trainer = functools.partial(new_backend, record=record, event_dispatcher=self._event_dispatcher, workers=0)
-        return auto.wrapped(workers, loader, options, in_trainer, self._event_dispatcher)
+            return new_backend(options, record, self._dispatcher, options.num_workers)
+        workers = new_backend(options, record, self._dispatcher, auto.at_first(options))
+        in_trainer = functools.partial(new_backend, record=record, dispatcher=self._dispatcher, workers=0)
+        return auto.wrapped(workers, loader, options, in_trainer, self._dispatcher)
 
     def __iter__(self) -> Self:
         return self
@@ -235,7 +235,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             return None
         if self._transfer is None and self._units.is_idle:
             self._short = short_path(
-                backend, self._epoch, self._ledger, self._accounts, self._event_dispatcher, self._progress
+                backend, self._epoch, self._ledger, self._accounts, self._dispatcher, self._progress
             )
         return self._short
 
@@ -315,8 +315,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         while True:
             if self._accounted is None and not self._account(backend):
                 return None
-            if self._event_dispatcher.later:
-                self._event_dispatcher.flush()  # if a listener raises, the next call delivers the batch
+            if self._dispatcher.later:
+                self._dispatcher.flush()  # if a listener raises, the next call delivers the batch
                 self._open_backend()  # a listener may have closed the iterator
             due = self._accounted
             assert due is not None
@@ -330,7 +330,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         answer = self._units.take(backend, self._timeout)
         if answer is None:
             return False
-        step = self._event_dispatcher.steps.pop(answer.unit)
+        step = self._dispatcher.steps.pop(answer.unit)
         report, accounts = answer.report, self._accounts
         if answer.kind == "batch" and not report.faults:  # the common case, inlined for speed
             counts = accounts.counts
@@ -342,7 +342,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                 accounts.deliver(answer, step)
             except errors.StokerError as error:
                 backend.discard(answer)
-                _before(error, self._event_dispatcher.flush)
+                _before(error, self._dispatcher.flush)
                 raise
         self._accounted = answer, step
         return True

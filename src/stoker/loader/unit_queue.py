@@ -227,7 +227,7 @@ def short_path(
     begun: Epoch,
     ledger: Ledger,
     accounts: Accounting,
-    event_dispatcher: EventDispatcher,
+    dispatcher: EventDispatcher,
     progress: Progress,
 ) -> ShortPath | None:
     """Returns the short path for the rest of an epoch; None if a batch needs more, or may still.
@@ -237,7 +237,7 @@ def short_path(
         begun: the epoch.
         ledger: counts the seconds that the training loop waits.
         accounts: counts the batches.
-        event_dispatcher: has the events that wait to be sent.
+        dispatcher: has the events that wait to be sent.
         progress: counts the batches that the user has received.
     """
     plan = begun.plan
@@ -245,7 +245,7 @@ def short_path(
         return None
     if (make := backend.plain(begun.seed, plan.place)) is None:
         return None
-    counts, later, clock = accounts.counts, event_dispatcher.later, time.perf_counter
+    counts, later, clock = accounts.counts, dispatcher.later, time.perf_counter
 
     def next_batch(asked: float) -> Any:
         indices = plan.upcoming()

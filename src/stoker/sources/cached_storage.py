@@ -126,8 +126,8 @@ class CachedStorage:
         return self.open(path) if known is None else self._kept(known(path, version), path)
 
     def _kept(self, file: File, path: str) -> File:
-        if not _is_known(file.version):
-            return file
+        if not any(value for field, value in file.version._asdict().items() if field != "size"):
+            return file  # its version is unknown
         return CachedFile(file, path, self.blocks, self.failures, self.block_size, self.name)
 
     def read(self, path: str, begin: int, length: int) -> bytes:
@@ -146,11 +146,6 @@ class CachedStorage:
         """
         file = self.open(path)
         return file.read(0, file.version.size)
-
-
-def _is_known(version: Version) -> bool:
-    """Returns whether a version tells more than the size."""
-    return any(value for field, value in version._asdict().items() if field != "size")
 
 
 # After a failed write, disables the cache in this process and warns once.

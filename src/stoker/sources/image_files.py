@@ -250,7 +250,7 @@ def _images(images: Iterable[Any] | TextColumn, hub: PinnedRepositories) -> Text
 
 def _targets(labels: Any, classes: Sequence[str] | None) -> tuple[Any, list[str]]:
     """Returns the labels as a sequence, and the names of classes."""
-    class_names = list(classes or ())
+    names = list(classes or ())
     if isinstance(labels, (TextColumn, NumberColumn)):
         column: Any = labels
     elif isinstance(labels, np.ndarray) or hasattr(labels, "numpy"):
@@ -258,19 +258,17 @@ def _targets(labels: Any, classes: Sequence[str] | None) -> tuple[Any, list[str]
     elif isinstance(labels, (list, tuple, Columns)) or not hasattr(labels, "__getitem__"):
         targets = columns(labels)
         if len(stores_of(targets)) != 1:
-            return targets, class_names  # tuples or dicts of numbers: targets of several parts
+            return targets, names  # tuples or dicts of numbers: targets of several parts
         column = stores_of(targets)[0]
     else:
-        return labels, class_names
+        return labels, names
     if isinstance(column, TextColumn) and column.kind is str:
         return _as_classes(column, classes)
-    if class_names and isinstance(column, NumberColumn) and column.array.dtype.kind in "iu" and len(column):
+    if names and isinstance(column, NumberColumn) and column.array.dtype.kind in "iu" and len(column):
         low, high = int(column.array.min()), int(column.array.max())
-        if low < 0 or high >= len(class_names):
-            raise ValueError(
-                f"ImageFiles(labels, classes): labels from {low} to {high}, and {len(class_names):,} classes"
-            )
-    return of_columns(column), class_names
+        if low < 0 or high >= len(names):
+            raise ValueError(f"ImageFiles(labels, classes): labels from {low} to {high}, and {len(names):,} classes")
+    return of_columns(column), names
 
 
 def _array_column(array: Array) -> NumberColumn:

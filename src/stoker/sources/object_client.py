@@ -380,9 +380,7 @@ _PARTS = {
 """The parts of a connection string of Azure, in lower case."""
 
 
-def with_vendor_settings(
-    kind: str, storage_options: Mapping[str, Any], environment: Mapping[str, str]
-) -> dict[str, Any]:
+def with_vendor_settings(kind: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Returns the options of a store, with those that the environment has under other names.
 
     Read are `STORAGE_EMULATOR_HOST` (an emulator of Google's store, without credentials), and
@@ -390,13 +388,13 @@ def with_vendor_settings(
 
     Args:
         kind: of the store: "s3", "gs", "az" or "http".
-        storage_options: options by obstore's names.
+        options: options by obstore's names.
         environment: variables.
 
     Raises:
         ValueError: a connection string is none. The message does not show it.
     """
-    settings = dict(storage_options)
+    settings = dict(options)
     if kind == "gs" and not {"base_url", "google_base_url"} & settings.keys() and "GOOGLE_BASE_URL" not in environment:
         host = environment.get("STORAGE_EMULATOR_HOST", "")
         if host:

@@ -233,9 +233,10 @@ def died(
     """
     doing = " while it was idle" if where is None else f" while it made {where}"
     several = f" {deaths} workers have died within ten minutes (see `max_restarts`)." if deaths > 1 else ""
+    shown = f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
     return errors.WorkerDiedError(
         f"{_ended(pid, code)}. It was worker {number}, and ended{doing}.{several}{_cause(code)}"
-        f"{_earlier(before)}{then and chr(10) + then}{_with(stack)}"
+        f"{_earlier(before)}{then and chr(10) + then}{shown}"
     )
 
 
@@ -307,10 +308,6 @@ def _earlier(deaths: Iterable[str]) -> str:
 
 def _there(position: Position) -> str:
     return DOING.get(position.activity, "at this sample (on_error='skip' or 'replace' goes on without it)")
-
-
-def _with(stack: str) -> str:
-    return f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
 
 
 def not_started(who: str, error: OSError) -> errors.WorkerStartError:

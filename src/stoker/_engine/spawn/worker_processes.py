@@ -64,7 +64,7 @@ class WorkerProcess:
             self._send(message)
 
     def _send_units(self) -> None:
-        while self._unsent and (not self._sent or _fits(self._unsent[0])):
+        while self._unsent and (not self._sent or (len(self._unsent[0].work) <= FITS and not self._unsent[0].known)):
             self._sent += 1
             self._send(self._unsent.popleft())
 
@@ -99,10 +99,6 @@ class WorkerProcess:
         with contextlib.suppress(ValueError):  # it has not ended yet
             self.process.close()
         return code
-
-
-def _fits(unit: Unit) -> bool:
-    return len(unit.work) <= FITS and not unit.known
 
 
 class WorkerProcesses:

@@ -65,7 +65,7 @@ class Admission:
     ) -> None:
         self._dispatch = dispatch
         self._slots = slots
-        self._worker_memory = worker_memory
+        self._memory = worker_memory
         self._available = available
         self._clock = clock
         self._ample_until = -1.0
@@ -77,7 +77,7 @@ class Admission:
     def gate(self) -> Callable[[int, int], bool] | None:
         """Returns a function that decides whether an idle worker may begin a unit; None if all may without a check."""
         self.refused = self.starved = self.looks_at = None
-        return self.admits if self._worker_memory.is_much and self._clock() >= self._ample_until else None
+        return self.admits if self._memory.is_much and self._clock() >= self._ample_until else None
 
     @property
     def is_short(self) -> bool:
@@ -91,13 +91,13 @@ class Admission:
             # Busy workers wait for this unit to have memory first. Without any, all the memory is for this unit
             return bool(busy) or self._could_do_it(worker, unit)
         there, left = self._left()
-        growth, everybody = self._worker_memory.growth, len(self._dispatch.alive)
+        growth, everybody = self._memory.growth, len(self._dispatch.alive)
         slots = self._slots.to_be_given(unit)
         if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
         if growth is None:  # until a worker has shown its need
             return left >= UNKNOWN * (len(busy) + 1) or self._seem_small(busy)
-        if left >= self._slots.spoken_for() + self._worker_memory.to_begin(worker) + slots:
+        if left >= self._slots.spoken_for() + self._memory.to_begin(worker) + slots:
             return True
         self.refused = there
         return False
@@ -110,11 +110,11 @@ class Admission:
         if now < self._unknown_since + PATIENCE:
             self.looks_at = self._unknown_since + PATIENCE
             return False
-        return max(map(self._worker_memory.so_far, busy)) < MUCH
+        return max(map(self._memory.so_far, busy)) < MUCH
 
     def _could_do_it(self, worker: int, unit: int) -> bool:
         """Whether there is as much memory as a worker took last, for this one alone."""
-        wanted = self._worker_memory.to_begin(worker)
+        wanted = self._memory.to_begin(worker)
         if not wanted or wanted <= self._left()[1]:
             return True
         self._slots.give_back()

@@ -24,17 +24,17 @@ class SlotAllocator:
         arena: has the slots.
         dispatch: knows the units.
         board: receives the slots that the trainer has let go of; None if messages carry all of them.
-        worker_memory: knows the memory that the workers may still take for their samples; None if unknown.
+        memory: knows the memory that the workers may still take for their samples; None if unknown.
 
     Attributes:
         starved_for: the unit for which the last `grant` found no memory, or None.
     """
 
     def __init__(
-        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, worker_memory: WorkerMemory | None = None
+        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, memory: WorkerMemory | None = None
     ) -> None:
         self._arena = arena
-        self._worker_memory = worker_memory
+        self._memory = memory
         self._board = board
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes
@@ -161,7 +161,7 @@ class SlotAllocator:
         """Whether memory may come later: from the trainer, or when other workers show how much they need."""
         if not self.is_wanted_now(unit) or any(other < unit for other in self._slots):
             return True
-        return self._worker_memory is not None and any(map(self._dispatch.assignments, self._others(worker)))
+        return self._memory is not None and any(map(self._dispatch.assignments, self._others(worker)))
 
     def _others(self, worker: int) -> list[int]:
         """Returns the other workers, except those that wait for a slot and so have all their samples."""
@@ -180,16 +180,14 @@ class SlotAllocator:
         """Returns the bytes that workers other than `worker` will take for their samples. If a unit takes much, idle
         workers count nothing: they begin only if there is more memory.
         """
-        if self._worker_memory is None:
+        if self._memory is None:
             return 0
-        others, much = self._others(worker), self._worker_memory.is_much
-        return sum(
-            self._worker_memory.to_come(other) for other in others if not much or self._dispatch.assignments(other)
-        )
+        others, much = self._others(worker), self._memory.is_much
+        return sum(self._memory.to_come(other) for other in others if not much or self._dispatch.assignments(other))
 
     def _has(self, worker: int, own: int) -> None:
-        if self._worker_memory is not None:
-            self._worker_memory.showed(worker, own)
+        if self._memory is not None:
+            self._memory.showed(worker, own)
 
     def answered(self, unit: int, kind: str, value: object) -> Slot | None:
         """Records a worker's answer; returns the slot of its batch. Frees any other slot of the unit, and drops its

@@ -65,14 +65,12 @@ class Compiled:
         self._begun = time.perf_counter()
         self._count = run_of or count
         is_run = run_of is not None
-        make_writer = partial(
-            self._kept, count=count, lender=lender, travels=self._count if travels else 0, strict=is_run
-        )
+        writer = partial(self._kept, count=count, lender=lender, travels=self._count if travels else 0, strict=is_run)
         if count > 1 and (
             self._is_looked_at(plan) if plan is not None and plan.large else plan is None and self._may_plan
         ):
             opened = partial(self._opened, in_runs=is_run)
-            self._opening = Probe(plan, opened, make_writer if self._is_early else None, make_writer)
+            self._opening = Probe(plan, opened, writer if self._is_early else None, writer)
             return self._opening
         if plan is None or not plan.large or count < 2:
             self._begun = None

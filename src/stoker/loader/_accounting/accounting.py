@@ -34,7 +34,7 @@ class Accounting:
     Args:
         options: of the loader.
         ledger: counts for the loader.
-        event_dispatcher: reports bad samples.
+        dispatcher: reports bad samples.
 
     Attributes:
         counts: of its epoch.
@@ -44,9 +44,9 @@ class Accounting:
         QuarantineError: the file cannot be opened.
     """
 
-    def __init__(self, options: LoaderOptions, ledger: Ledger, event_dispatcher: EventDispatcher) -> None:
-        self._event_dispatcher = event_dispatcher
-        event_dispatcher.accounts = weakref.WeakMethod(self.note_event)
+    def __init__(self, options: LoaderOptions, ledger: Ledger, dispatcher: EventDispatcher) -> None:
+        self._dispatcher = dispatcher
+        dispatcher.accounts = weakref.WeakMethod(self.note_event)
         self._ledger = ledger
         self._budget = ErrorBudget(options.max_errors, options.max_error_rate)
         self._path = options.quarantine
@@ -159,8 +159,8 @@ class Accounting:
         unit, place = event.unit, event.mark
         if place >= 0 and unit is not None:
             self._blamed.setdefault(unit, {}).setdefault(place, []).append(event)
-        due = min(self._event_dispatcher.steps, default=-1)  # others may be delivered before the run ends at that one
-        step, blamed = self._event_dispatcher.steps.get(due), self._blamed.get(due)
+        due = min(self._dispatcher.steps, default=-1)  # others may be delivered before the run ends at that one
+        step, blamed = self._dispatcher.steps.get(due), self._blamed.get(due)
         if step is None or blamed is None or not isinstance(step.indices, (list, np.ndarray)):
             return
         # Replacements come from the same batch first, and are bad in their own places as well
@@ -211,7 +211,7 @@ class Accounting:
         )
         kind = SampleSkipped if fault.kind == "skip" else SampleFailed
         message = f"{where} {what}, and {done}: {fault.exception}"
-        self._event_dispatcher.tell_later(
+        self._dispatcher.tell_later(
             kind(message=message, time=fault.time, worker=fault.worker, batch=fault.batch, fault=fault)
         )
 
@@ -220,7 +220,7 @@ class Accounting:
             f"the quarantine file {self._path} cannot be written: {error}. Missing lines are written as soon as they "
             "can be; the counts in loader.report() are complete."
         )
-        self._event_dispatcher.tell_later(QuarantineFailed(message=message, errno=error.errno))
+        self._dispatcher.tell_later(QuarantineFailed(message=message, errno=error.errno))
 
     def _too_many(self, reason: str) -> errors.ErrorBudgetError:
         first: Any = self._first
@@ -238,7 +238,7 @@ class Accounting:
         file, self._file = self._file, None
         if file is not None and (error := file.close()) is not None:
             self._tell_of_file(error)
-            self._event_dispatcher.flush()
+            self._dispatcher.flush()
 
 
 def _opened(path: str | os.PathLike[str] | None) -> QuarantineFile | None:

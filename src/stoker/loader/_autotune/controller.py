@@ -110,7 +110,7 @@ class AutotuneController:
         loader: Any,
         options: LoaderOptions,
         in_trainer: MakeBackend,
-        event_dispatcher: EventDispatcher,
+        dispatcher: EventDispatcher,
     ) -> Backend:
         """The backend of an iterator that was prepared: it measures, where something is to be decided.
 
@@ -119,7 +119,7 @@ class AutotuneController:
             loader: gets the number that is chosen.
             options: of the loader.
             in_trainer: makes a backend without workers.
-            event_dispatcher: reports the choice.
+            dispatcher: reports the choice.
         """
         claim, self._claim = self._claim, None
         if claim is None or not options.num_workers:
@@ -133,17 +133,15 @@ class AutotuneController:
             beyond = _beyond if far.capabilities.can_grow and options.memory_budget is None else lambda most: most
             self._trial = Trial(options.num_workers, not _far_only(options), ahead, beyond)
         near = functools.partial(_near, options, in_trainer)
-        settled = functools.partial(self._settled, weakref.ref(loader), event_dispatcher)
+        settled = functools.partial(self._settled, weakref.ref(loader), dispatcher)
         return AutotuneBackend(far, claim, self._trial, near, ahead, settled)
 
-    def _settled(self, loader: weakref.ref[Any], event_dispatcher: EventDispatcher, choice: Choice) -> None:
+    def _settled(self, loader: weakref.ref[Any], dispatcher: EventDispatcher, choice: Choice) -> None:
         self.choice, self._trial = choice, None
         self._running = max([self._running, *choice.seconds])  # it may have become more than were chosen
         message = f"num_workers='auto' is {choice.number}, {choice.text}"
         seconds = {str(number): seconds for number, seconds in choice.seconds.items()}
-        event_dispatcher.tell_later(
-            WorkersChosen(message=message, number=choice.number, most=choice.most, seconds=seconds)
-        )
+        dispatcher.tell_later(WorkersChosen(message=message, number=choice.number, most=choice.most, seconds=seconds))
         if (its := loader()) is not None and its.num_workers == self._shown:
             self._show(its, choice.number)
 

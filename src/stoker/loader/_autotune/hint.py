@@ -101,13 +101,13 @@ class HintBackend(SerialBackend):
     Args:
         job_factory: makes the job.
         hint: the loader's.
-        event_dispatcher: reports the hint.
+        dispatcher: reports the hint.
     """
 
-    def __init__(self, job_factory: JobFactory, hint: Hint, event_dispatcher: EventDispatcher) -> None:
+    def __init__(self, job_factory: JobFactory, hint: Hint, dispatcher: EventDispatcher) -> None:
         super().__init__(job_factory)
         self._hint: Hint | None = None if hint.is_given else hint
-        self._event_dispatcher = event_dispatcher
+        self._dispatcher = dispatcher
         self._waited = 0.0
         self._opened: float | None = None
 
@@ -150,7 +150,7 @@ class HintBackend(SerialBackend):
         message = hint.delivered(max(0.0, now - before - waited), waited, cpus.for_this_rank, batches)
         if message is not None:
             self._hint = None
-            self._event_dispatcher.tell_later(WorkersWouldHelp(message=message))
+            self._dispatcher.tell_later(WorkersWouldHelp(message=message))
 
 
 # Shares of the training loop's time that it may wait for batches: the limits of every verdict.

@@ -196,9 +196,7 @@ def _is_set_back(now: bytes, before: bytes) -> bool:
     return int.from_bytes(now[16:24], sys.byteorder) < int.from_bytes(before[16:24], sys.byteorder)
 
 
-def find_seeds_ahead(
-    options: LoaderOptions, epochs: EpochCounter, number: int, place: Place, keeps_workers: bool
-) -> Place:
+def seeds_ahead(options: LoaderOptions, epochs: EpochCounter, number: int, place: Place, keeps_workers: bool) -> Place:
     """Returns the start of the next epoch, with the numbers that the loader will draw for it.
 
     The loader uses these numbers unless a generator is reseeded before.

@@ -5,7 +5,7 @@ samplers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stoker import errors
 from stoker._core.protocol import asked, is_ours_or_torchs
@@ -98,7 +98,8 @@ def check_samplers(options: LoaderOptions, tell: Callable[[str], None]) -> None:
     known = knower(options)
     if isinstance(known, WalkedInEpochs):
         argument_checks.check_generator(getattr(known, "generator", None))
-    for name in _counted(known):
+    counted = [_COUNTED[kind.__name__] for kind in type(known).__mro__ if is_ours_or_torchs(kind, *_COUNTED)]
+    for name in counted[:1]:  # should have one item for each sample; none for an unknown class
         count, samples = length_if_known(getattr(known, name, None)), length_if_known(options.dataset)
         if count is None or samples is None or count == samples:
             continue
@@ -115,8 +116,3 @@ _COUNTED = {
     "StratifiedBatchSampler": "labels",
 }
 """The attribute of Stoker's and torch's samplers that has one item for each sample."""
-
-
-def _counted(sampler: Any) -> list[str]:
-    """Returns the attributes of a sampler that should have one item for each sample; none for an unknown class."""
-    return [_COUNTED[kind.__name__] for kind in type(sampler).__mro__ if is_ours_or_torchs(kind, *_COUNTED)][:1]

@@ -185,12 +185,10 @@ class LoaderJob:
             if not self._has_workers:
                 current.rng = outside  # of another loader, if this one runs within its dataset
 
-    def _made(
-        self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, made_rows: Sequence[MadeRows]
-    ) -> Any:
+    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, parts: Sequence[MadeRows]) -> Any:
         if rows is not None:
             return self._rows(work, seeds, *rows)
-        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, made_rows)
+        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, parts)
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than

@@ -13,7 +13,7 @@ import random
 import types
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -231,7 +231,8 @@ class SampleParts:
         if inner is not None and kind == "ConcatDataset":
             return _in_concatenation(list(dataset.cumulative_sizes), [self._routed(part) for part in inner])
         if inner is not None and kind == "Subset" and type(dataset.indices) in _INDICES:
-            return _in_subset(dataset.indices, self._routed(dataset.dataset))
+            indices, route = dataset.indices, self._routed(dataset.dataset)
+            return lambda index: route(indices[index])
         if inner is not None and kind in _SAME_INDEX:
             return self._routed(inner[0])
         number = self._numbers.setdefault(id(dataset), len(self.parts))
@@ -248,7 +249,3 @@ def _in_concatenation(ends: list[int], routes: list[Route]) -> Route:
         return routes[place](index - ends[place - 1] if place else index)
 
     return route
-
-
-def _in_subset(indices: Sequence[Any], inner: Route) -> Route:
-    return lambda index: inner(indices[index])

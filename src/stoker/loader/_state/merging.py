@@ -74,9 +74,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 "the stream name its shards (see the guide on resuming)."
             )
     batches = max(place.batches for place in places)
-    return schema.packed(
-        first, schema.Place(batches=batches, epochs_ahead=places[0].epochs_ahead, workers=together(streams)), kinds[0]
-    )
+    place = schema.Place(batches=batches, epochs_ahead=places[0].epochs_ahead, workers=together(streams))
+    return schema.packed(first, place, kinds[0])
 
 
 def of_rank(state: Mapping[str, Any], here: Callable[[], schema.Rank], strict: bool) -> tuple[Mapping[str, Any], bool]:

@@ -142,11 +142,8 @@ def packed(epoch: int, place: Place, kind: dict[str, Any], rank: Rank | None = N
     counted = {"over": place.over, "told": place.epochs_ahead, "turn": place.turn}
     counted |= {"undrawn": place.undrawn, "through": place.through, "drawn": place.drawn}
     below |= {name: value for name, value in counted.items() if value}
-    return {"stoker": VERSION, **head, _name_for(rank): _as_one(head | below)}
-
-
-def _name_for(rank: Rank | None) -> str:
-    return "below" if rank is None else f"rank {rank[0]} of {rank[1]}"
+    key = "below" if rank is None else f"rank {rank[0]} of {rank[1]}"
+    return {"stoker": VERSION, **head, key: _as_one(head | below)}
 
 
 def _as_one(values: dict[str, Any]) -> Any:
@@ -222,7 +219,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         or not _is_list(pending)
         or not (past is None or _is_list(past))
     ):
-        raise StateFormatError(f"the state is damaged: {_shown(state)}")
+        raise StateFormatError(f"the state is damaged: {json.dumps(dict(state), default=repr)[:200]}")
     place = Place(
         seed=seed,
         batches=batches,
@@ -315,10 +312,6 @@ def _count(state: Mapping[str, Any], name: str) -> int:
             f"the state is damaged: {name} is {state.get(name)!r}, and a count was expected."
         ) from None
     return value
-
-
-def _shown(state: Mapping[str, Any]) -> str:
-    return json.dumps(dict(state), default=repr)[:200]
 
 
 # Undelivered batches of a sampler's indices, as plain values of a state. Numbers, texts, tuples of them, and NumPy's

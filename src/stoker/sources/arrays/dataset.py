@@ -272,9 +272,9 @@ def _rows(file: FileContents) -> int:
     """Returns the number of rows of a file."""
     lengths = {key: stored.shape[0] for key, stored in file.arrays.items()}
     if len(set(lengths.values())) > 1:
-        lengths_shown = ", ".join(f"{key!r} {length:,}" for key, length in list(lengths.items())[:20])
+        shown = ", ".join(f"{key!r} {length:,}" for key, length in list(lengths.items())[:20])
         raise ValueError(
-            f"the arrays of {file.path} have different numbers of rows ({lengths_shown}): name those that go together"
+            f"the arrays of {file.path} have different numbers of rows ({shown}): name those that go together"
         )
     return next(iter(lengths.values()))
 

@@ -169,8 +169,9 @@ def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[OpenClipFile, Any, in
                     )
                 yield contents, sound, frames
     except soundfile.SoundFileError as error:
+        reason = str(getattr(error, "error_string", error)).strip(" .")  # without the path
         raise MediaFileError(
-            f"{name} ({size:,} bytes) cannot be read: {_said(error)}. Is it an audio file, and was it written and "
+            f"{name} ({size:,} bytes) cannot be read: {reason}. Is it an audio file, and was it written and "
             f"copied completely? libsndfile reads {', '.join(soundfile.available_formats())}."
         ) from error
 
@@ -182,11 +183,6 @@ def _for_library(file: OpenClipFile, whole: bool) -> Any:
     if file.path is not None and not begin:
         return os.fsencode(file.path)
     return io.BytesIO(file.read(begin, size - begin)) if whole and size <= HELD else file.stream(begin)
-
-
-def _said(error: Exception) -> str:
-    """Returns the message of the library, without the path that its text begins with."""
-    return str(getattr(error, "error_string", error)).strip(" .")
 
 
 def _soundfile() -> Any:

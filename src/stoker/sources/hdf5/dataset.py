@@ -294,9 +294,9 @@ def _rows(path: str, tables: dict[str, Any]) -> tuple[int, int]:
     """
     lengths = {key: table.shape[0] if table.shape else 0 for key, table in tables.items()}
     if len(set(lengths.values())) > 1:
-        lengths_shown = ", ".join(f"{key!r} {length:,}" for key, length in lengths.items())
+        shown = ", ".join(f"{key!r} {length:,}" for key, length in lengths.items())
         raise ValueError(
-            f"the datasets of {path} have different numbers of rows ({lengths_shown}): name those that go together"
+            f"the datasets of {path} have different numbers of rows ({shown}): name those that go together"
         )
     length = max(lengths.values(), default=0)
     if not length:

@@ -130,11 +130,11 @@ def cuts_between(
 
     def all_of(text: str) -> list[Any]:
         selection = connection.select(text, parameters, query)
-        selected: list[Any] = []
+        pairs: list[Any] = []
         while some := selection.fetch():
-            selected += some
+            pairs += some
         selection.close()
-        return selected
+        return pairs
 
     ((count, keys),) = all_of(f"SELECT COUNT(*) AS stoker_count, COUNT({name}) AS stoker_keys FROM {rows}")
     if not count:
@@ -146,10 +146,8 @@ def cuts_between(
         return []
     numbered = f"SELECT {name}, ROW_NUMBER() OVER (ORDER BY {name}) AS stoker_number FROM {rows}"
     wanted = ", ".join(map(str, sorted(set(numbers))))
-    selected = all_of(
-        f"SELECT stoker_number, {name} FROM ({numbered}) stoker_numbered WHERE stoker_number IN ({wanted})"
-    )
-    by_number = dict(selected)
+    pairs = all_of(f"SELECT stoker_number, {name} FROM ({numbered}) stoker_numbered WHERE stoker_number IN ({wanted})")
+    by_number = dict(pairs)
     missing = [number for number in numbers if number not in by_number]
     if missing:
         raise QueryError(f"{query!r} has lost rows while its keys were listed: there is no row {missing[0]:,} any more")
